@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// Trains a module through its captured graph. The one place where everything is put together.
+//
+//   auto model = models::gpt2(config);                                 // any torch::nn::Module
+//   Trainer trainer(model, [](auto& net, const Batch& batch) {
+//     return cross_entropy(net->forward(batch["tokens"]), batch["labels"]);
+//   }, AdamW{.lr = 3e-4}, {.clip_norm = 1.0});
+//   for (const Batch& batch : batches) std::cout << trainer.step(batch).loss << '\n';
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shoal/observe/trace.h"
+#include "shoal/train/batch.h"
+#include "shoal/train/optimizer.h"
+
+namespace shoal {
+
+struct TrainerOptions {
+  double clip_norm = 0;  // largest global L2 norm of the gradients; 0: no clipping
+  LearningRateSchedule schedule = {};
+  std::uint64_t seed = 0;          // of dropout and every other random op in the model
+  std::size_t max_graphs = 16;     // captured graphs kept, one a shape of the batch; the least recently used goes
+  observe::Trace* trace = nullptr; // borrowed; spans of every instruction go there. null: none are recorded
+};
+
+struct StepResult {
+  double loss = 0;
+  double grad_norm = 0;      // global L2 norm before clipping
+  double learning_rate = 0;  // of parameters in no group
+  std::int64_t step = 0;     // updates made so far, this one included
+};
+
+// Not thread-safe: one thread at a time. The module is borrowed by shared_ptr and always holds the current
+// parameters and buffers: read, save or change them between steps.
+class Trainer {
+ public:
+  using LossFunction = std::function<at::Tensor(const Batch&)>;
+
+  // `loss(model, batch)` runs the model on a batch and returns a scalar to minimise. It is called when a batch
+  // of a new shape comes (twice: both must do the same), not at every step.
+  template <class Model, class Loss>
+  Trainer(Model model, Loss loss, Optimizer optimizer, TrainerOptions options = {})
+      : Trainer(module_of(model), LossFunction([model, loss](const Batch& batch) mutable { return loss(model, batch); }),
+                std::move(optimizer), std::move(options)) {}
+  Trainer(std::shared_ptr<torch::nn::Module> module, LossFunction loss, Optimizer optimizer, TrainerOptions options);
+  ~Trainer();
+  Trainer(Trainer&&) noexcept;
+  Trainer& operator=(Trainer&&) noexcept;
+
+  // One update. A loss or gradient norm that is not finite throws InvalidInput naming the module in which a value
+  // that is not finite first appears; parameters, buffers and optimizer state are then as before the step.
+  StepResult step(const Batch& batch);
+  // The loss in evaluation mode, without gradients; nothing changes.
+  double evaluate(const Batch& batch);
+
+  // The whole captured step for a batch of this shape, update included, as text is printed by `shoal capture`.
+  const ir::Graph& graph(const Batch& batch);
+  // Optimizer state by global name: "fc.weight.exp_avg". Shares memory with the trainer.
+  std::map<std::string, at::Tensor> optimizer_state() const;
+  // Gradients of the last step, before clipping, by parameter name. Parameters without one are left out.
+  std::map<std::string, at::Tensor> gradients() const;
+
+ private:
+  // A ModuleHolder (TORCH_MODULE) or a shared_ptr to the module.
+  template <class Model>
+  static std::shared_ptr<torch::nn::Module> module_of(const Model& model) {
+    if constexpr (requires { model.ptr(); })
+      return model.ptr();
+    else
+      return model;
+  }
+
+  class State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace shoal
