@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Small text functions for messages that people read.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace shoal {
+
+// The candidate with the fewest insertions, deletions, replacements and swaps of neighbours away from `wanted`;
+// the first of several, "" when there is none. Borrows from `candidates`.
+std::string_view nearest(std::string_view wanted, std::span<const std::string_view> candidates);
+
+// Bytes as people read them, in powers of 1024: "17B", "1.5KiB", "12.0MiB".
+std::string human_bytes(std::int64_t bytes);
+
+// In double quotes, with \" \\ \n \t \r, and \xHH for the other control characters.
+std::string quoted(std::string_view text);
+
+}  // namespace shoal
