@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs a Program on ATen: kernels are looked up once, then each step only fills tensors in and calls them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string_view>
+
+#include "shoal/ir/graph.h"
+#include "shoal/observe/trace.h"
+#include "shoal/program/program.h"
+
+namespace shoal::runtime {
+
+// One thread at a time. Runs below autograd whatever mode the caller is in; results do not require grad.
+class Executor {
+ public:
+  // Throws InvalidInput naming an op that is not loaded or an argument that does not fit its schema.
+  explicit Executor(program::Program program);
+  ~Executor();
+  Executor(Executor&&) noexcept;
+  Executor& operator=(Executor&&) noexcept;
+
+  // Fills a source, until it is bound again: parameters, state and constants once, inputs and scalars each step. The
+  // tensor is shared, and the update segment writes into it. Throws InvalidInput naming the source if dtype or shape
+  // is another. Other strides than the graph's: an input is copied to the graph's, for others it is an error.
+  void bind(ir::Role role, std::string_view name, at::Tensor tensor);
+  void bind(program::Slot source, at::Tensor tensor);
+
+  // Throws InvalidInput if a source is not bound. An error of a kernel is thrown as Error with op and module added,
+  // and everything but the sources is released. `trace` may be null.
+  void run(program::Segment segment, observe::Trace* trace = nullptr);
+
+  // A result after the segment that makes it, until release() or the next run(Gradients). Not a copy.
+  at::Tensor result(ir::Role role, std::string_view name) const;
+  // What is in a slot now: undefined if it is free or was never filled.
+  const at::Tensor& at(program::Slot slot) const;
+
+  // Lets go of every value but the sources. run(Gradients) does it first.
+  void release();
+  // Lets go of inputs and scalars too, so that the caller's batch is not kept alive between steps.
+  void release_inputs();
+
+  // Runs the gradients segment again on what is bound now and stops at the first instruction with a NaN or an
+  // infinity in an output, none in its inputs. Borrowed from program(); null if all are finite. Slow: for a report.
+  const program::Compute* first_not_finite();
+
+  const program::Program& program() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace shoal::runtime
