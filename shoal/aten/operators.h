@@ -13,11 +13,12 @@
 
 namespace shoal::aten {
 
-std::string name_of(const c10::FunctionSchema& schema);                    // "aten::add.Tensor"
-std::optional<c10::OperatorHandle> find_operator(const std::string& name); // the inverse; nullopt: no such op is loaded
+std::string name_of(const c10::FunctionSchema& schema);  // "aten::add.Tensor"
+// The inverse; nullopt: no such op is loaded.
+std::optional<c10::OperatorHandle> find_operator(const std::string& name);
 
-// An argument that holds no tensor, from and to ATen. `type` is the schema's: it tells a dtype or a device from an
-// int. Throws InvalidInput for kinds the IR has no form for (complex scalars, generators, classes).
+// An argument that holds no tensor, from and to ATen. `type` is the schema's: it tells a dtype or a device
+// from an int. Throws InvalidInput for kinds the IR has no form for (complex scalars, generators, classes).
 ir::Attribute attribute_of(const c10::IValue& value, const c10::Argument& argument);
 // Tensors are asked for through `tensor_of`.
 c10::IValue ivalue_of(const ir::Attribute& attribute, const c10::Argument& argument,

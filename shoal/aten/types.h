@@ -10,7 +10,8 @@
 namespace shoal::aten {
 
 at::ScalarType to_torch(DType dtype);
-DType from_torch(at::ScalarType type);  // throws InvalidInput for types the IR has no name for (quantised, float8)
+// Throws InvalidInput for types the IR has no name for (quantised, float8).
+DType from_torch(at::ScalarType type);
 ir::TensorType type_of(const at::Tensor& tensor);
 
 }  // namespace shoal::aten

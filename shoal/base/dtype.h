@@ -8,11 +8,25 @@
 
 namespace shoal {
 
-enum class DType { Float64, Float32, Float16, BFloat16, Int64, Int32, Int16, Int8, UInt8, Bool, Complex64, Complex128 };
+enum class DType {
+  Float64,
+  Float32,
+  Float16,
+  BFloat16,
+  Int64,
+  Int32,
+  Int16,
+  Int8,
+  UInt8,
+  Bool,
+  Complex64,
+  Complex128
+};
 
-std::string_view name_of(DType dtype);                     // "f32", "bf16", "i64", "bool", …
-std::optional<DType> parse_dtype(std::string_view name);   // the inverse; also takes PyTorch's names ("float32")
-std::int64_t bytes_of(DType dtype);                        // of one element
+std::string_view name_of(DType dtype);  // "f32", "bf16", "i64", "bool", …
+// The inverse; also takes PyTorch's names ("float32").
+std::optional<DType> parse_dtype(std::string_view name);
+std::int64_t bytes_of(DType dtype);  // of one element
 bool is_floating(DType dtype);
 
 }  // namespace shoal

@@ -45,8 +45,8 @@ template <class... Parts>
 }  // namespace shoal
 
 // Throws Error(kind, message parts) unless the condition holds; the message is built only then.
-#define SHOAL_CHECK(condition, kind, ...)                       \
-  do {                                                          \
-    if (!(condition)) [[unlikely]]                              \
-      ::shoal::fail(::shoal::ErrorKind::kind, __VA_ARGS__);     \
+#define SHOAL_CHECK(condition, kind, ...)                   \
+  do {                                                      \
+    if (!(condition)) [[unlikely]]                          \
+      ::shoal::fail(::shoal::ErrorKind::kind, __VA_ARGS__); \
   } while (false)

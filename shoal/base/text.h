@@ -9,8 +9,8 @@
 
 namespace shoal {
 
-// The candidate with the fewest insertions, deletions, replacements and swaps of neighbours away from `wanted`;
-// the first of several, "" when there is none. Borrows from `candidates`.
+// The candidate with the fewest insertions, deletions, replacements and swaps of neighbours away from
+// `wanted`; the first of several, "" when there is none. Borrows from `candidates`.
 std::string_view nearest(std::string_view wanted, std::span<const std::string_view> candidates);
 
 // Bytes as people read them, in powers of 1024: "17B", "1.5KiB", "12.0MiB".

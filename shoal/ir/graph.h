@@ -41,7 +41,18 @@ std::int64_t num_elements(const TensorType& type);
 std::int64_t bytes_of(const TensorType& type);  // num_elements × element size
 bool is_contiguous(const TensorType& type);     // as at::Tensor::is_contiguous: dims of size 1 do not matter
 
-enum class Role { Parameter, Buffer, OptimizerState, Input, Constant, Scalar, Activation, Gradient, Loss, Output };
+enum class Role {
+  Parameter,
+  Buffer,
+  OptimizerState,
+  Input,
+  Constant,
+  Scalar,
+  Activation,
+  Gradient,
+  Loss,
+  Output
+};
 enum class Phase { Forward, Backward, Update };
 
 // How far a graph has come; each has its row of checks in verify.cpp.
@@ -55,8 +66,9 @@ struct Symbol {  // a bare word among the arguments: a device, a layout, a memor
 using ValueList = std::vector<std::optional<ValueId>>;
 
 // What an argument can be. monostate is an absent optional ("none" in text).
-using Attribute = std::variant<std::monostate, ValueId, ValueList, bool, std::int64_t, double, std::string, DType, Symbol,
-                               std::vector<std::int64_t>, std::vector<double>, std::vector<bool>>;
+using Attribute =
+    std::variant<std::monostate, ValueId, ValueList, bool, std::int64_t, double, std::string, DType, Symbol,
+                 std::vector<std::int64_t>, std::vector<double>, std::vector<bool>>;
 
 struct Argument {
   std::string name;  // as in the op's schema
@@ -65,11 +77,11 @@ struct Argument {
 };
 
 struct Node {
-  std::string op;                              // "aten::add.Tensor": namespace, name, overload if it has one
-  std::vector<Argument> arguments;             // all of the schema's, in its order, defaults filled in
-  std::vector<std::optional<ValueId>> outputs; // an undefined output of ATen is nullopt
+  std::string op;                               // "aten::add.Tensor": namespace, name, overload if it has one
+  std::vector<Argument> arguments;              // all of the schema's, in its order, defaults filled in
+  std::vector<std::optional<ValueId>> outputs;  // an undefined output of ATen is nullopt
   Phase phase = Phase::Forward;
-  std::string module;                          // path of the user's module, "h.0.attn"; "" is the root
+  std::string module;  // path of the user's module, "h.0.attn"; "" is the root
   friend bool operator==(const Node&, const Node&) = default;
 };
 
@@ -83,12 +95,13 @@ struct Value {
 // A value that comes from outside: parameter, buffer, optimizer state, input, constant, scalar.
 struct Source {
   ValueId value;
-  std::string name;         // unique within its role; for inputs the path in the batch, for parameters the module path
+  std::string name;         // unique within its role: an input's path in the batch, a parameter's module path
   std::string fingerprint;  // of a constant: hash of its bytes; else empty
   friend bool operator==(const Source&, const Source&) = default;
 };
 
-// A value that leaves. `role` Loss, Gradient, Parameter, Buffer, OptimizerState or Output; a name is unique within its role.
+// A value that leaves. `role` Loss, Gradient, Parameter, Buffer, OptimizerState or Output; a name is unique
+// within its role.
 struct Result {
   Role role;
   std::string name;
@@ -100,8 +113,8 @@ struct Result {
 // removed in place: a rewrite makes a new graph (rebuild.h).
 struct Graph {
   Form form = Form::Captured;
-  std::vector<Value> values;     // by ValueId
-  std::vector<Node> nodes;       // by NodeId, in an order they can run
+  std::vector<Value> values;  // by ValueId
+  std::vector<Node> nodes;    // by NodeId, in an order they can run
   std::vector<Source> sources;
   std::vector<Result> results;
   friend bool operator==(const Graph&, const Graph&) = default;

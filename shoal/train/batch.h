@@ -61,7 +61,8 @@ class Batch {
 };
 
 // Calls visit(path, leaf) for every leaf, in order; paths read "tokens", "images.0", "2.mask".
-void for_each_leaf(const Batch& batch, const std::function<void(const std::string& path, const Batch& leaf)>& visit);
+void for_each_leaf(const Batch& batch,
+                   const std::function<void(const std::string& path, const Batch& leaf)>& visit);
 // The same tree with every tensor replaced.
 Batch map_tensors(const Batch& batch,
                   const std::function<at::Tensor(const std::string& path, const at::Tensor&)>& replacement);

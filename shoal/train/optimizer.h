@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Optimizers and learning-rate schedules as plain values; the Trainer appends their update to the captured graph.
+// Optimizers and learning-rate schedules as plain values; the Trainer appends their update to the captured
+// graph.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,8 @@ struct ParameterGroup {
   std::optional<double> weight_decay;
 };
 
-// Weight decay for matrices only: norms, biases and other tensors of fewer than two dims go without, as GPT-2 was trained.
+// Weight decay for matrices only: norms, biases and other tensors of fewer than two dims go without, as GPT-2
+// was trained.
 std::vector<ParameterGroup> no_decay_below_two_dims();
 
 // torch::optim::SGD: weight decay added to the gradient, momentum buffer, Nesterov's look-ahead.
@@ -56,7 +58,8 @@ struct AdamW {
 using Optimizer = std::variant<SGD, Adam, AdamW>;
 
 // A factor on every learning rate. Warm-up rises linearly over `warmup_steps` (step 1 gets 1/warmup_steps);
-// cosine then falls to `min_factor` at `total_steps` (Loshchilov & Hutter, arXiv:1608.03983, without restarts).
+// cosine then falls to `min_factor` at `total_steps` (Loshchilov & Hutter, arXiv:1608.03983, without
+// restarts).
 struct LearningRateSchedule {
   enum class Decay { Constant, Cosine };
   Decay decay = Decay::Constant;

@@ -27,9 +27,10 @@ namespace shoal {
 struct TrainerOptions {
   double clip_norm = 0;  // largest global L2 norm of the gradients; 0: no clipping
   LearningRateSchedule schedule = {};
-  std::uint64_t seed = 0;          // of dropout and every other random op in the model
-  std::size_t max_graphs = 16;     // captured graphs kept, one a shape of the batch; the least recently used goes
-  observe::Trace* trace = nullptr; // borrowed; spans of every instruction go there. null: none are recorded
+  std::uint64_t seed = 0;  // of dropout and every other random op in the model
+  std::size_t max_graphs =
+      16;  // captured graphs kept, one a shape of the batch; the least recently used goes
+  observe::Trace* trace = nullptr;  // borrowed; spans of every instruction go there. null: none are recorded
 };
 
 struct StepResult {
@@ -45,24 +46,28 @@ class Trainer {
  public:
   using LossFunction = std::function<at::Tensor(const Batch&)>;
 
-  // `loss(model, batch)` runs the model on a batch and returns a scalar to minimise. It is called when a batch
-  // of a new shape comes (twice: both must do the same), not at every step.
+  // `loss(model, batch)` runs the model on a batch and returns a scalar to minimise. It is called when a
+  // batch of a new shape comes (twice: both must do the same), not at every step.
   template <class Model, class Loss>
   Trainer(Model model, Loss loss, Optimizer optimizer, TrainerOptions options = {})
-      : Trainer(module_of(model), LossFunction([model, loss](const Batch& batch) mutable { return loss(model, batch); }),
+      : Trainer(module_of(model),
+                LossFunction([model, loss](const Batch& batch) mutable { return loss(model, batch); }),
                 std::move(optimizer), std::move(options)) {}
-  Trainer(std::shared_ptr<torch::nn::Module> module, LossFunction loss, Optimizer optimizer, TrainerOptions options);
+  Trainer(std::shared_ptr<torch::nn::Module> module, LossFunction loss, Optimizer optimizer,
+          TrainerOptions options);
   ~Trainer();
   Trainer(Trainer&&) noexcept;
   Trainer& operator=(Trainer&&) noexcept;
 
-  // One update. A loss or gradient norm that is not finite throws InvalidInput naming the module in which a value
-  // that is not finite first appears; parameters, buffers and optimizer state are then as before the step.
+  // One update. A loss or gradient norm that is not finite throws InvalidInput naming the module in which a
+  // value that is not finite first appears; parameters, buffers and optimizer state are then as before the
+  // step.
   StepResult step(const Batch& batch);
   // The loss in evaluation mode, without gradients; nothing changes.
   double evaluate(const Batch& batch);
 
-  // The whole captured step for a batch of this shape, update included, as text is printed by `shoal capture`.
+  // The whole captured step for a batch of this shape, update included, as text is printed by `shoal
+  // capture`.
   const ir::Graph& graph(const Batch& batch);
   // Optimizer state by global name: "fc.weight.exp_avg". Shares memory with the trainer.
   std::map<std::string, at::Tensor> optimizer_state() const;
