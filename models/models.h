@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// The models there are, by name, and the sizes that papers gave them.
+#pragma once
+
+#include <torch/nn.h>
+
+#include <optional>
+#include <span>
+#include <string_view>
+#include <variant>
+
+#include "models/gpt2.h"
+#include "models/mlp.h"
+#include "models/resnet.h"
+
+namespace models {
+
+using Config = std::variant<MlpConfig, Gpt2Config, ResnetConfig>;
+
+struct Flavor {
+  std::string_view model;   // "gpt2"
+  std::string_view flavor;  // "124M"; "" is the one taken when none is named
+  Config config;
+};
+
+std::span<const Flavor> flavors();  // every model has at least one, all of a model in a row
+std::optional<Config> find(std::string_view model,
+                           std::string_view flavor);  // nullopt: there is none of that name
+
+// The module, in training mode; its `forward` takes and returns one tensor. Draws from torch's default
+// generator.
+torch::nn::AnyModule make(const Config& config);
+
+}  // namespace models
