@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A training step as data: typed values, nodes in an order they can run, named results.
+// A training step as data: typed values, nodes in an order they can run, named results. As text (text.h):
 //
+//   graph captured
 //   %0 = parameter "fc.weight" : f32[4, 8]
 //   %1 = input "x" : f32[2, 8]
 //   %2 : f32[8, 4]{1,8} = aten::t(self=%0) @forward "fc"
