@@ -117,7 +117,8 @@ class Parser {
         }
         const std::size_t where = in_.where();
         node.outputs.emplace_back(id());
-        roles.push_back(in_.next_is(":") ? std::nullopt : std::optional(in_.named(parse_role, "':' or a role")));
+        roles.push_back(in_.next_is(":") ? std::nullopt
+                                         : std::optional(in_.named(parse_role, "':' or a role")));
         in_.expect(":");
         define(*node.outputs.back(), {type(), Role::Activation, producer}, where);
       } while (in_.take(","));

@@ -15,8 +15,8 @@ void Reader::fail_at(std::size_t where, std::string_view expected, std::string_v
   const std::string_view before = text_.substr(0, where);
   const auto line = 1 + std::count(before.begin(), before.end(), '\n');
   const auto column = where - (before.find_last_of('\n') + 1) + 1;  // npos + 1 is 0
-  fail(ErrorKind::InvalidInput, "graph text, line ", line, ", column ", column, ": expected ", expected, ", found ",
-       found);
+  fail(ErrorKind::InvalidInput, "graph text, line ", line, ", column ", column, ": expected ", expected,
+       ", found ", found);
 }
 
 void Reader::fail_here(std::string_view expected) {
@@ -92,7 +92,8 @@ std::variant<std::int64_t, double> Reader::number() {
   if (digits.starts_with("nan(0x")) {
     std::uint64_t bits = 0;
     const auto [stop, error] = std::from_chars(digits.data() + 6, digits.data() + digits.size(), bits, 16);
-    if (error != std::errc() || stop == digits.data() + digits.size() || *stop != ')') fail_here("nan(0xBITS)");
+    if (error != std::errc() || stop == digits.data() + digits.size() || *stop != ')')
+      fail_here("nan(0xBITS)");
     at_ = static_cast<std::size_t>(stop - text_.data()) + 1;
     return std::bit_cast<double>(bits);
   }
@@ -109,7 +110,9 @@ std::variant<std::int64_t, double> Reader::number() {
 
 bool Reader::next_is_word() { return !at_end() && starts_word(text_[at_]); }
 
-bool Reader::next_is_underscore() { return next_is("_") && (at_ + 1 == text_.size() || !continues_word(text_[at_ + 1])); }
+bool Reader::next_is_underscore() {
+  return next_is("_") && (at_ + 1 == text_.size() || !continues_word(text_[at_ + 1]));
+}
 
 bool Reader::take(std::string_view text) {
   if (!next_is(text)) return false;

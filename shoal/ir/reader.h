@@ -11,8 +11,8 @@
 
 namespace shoal::ir {
 
-// Reads from the front of a text that it borrows. Whatever is not there as asked throws InvalidInput, naming line,
-// column, what was expected and what was found.
+// Reads from the front of a text that it borrows. Whatever is not there as asked throws InvalidInput, naming
+// line, column, what was expected and what was found.
 class Reader {
  public:
   explicit Reader(std::string_view text) : text_(text) {}

@@ -14,7 +14,9 @@
 
 namespace shoal::ir {
 
-static std::string word_or_quoted(std::string_view text) { return is_word(text) ? std::string(text) : quoted(text); }
+static std::string word_or_quoted(std::string_view text) {
+  return is_word(text) ? std::string(text) : quoted(text);
+}
 
 static void print(std::string& out, ValueId id) {
   out += '%';

@@ -67,7 +67,8 @@ class RandomGraph {
   std::string name() {
     std::string text;
     const int length = below(6);
-    for (int i = 0; i < length; ++i) text += pick({'a', 'Z', '_', '.', ':', '0', '"', '\\', '\n', '\x01', '\xff', ' ', '%'});
+    for (int i = 0; i < length; ++i)
+      text += pick({'a', 'Z', '_', '.', ':', '0', '"', '\\', '\n', '\x01', '\xff', ' ', '%'});
     return pick<std::string>({text, "h.0.attn", "none", "nan", "float32", "x1", ""});
   }
   TensorType type() {
@@ -91,7 +92,8 @@ class RandomGraph {
     switch (below(12)) {
       case 0: return none ? Attribute(std::monostate{}) : Attribute(value());
       case 1:
-        return list<std::optional<ValueId>>([&] { return none || below(3) == 0 ? std::nullopt : std::optional(value()); });
+        return list<std::optional<ValueId>>(
+            [&] { return none || below(3) == 0 ? std::nullopt : std::optional(value()); });
       case 2: return below(2) == 0;
       case 3: return whole();
       case 4: return real();
@@ -160,7 +162,8 @@ TEST_CASE("a graph is printed as the header comment shows it") {
       "%0 = parameter \"fc.weight\" : f32[4, 8]\n"
       "%1 = constant \"c0\" : i64[] fingerprint \"9e10\"\n"
       "%2 : f32[8, 4]{1,8} = aten::t(self=%0) @forward \"fc\"\n"
-      "%3 : f32[0], _ = ns::op(x=%1, none=none, list=[%2, none], d=f32, s=strided, q=symbol\"f32\", b=true, i=1, "
+      "%3 : f32[0], _ = ns::op(x=%1, none=none, list=[%2, none], d=f32, s=strided, q=symbol\"f32\", b=true, "
+      "i=1, "
       "f=1.0, e=1e-05, t=\"a\\\"b\", il=[1, 2], fl=[1.0, -inf], bl=[false], il0=[], fl0=float[], bl0=bool[], "
       "vl0=%[]) @backward\n"
       "() = ns::check(x=%3) @update \"h.0\"\n"
@@ -177,9 +180,11 @@ TEST_CASE("a graph is printed as the header comment shows it") {
 }
 
 TEST_CASE("a nan keeps its sign and payload") {
-  for (const std::uint64_t bits : {0x7ff8000000000000U, 0xfff8000000000000U, 0x7ff8000000000123U, 0x7ff0000000000001U}) {
+  for (const std::uint64_t bits :
+       {0x7ff8000000000000U, 0xfff8000000000000U, 0x7ff8000000000123U, 0x7ff0000000000001U}) {
     Graph graph;
-    graph.add_node({.op = "f", .arguments = {{"x", std::bit_cast<double>(bits)}}, .outputs = {}, .module = ""}, {});
+    graph.add_node(
+        {.op = "f", .arguments = {{"x", std::bit_cast<double>(bits)}}, .outputs = {}, .module = ""}, {});
     const auto again = from_text(to_text(graph));
     CHECK(std::bit_cast<std::uint64_t>(std::get<double>(*find(again.nodes[0], "x"))) == bits);
   }
@@ -187,7 +192,8 @@ TEST_CASE("a nan keeps its sign and payload") {
 
 TEST_CASE("space and line breaks do not matter") {
   CHECK(from_text("graph captured %0=input\"x\":f32[2]%1:f32[2]=f(x=%0)@forward return output\"y\"%1") ==
-        from_text("graph captured\n%0 = input \"x\" : f32[2]\n%1 : f32[2]\n= f( x = %0 )\n@forward\nreturn output \"y\" %1\n"));
+        from_text("graph captured\n%0 = input \"x\" : f32[2]\n%1 : f32[2]\n= f( x = %0 )\n@forward\nreturn "
+                  "output \"y\" %1\n"));
 }
 
 TEST_CASE("an error names line, column, what was expected and what was found") {
@@ -199,7 +205,8 @@ TEST_CASE("an error names line, column, what was expected and what was found") {
   CHECK(error_of("graph captured\n%0 : f32[] = f(a=1 b=2) @forward\nreturn") ==
         "graph text, line 2, column 20: expected ')', found \"b\"");
   CHECK(error_of("graph captured\n%0 : f32[] = f(a=[1, 2.0]) @forward\nreturn") ==
-        "graph text, line 2, column 22: expected an item of the same kind as the list's first: values, ints, doubles or "
+        "graph text, line 2, column 22: expected an item of the same kind as the list's first: values, ints, "
+        "doubles or "
         "bools, found \"2.0\"");
   CHECK(error_of("graph captured\n%0 : f32[] = f(a=99999999999999999999) @forward\nreturn") ==
         "graph text, line 2, column 18: expected an integer of 64 bits, found \"99999999999999999999\"");
@@ -215,5 +222,6 @@ TEST_CASE("an error names line, column, what was expected and what was found") {
         "graph text, line 2, column 1: expected %0 to be defined, since numbers have no gaps, found %1");
   CHECK(error_of("graph captured\nreturn\n%0 = input \"x\" : f32[]\n") ==
         "graph text, line 3, column 1: expected a role, found \"%\"");
-  CHECK(error_of("graph captured\n%0 : f32[] = f(a=" + std::string(1000000, '[')).starts_with("graph text, line 2"));
+  CHECK(error_of("graph captured\n%0 : f32[] = f(a=" + std::string(1000000, '['))
+            .starts_with("graph text, line 2"));
 }

@@ -10,7 +10,9 @@
 namespace shoal::ir {
 
 constexpr bool starts_word(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
-constexpr bool continues_word(char c) { return starts_word(c) || (c >= '0' && c <= '9') || c == ':' || c == '.'; }
+constexpr bool continues_word(char c) {
+  return starts_word(c) || (c >= '0' && c <= '9') || c == ':' || c == '.';
+}
 
 // Letters, digits, _ : and . as in op names, devices and argument names; all else is quoted.
 constexpr bool is_word(std::string_view text) {
@@ -28,6 +30,8 @@ inline bool is_reserved(std::string_view word) {
 }
 
 // What add_node gives the outputs of a node.
-constexpr Role role_of_outputs(Phase phase) { return phase == Phase::Forward ? Role::Activation : Role::Gradient; }
+constexpr Role role_of_outputs(Phase phase) {
+  return phase == Phase::Forward ? Role::Activation : Role::Gradient;
+}
 
 }  // namespace shoal::ir
