@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/observe/file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "shoal/base/error.h"
+
+namespace shoal::observe {
+
+static constexpr unsigned kReadableByAll = 0644;
+
+[[noreturn]] static void fail_to(std::string_view what, const std::filesystem::path& path, int reason) {
+  const std::string_view remedy = reason == ENOSPC || reason == EDQUOT
+                                      ? "; free some space there, or write elsewhere with --job.dump_folder=FOLDER"
+                                      : "; choose a folder that can be written with --job.dump_folder=FOLDER";
+  fail(ErrorKind::Infeasible, "cannot ", what, " ", path.string(), ": ", std::strerror(reason), remedy);
+}
+
+static int open_new(const std::filesystem::path& path) {
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, kReadableByAll);
+  if (descriptor < 0) fail_to("write", path, errno);
+  return descriptor;
+}
+
+// 0, or the errno of what went wrong.
+static int write_all(int descriptor, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ::ssize_t written = ::write(descriptor, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return errno;
+    bytes.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return 0;
+}
+
+void write_file(const std::filesystem::path& path, std::string_view bytes) {
+  const std::filesystem::path unfinished = path.string() + ".unfinished";
+  const int descriptor = open_new(unfinished);
+  int reason = write_all(descriptor, bytes);
+  if (reason == 0 && ::fsync(descriptor) != 0 && errno != EINVAL) reason = errno;
+  if (::close(descriptor) != 0 && reason == 0) reason = errno;
+  if (reason == 0 && std::rename(unfinished.c_str(), path.c_str()) != 0) reason = errno;
+  if (reason != 0) {
+    ::unlink(unfinished.c_str());
+    fail_to("write", path, reason);
+  }
+}
+
+void make_folder(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) fail_to("make the folder", folder, error.value());
+  const std::filesystem::path probe = folder / ".shoal_can_write";
+  write_file(probe, "yes\n");
+  ::unlink(probe.c_str());
+}
+
+LineFile::LineFile(std::filesystem::path path) : path_(std::move(path)), descriptor_(open_new(path_)) {}
+
+LineFile::~LineFile() { ::close(descriptor_); }
+
+void LineFile::write(std::string_view line) {
+  const int reason = write_all(descriptor_, std::string(line) + "\n");
+  if (reason != 0) fail_to("write", path_, reason);
+}
+
+}  // namespace shoal::observe
