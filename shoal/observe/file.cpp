@@ -16,9 +16,10 @@ namespace shoal::observe {
 static constexpr unsigned kReadableByAll = 0644;
 
 [[noreturn]] static void fail_to(std::string_view what, const std::filesystem::path& path, int reason) {
-  const std::string_view remedy = reason == ENOSPC || reason == EDQUOT
-                                      ? "; free some space there, or write elsewhere with --job.dump_folder=FOLDER"
-                                      : "; choose a folder that can be written with --job.dump_folder=FOLDER";
+  const std::string_view remedy =
+      reason == ENOSPC || reason == EDQUOT
+          ? "; free some space there, or write elsewhere with --job.dump_folder=FOLDER"
+          : "; choose a folder that can be written with --job.dump_folder=FOLDER";
   fail(ErrorKind::Infeasible, "cannot ", what, " ", path.string(), ": ", std::strerror(reason), remedy);
 }
 

@@ -8,7 +8,8 @@
 
 namespace shoal::observe {
 
-// Replaces the file by one with these bytes, whole or not at all: written beside it, synced, renamed. Throws Infeasible.
+// Replaces the file by one with these bytes, whole or not at all: written beside it, synced, renamed. Throws
+// Infeasible.
 void write_file(const std::filesystem::path& path, std::string_view bytes);
 
 // Makes the folder, and those above it, and proves by a file that it can be written to. Throws Infeasible.
