@@ -1,22 +1,32 @@
-# shoal_module(NAME ir USES base [TORCH] [LIBRARIES fmt::fmt])
+# shoal_module(NAME ir USES base [TORCH] [LIBRARIES fmt::fmt] [FOLDER shoal/ir])
 #
-# Every .cpp of shoal/<name>/ is the library shoal_<name>; every *_test.cpp is in its test program <name>_test.
-# A module sees only what it USES, and torch's headers only if it says TORCH: an include that goes the wrong
-# way does not compile or does not link.
+# Every .cpp of shoal/<name>/ is the library shoal_<name>; every *_test.cpp is in its test program <name>_test;
+# main.cpp is in neither. A module sees only what it USES, and torch's headers only if it says TORCH: an include
+# that goes the wrong way does not compile or does not link.
 function(shoal_module)
-  cmake_parse_arguments(M "TORCH" "NAME" "USES;LIBRARIES" ${ARGN})
-  set(dir ${CMAKE_CURRENT_SOURCE_DIR}/shoal/${M_NAME})
-  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${dir}/*.cpp)
+  cmake_parse_arguments(M "TORCH" "NAME;FOLDER" "USES;LIBRARIES" ${ARGN})
+  if(M_TORCH AND NOT SHOAL_TORCH)
+    return()
+  endif()
+  if(NOT M_FOLDER)
+    set(M_FOLDER shoal/${M_NAME})
+  endif()
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${M_FOLDER}/*.cpp)
   set(tests ${sources})
-  list(FILTER sources EXCLUDE REGEX "_test\\.cpp$")
+  list(FILTER sources EXCLUDE REGEX "(_test|/main)\\.cpp$")
   list(FILTER tests INCLUDE REGEX "_test\\.cpp$")
   if(NOT sources)
     return()
   endif()
+
   set(target shoal_${M_NAME})
   add_library(${target} STATIC ${sources})
-  target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}>)
-  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion)
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${M_NAME})
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  target_include_directories(
+    ${target}
+    PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
+  )
   foreach(used ${M_USES})
     if(TARGET shoal_${used})
       target_link_libraries(${target} PUBLIC shoal_${used})
@@ -25,18 +35,69 @@ function(shoal_module)
   target_link_libraries(${target} PUBLIC ${M_LIBRARIES})
   if(M_TORCH)
     target_link_libraries(${target} PUBLIC shoal_torch)
+    set(label torch)
+  else()
+    set(label core)
+    shoal_headers_stand_alone(${M_NAME} ${M_FOLDER})
   endif()
+  shoal_compiled_as_ours(${target})
   if(tests)
-    add_executable(${M_NAME}_test ${tests} ${CMAKE_CURRENT_SOURCE_DIR}/cmake/doctest_main.cpp)
-    target_link_libraries(${M_NAME}_test PRIVATE ${target} doctest::doctest)
-    add_test(NAME ${M_NAME} COMMAND ${M_NAME}_test)
-    set_tests_properties(${M_NAME} PROPERTIES LABELS $<IF:$<BOOL:${M_TORCH}>,torch,core>)
+    shoal_test(NAME ${M_NAME} SOURCES ${tests} LINKS ${target} LABEL ${label})
   endif()
 endfunction()
 
-# Torch's headers and libraries, as one target whose headers are SYSTEM.
-if(NOT TARGET shoal_torch)
-  add_library(shoal_torch INTERFACE)
-  target_include_directories(shoal_torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
-  target_link_libraries(shoal_torch INTERFACE ${TORCH_LIBRARIES})
-endif()
+# shoal_test(NAME ir SOURCES ir/graph_test.cpp LINKS shoal_ir LABEL core)
+#
+# A doctest program <name>_test that ctest runs from the top of the source tree.
+function(shoal_test)
+  cmake_parse_arguments(T "" "NAME;LABEL" "SOURCES;LINKS" ${ARGN})
+  add_executable(${T_NAME}_test ${T_SOURCES})
+  target_link_libraries(${T_NAME}_test PRIVATE ${T_LINKS} shoal_test_main)
+  shoal_compiled_as_ours(${T_NAME}_test)
+  add_test(NAME ${T_NAME} COMMAND ${T_NAME}_test WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})
+  set_tests_properties(${T_NAME} PROPERTIES LABELS ${T_LABEL} TIMEOUT 900)
+endfunction()
+
+# Warnings, and the shared precompiled header for what links LibTorch.
+function(shoal_compiled_as_ours target)
+  target_compile_options(
+    ${target}
+    PRIVATE
+      -Wall
+      -Wextra
+      -Wshadow
+      -Wconversion
+      -Wno-missing-field-initializers
+      -Wno-missing-field-initializers
+      $<$<BOOL:${SHOAL_WERROR}>:-Werror>
+  )
+  get_target_property(links ${target} LINK_LIBRARIES)
+  foreach(link ${links})
+    if(TARGET ${link})
+      get_target_property(below ${link} INTERFACE_LINK_LIBRARIES)
+      list(APPEND links ${below})
+    endif()
+  endforeach()
+  if("shoal_torch" IN_LIST links)
+    target_precompile_headers(${target} REUSE_FROM shoal_torch_headers)
+  endif()
+endfunction()
+
+# Compiles each header of a core module by itself.
+function(shoal_headers_stand_alone name folder)
+  file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} ${folder}/*.h)
+  set(sources)
+  foreach(header ${headers})
+    set(source ${CMAKE_CURRENT_BINARY_DIR}/headers/${header}.cpp)
+    file(CONFIGURE OUTPUT ${source} CONTENT "#include \"${header}\"\n")
+    list(APPEND sources ${source})
+  endforeach()
+  if(sources)
+    add_library(shoal_${name}_headers OBJECT ${sources})
+    target_link_libraries(shoal_${name}_headers PRIVATE shoal_${name})
+    shoal_compiled_as_ours(shoal_${name}_headers)
+  endif()
+endfunction()
+
+add_library(shoal_test_main STATIC ${CMAKE_CURRENT_SOURCE_DIR}/cmake/doctest_main.cpp)
+target_link_libraries(shoal_test_main PUBLIC doctest::doctest)

@@ -1,0 +1,63 @@
+# What links several modules: the shoal command, examples/, bench/, and the tests that cross modules.
+
+if(NOT SHOAL_TORCH OR NOT TARGET shoal_train)
+  return()
+endif()
+
+if(TARGET shoal_cli)
+  add_executable(shoal shoal/cli/main.cpp)
+  target_link_libraries(shoal PRIVATE shoal_cli)
+  shoal_compiled_as_ours(shoal)
+endif()
+
+set(all shoal_train)
+foreach(target shoal_models shoal_cli)
+  if(TARGET ${target})
+    list(APPEND all ${target})
+  endif()
+endforeach()
+
+# tests/oracle/*.cpp is oracle_test. Tests with processes of their own have the label dist.
+file(GLOB folders CONFIGURE_DEPENDS LIST_DIRECTORIES true ${CMAKE_CURRENT_SOURCE_DIR}/tests/*)
+foreach(folder ${folders})
+  cmake_path(GET folder FILENAME name)
+  file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.cpp)
+  if(sources AND NOT name STREQUAL "install")
+    set(label torch)
+    if(name MATCHES "^(multi_process|fault)$")
+      set(label dist)
+    endif()
+    shoal_test(NAME ${name} SOURCES ${sources} LINKS ${all} LABEL ${label})
+  endif()
+endforeach()
+
+# One program a file, and run as a test.
+file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/examples/*.cpp)
+foreach(source ${sources})
+  cmake_path(GET source STEM name)
+  add_executable(example_${name} ${source})
+  target_link_libraries(example_${name} PRIVATE ${all})
+  shoal_compiled_as_ours(example_${name})
+  add_test(NAME example_${name} COMMAND example_${name} WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})
+  set_tests_properties(example_${name} PROPERTIES LABELS torch TIMEOUT 300)
+endforeach()
+
+# One program a file, all built by the target `bench`.
+file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/bench/*.cpp)
+if(sources)
+  add_custom_target(bench)
+  foreach(source ${sources})
+    cmake_path(GET source STEM name)
+    add_executable(bench_${name} ${source})
+    set_target_properties(
+      bench_${name}
+      PROPERTIES OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/bench
+    )
+    if(NOT SHOAL_BENCH)
+      set_target_properties(bench_${name} PROPERTIES EXCLUDE_FROM_ALL ON)
+    endif()
+    target_link_libraries(bench_${name} PRIVATE ${all})
+    shoal_compiled_as_ours(bench_${name})
+    add_dependencies(bench bench_${name})
+  endforeach()
+endif()
