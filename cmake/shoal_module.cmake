@@ -68,7 +68,6 @@ function(shoal_compiled_as_ours target)
       -Wshadow
       -Wconversion
       -Wno-missing-field-initializers
-      -Wno-missing-field-initializers
       $<$<BOOL:${SHOAL_WERROR}>:-Werror>
   )
   get_target_property(links ${target} LINK_LIBRARIES)
