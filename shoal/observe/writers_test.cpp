@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "shoal/base/error.h"
+#include "shoal/observe/chrome_trace.h"
+#include "shoal/observe/file.h"
+#include "shoal/observe/summary.h"
+
+using namespace shoal;
+using namespace shoal::observe;
+namespace fs = std::filesystem;
+
+static std::string text_of(const fs::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+static fs::path temporary_folder() {
+  std::string name = (fs::temp_directory_path() / "shoal_observe_XXXXXX").string();
+  return ::mkdtemp(name.data());
+}
+
+TEST_CASE("a step's line has torchtitan's words") {
+  const StepSummary summary = {.step = 7,
+                               .loss = 4.31,
+                               .grad_norm = 1.2,
+                               .memory_bytes = std::int64_t{3} << 29,
+                               .tokens_per_second = 5120.4,
+                               .flops_per_second = 5e10,
+                               .peak_flops_per_second = 2e11,
+                               .seconds_left = 200};
+  CHECK(to_line(summary) ==
+        "step:  7  loss:  4.3100  grad_norm:  1.2000  memory: 1.5GiB  tps: 5,120  tflops: 0.050  mfu: 25.00% "
+        " left: "
+        "3m20s");
+}
+
+TEST_CASE("a step's line leaves out what is not known") {
+  CHECK(to_line({.step = 12}) == "step: 12  loss:  0.0000  grad_norm:  0.0000  memory: 0B  tps: 0  left: 0s");
+  const std::string line = to_line({.flops_per_second = 1e12});
+  CHECK(line.find("tflops: 1.000") != std::string::npos);
+  CHECK(line.find("mfu") == std::string::npos);
+}
+
+TEST_CASE("numbers and times read as people write them") {
+  CHECK(with_commas(0) == "0");
+  CHECK(with_commas(999) == "999");
+  CHECK(with_commas(1000) == "1,000");
+  CHECK(with_commas(-1234567) == "-1,234,567");
+  CHECK(human_seconds(59.4) == "59s");
+  CHECK(human_seconds(60) == "1m00s");
+  CHECK(human_seconds(7500) == "2h05m");
+  CHECK(peak_memory_bytes() > 1 << 20);
+}
+
+TEST_CASE(
+    "a chrome trace has a span an event, in microseconds, a thread a stream, and says what was dropped") {
+  Trace trace;
+  trace.events = {{.rank = 2, .stream = "compute", .name = "mm", .begin = 5000, .end = 7500, .bytes = 64},
+                  {.rank = 2, .stream = "copy", .name = "\"x\"", .begin = 6000, .end = 6000}};
+  trace.dropped = 3;
+  CHECK(chrome_trace(trace) ==
+        R"({"otherData":{"dropped":3},"traceEvents":[)"
+        R"({"args":{"name":"rank 2"},"name":"process_name","ph":"M","pid":2,"tid":0},)"
+        R"({"args":{"name":"compute"},"name":"thread_name","ph":"M","pid":2,"tid":0},)"
+        R"({"args":{"bytes":64},"dur":2.5,"name":"mm","ph":"X","pid":2,"tid":0,"ts":0.0},)"
+        R"({"args":{"name":"rank 2"},"name":"process_name","ph":"M","pid":2,"tid":1},)"
+        R"({"args":{"name":"copy"},"name":"thread_name","ph":"M","pid":2,"tid":1},)"
+        R"({"dur":0.0,"name":"\"x\"","ph":"X","pid":2,"tid":1,"ts":1.0}]})");
+}
+
+TEST_CASE("a file is replaced whole and lines are there at once") {
+  const fs::path folder = temporary_folder();
+  write_file(folder / "a", "one");
+  write_file(folder / "a", "two");
+  CHECK(text_of(folder / "a") == "two");
+  LineFile lines(folder / "lines");
+  lines.write("first");
+  lines.write("second");
+  CHECK(text_of(folder / "lines") == "first\nsecond\n");
+  CHECK(std::distance(fs::directory_iterator(folder), fs::directory_iterator()) == 2);
+  fs::remove_all(folder);
+}
+
+TEST_CASE("a full disk is an error that names the file and the way out") {
+  if (!fs::exists("/dev/full")) return;
+  LineFile lines("/dev/full");
+  CHECK_THROWS_WITH_AS(
+      lines.write("x"),
+      "cannot write /dev/full: No space left on device; free some space there, or write elsewhere "
+      "with --job.dump_folder=FOLDER",
+      Error);
+}
+
+TEST_CASE("a folder that cannot be made is an error that names it") {
+  const fs::path folder = temporary_folder();
+  write_file(folder / "file", "");
+  const std::string below = (folder / "file" / "runs").string();
+  const std::string expected =
+      "cannot make the folder " + below +
+      ": Not a directory; choose a folder that can be written with --job.dump_folder=FOLDER";
+  CHECK_THROWS_WITH_AS(make_folder(below), expected.c_str(), Error);
+  make_folder(folder / "x" / "y");
+  CHECK(fs::is_empty(folder / "x" / "y"));
+  fs::remove_all(folder);
+}
