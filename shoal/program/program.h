@@ -65,8 +65,8 @@ struct Result {  // lives to the end
   friend bool operator==(const Result&, const Result&) = default;
 };
 
-// Gradients computes loss, outputs and gradients and changes no source. Update commits: optimizer ops write their
-// sources in place, copies write changed buffers. Between the two the loss can be looked at and the step dropped.
+// Gradients computes loss, outputs, gradients and their norm, and changes no source. Update commits: optimizer ops
+// write their sources in place, copies write changed buffers. Between the two the step can be looked at and dropped.
 enum class Segment { Gradients, Update };
 
 struct Program {

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Counter-based random tensors: element i is a function of (seed, step, ordinal, i) alone, whatever the number of
+// threads, of ranks, or of micro-batches. Philox 4x32-10: Salmon et al., SC'11, "Parallel random numbers: as easy
+// as 1, 2, 3".
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+
+namespace shoal::aten {
+
+// Which numbers. Of a tensor that is a part of a larger one, `start` is the place of its first element in the
+// row-major order of the whole.
+struct RandomStream {
+  std::uint64_t seed = 0;
+  std::uint64_t step = 0;     // below 2^48
+  std::uint64_t ordinal = 0;  // of the op in its graph; below 2^32
+  std::int64_t start = 0;
+};
+
+// All of them return a contiguous tensor of the options' dtype on the options' device. Throw InvalidInput for a
+// parameter outside its range (a probability above 1, an empty interval, a negative deviation) or a complex dtype.
+at::Tensor bernoulli(double p, at::IntArrayRef shape, at::TensorOptions options, const RandomStream& stream);
+at::Tensor bernoulli(const at::Tensor& p, at::TensorOptions options, const RandomStream& stream);  // of p's shape
+at::Tensor uniform(double from, double to, at::IntArrayRef shape, at::TensorOptions options, const RandomStream& stream);
+at::Tensor normal(double mean, double deviation, at::IntArrayRef shape, at::TensorOptions options,
+                  const RandomStream& stream);
+at::Tensor randint(std::int64_t low, std::int64_t high, at::IntArrayRef shape, at::TensorOptions options,
+                   const RandomStream& stream);  // low ≤ x < high
+at::Tensor exponential(double lambda, at::IntArrayRef shape, at::TensorOptions options, const RandomStream& stream);
+
+// Ten rounds of Philox 4x32 on one counter: what all of the above are made of.
+std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter, std::array<std::uint32_t, 2> key);
+
+}  // namespace shoal::aten

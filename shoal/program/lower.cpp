@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+// Graph to Program: each value gets a slot, each slot its last use, and what dies early lends its memory.
+//
+//   graph                                        program
+//   %2 = mm(%x, %w)                              %2 = mm(%x, %w)
+//   %3 = relu(%2)                                %3 = relu(%2) over %2
+//                                                free %2
+//   %5, = sgd([%w], [%g])          update        %w, = sgd([%w], [%g])
+//   return parameter "w" %5, buffer "b" %4       copy %4 -> %b
+//
+// Views share memory with what they are taken of, so two questions are asked of sets of aliases, not of values:
+// may an input be written over (nobody else looks at that memory later), and must a value be cloned before the
+// update changes the source under it.
+#include <algorithm>
+#include <array>
+#include <map>
+#include <numeric>
+#include <set>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "shoal/base/error.h"
+#include "shoal/ir/views.h"
+#include "shoal/program/program.h"
+
+namespace shoal::program {
+
+using ir::Node;
+using ir::ValueId;
+
+// Ops that read each element once, where they write it: such an input may lend its memory. In alphabetical order.
+struct Elementwise {
+  std::string_view op;
+  std::array<std::string_view, 2> lenders;
+};
+static constexpr Elementwise kElementwise[] = {
+    {"aten::add.Scalar", {"self"}},
+    {"aten::add.Tensor", {"self", "other"}},
+    {"aten::clamp", {"self"}},
+    {"aten::cos", {"self"}},
+    {"aten::div.Scalar", {"self"}},
+    {"aten::div.Tensor", {"self", "other"}},
+    {"aten::exp", {"self"}},
+    {"aten::gelu", {"self"}},
+    {"aten::gelu_backward", {"grad_output", "self"}},
+    {"aten::log", {"self"}},
+    {"aten::masked_fill.Scalar", {"self"}},
+    {"aten::mul.Scalar", {"self"}},
+    {"aten::mul.Tensor", {"self", "other"}},
+    {"aten::neg", {"self"}},
+    {"aten::pow.Tensor_Scalar", {"self"}},
+    {"aten::reciprocal", {"self"}},
+    {"aten::relu", {"self"}},
+    {"aten::rsqrt", {"self"}},
+    {"aten::sigmoid", {"self"}},
+    {"aten::sigmoid_backward", {"grad_output", "output"}},
+    {"aten::silu", {"self"}},
+    {"aten::silu_backward", {"grad_output", "self"}},
+    {"aten::sin", {"self"}},
+    {"aten::sqrt", {"self"}},
+    {"aten::sub.Tensor", {"self", "other"}},
+    {"aten::tanh", {"self"}},
+    {"aten::tanh_backward", {"grad_output", "output"}},
+    {"aten::threshold_backward", {"grad_output", "self"}},
+};
+static_assert(std::ranges::is_sorted(kElementwise, {}, &Elementwise::op), "kElementwise: keep it in alphabetical order");
+
+// Update ops write these lists of theirs in place; their outputs are the lists' items, in this order.
+struct InPlace {
+  std::string_view op;
+  std::array<std::string_view, 3> lists;
+};
+static constexpr InPlace kInPlace[] = {
+    {"shoal::adam", {"parameters", "exp_avgs", "exp_avg_sqs"}},
+    {"shoal::sgd", {"parameters", "momentum_buffers"}},
+};
+
+template <class Row, std::size_t Count>
+static const Row* row_of(const Row (&rows)[Count], std::string_view op) {
+  const auto row = std::ranges::lower_bound(rows, op, {}, &Row::op);
+  return row != std::end(rows) && row->op == op ? &*row : nullptr;
+}
+
+// An op of another library may do anything: its outputs count as views of all its inputs.
+static bool is_known(std::string_view op) { return op.starts_with("aten::") || op.starts_with("shoal::"); }
+
+static bool is_in_place_list(const InPlace* in_place, std::string_view argument) {
+  return in_place != nullptr && std::ranges::find(in_place->lists, argument) != in_place->lists.end();
+}
+
+namespace {
+
+// Sets of values that share memory: union-find, with the source and the bytes of each set at its root.
+class Aliases {
+ public:
+  explicit Aliases(const ir::Graph& graph) : parent_(graph.values.size()), source_(graph.values.size()) {
+    std::iota(parent_.begin(), parent_.end(), 0U);
+    for (const auto& source : graph.sources) source_[source.value.index].insert(source.value);
+    for (const auto& node : graph.nodes) {
+      if (!ir::is_view(node.op)) continue;
+      auto shared = inputs_of(node);
+      if (is_known(node.op) && shared.size() > 1) shared.resize(1);
+      for (const auto& output : node.outputs)
+        for (const auto& input : shared)
+          if (output) join(*output, input);
+    }
+    for (std::uint32_t value = 0; value < parent_.size(); ++value) members_[root(ValueId{value})].push_back(ValueId{value});
+  }
+
+  std::uint32_t root(ValueId value) const {
+    std::uint32_t at = value.index;
+    while (parent_[at] != at) at = parent_[at];
+    return at;
+  }
+  const std::vector<ValueId>& members(ValueId value) const { return members_.at(root(value)); }
+  const std::set<ValueId>& sources(ValueId value) const { return source_[root(value)]; }
+
+ private:
+  void join(ValueId a, ValueId b) {
+    const std::uint32_t from = std::max(root(a), root(b));
+    const std::uint32_t to = std::min(root(a), root(b));
+    if (from == to) return;
+    parent_[from] = to;
+    source_[to].merge(source_[from]);
+  }
+
+  std::vector<std::uint32_t> parent_;
+  std::vector<std::set<ValueId>> source_;
+  std::map<std::uint32_t, std::vector<ValueId>> members_;
+};
+
+class Lowering {
+ public:
+  explicit Lowering(const ir::Graph& graph) : graph_(graph), aliases_(graph) {}
+
+  Program run() {
+    for (const auto& value : graph_.values) program_.types.push_back(value.type);
+    for (const auto& source : graph_.sources)
+      program_.sources.push_back({source.value, graph_.at(source.value).role, source.name});
+    find_written();
+    for (const auto& node : graph_.nodes) {
+      if (commits(node)) {
+        add_update(node);
+        committed_.insert(ir::NodeId{static_cast<std::uint32_t>(&node - graph_.nodes.data())});
+      } else {
+        program_.gradients.emplace_back(compute_of(node));
+      }
+    }
+    add_results();
+    program_.update.insert(program_.update.begin(), clones_.begin(), clones_.end());
+    add_frees();
+    return std::move(program_);
+  }
+
+ private:
+  static Compute compute_of(const Node& node) { return {node.op, node.arguments, node.outputs, std::nullopt, node.module}; }
+
+  // Whether a node belongs to the update segment: it changes a source, or it reads what such a node made. An update
+  // node that only looks at gradients (their norm) runs before the step is committed.
+  bool commits(const Node& node) const {
+    if (node.phase != ir::Phase::Update) return false;
+    return row_of(kInPlace, node.op) != nullptr || std::ranges::any_of(inputs_of(node), [&](ValueId input) {
+             const auto producer = graph_.at(input).producer;
+             return producer && committed_.contains(*producer);
+           });
+  }
+
+  const ir::Source* source_of(ir::Role role, std::string_view name) const {
+    for (const auto& source : graph_.sources)
+      if (source.name == name && graph_.at(source.value).role == role) return &source;
+    return nullptr;
+  }
+
+  // The sources that the update segment will change.
+  void find_written() {
+    for (const auto& result : graph_.results)
+      if (const auto* source = source_of(result.role, result.name); source != nullptr && source->value != result.value)
+        written_.insert(source->value);
+  }
+
+  bool lies_in_written(ValueId value) const {
+    return std::ranges::any_of(aliases_.sources(value), [&](ValueId source) { return written_.contains(source); });
+  }
+
+  ValueId cloned(ValueId value, std::vector<Instruction>& where) {
+    const ValueId copy{static_cast<std::uint32_t>(program_.types.size())};
+    program_.types.push_back(program_.types.at(value.index));
+    const auto producer = value.index < graph_.values.size() ? graph_.at(value).producer : std::nullopt;
+    where.emplace_back(Compute{.op = "aten::clone",
+                               .arguments = {{"self", value}, {"memory_format", {}}},
+                               .outputs = {copy},
+                               .over = {},
+                               .module = producer ? graph_.at(*producer).module : ""});
+    return copy;
+  }
+
+  // Where the update segment reads a value: its slot, or a clone made before anything is written.
+  ValueId kept(ValueId value) {
+    if (const auto moved = slot_of_.find(value); moved != slot_of_.end()) return moved->second;
+    if (lies_in_written(value)) slot_of_[value] = cloned(value, clones_);
+    else slot_of_[value] = value;
+    return slot_of_[value];
+  }
+
+  // The slot that an update op changes: the source's own, or a copy if what it changes was made in this step.
+  ValueId changed(ValueId value) {
+    if (!graph_.at(value).producer) {
+      SHOAL_CHECK(changed_.insert(value).second, Internal, "lower: the update changes %", value.index, " twice");
+      return value;
+    }
+    if (const auto moved = slot_of_.find(value); moved != slot_of_.end() && moved->second != value) return moved->second;
+    return cloned(value, program_.update);
+  }
+
+  void add_update(const Node& node) {
+    const InPlace* in_place = row_of(kInPlace, node.op);
+    Compute compute = compute_of(node);
+    std::map<std::string_view, std::vector<ValueId>> lists;
+    for (auto& argument : compute.arguments) {
+      const bool changes = is_in_place_list(in_place, argument.name);
+      if (auto* value = std::get_if<ValueId>(&argument.value)) *value = kept(*value);
+      if (auto* list = std::get_if<ir::ValueList>(&argument.value))
+        for (auto& value : *list) {
+          if (!value) continue;
+          value = changes ? changed(*value) : kept(*value);
+          if (changes) lists[argument.name].push_back(*value);
+        }
+    }
+    if (in_place != nullptr) {
+      std::vector<std::optional<Slot>> outputs;
+      for (const auto& name : in_place->lists)
+        if (!name.empty()) outputs.insert(outputs.end(), lists[name].begin(), lists[name].end());
+      SHOAL_CHECK(outputs.size() == node.outputs.size(), Internal, "lower: ", node.op, " changes ", outputs.size(),
+                  " tensors and has ", node.outputs.size(), " outputs");
+      for (std::size_t index = 0; index < outputs.size(); ++index)
+        if (node.outputs[index]) slot_of_[*node.outputs[index]] = *outputs[index];
+      compute.outputs = std::move(outputs);
+    } else {
+      for (const auto& output : node.outputs)
+        if (output) slot_of_[*output] = *output;
+    }
+    program_.update.emplace_back(std::move(compute));
+  }
+
+  void add_results() {
+    std::vector<Instruction> copies;
+    for (const auto& result : graph_.results) {
+      const auto* source = source_of(result.role, result.name);
+      if (source != nullptr) {
+        if (source->value != result.value) {
+          const ValueId from = kept(result.value);
+          if (from != source->value) copies.emplace_back(Copy{from, source->value});
+        }
+        program_.results.push_back({result.role, result.name, source->value});
+      } else {
+        program_.results.push_back({result.role, result.name, kept(result.value)});
+      }
+    }
+    program_.update.insert(program_.update.end(), copies.begin(), copies.end());
+  }
+
+  // Every slot that an instruction reads or writes, outputs included.
+  static std::vector<Slot> touched(const Instruction& instruction) {
+    if (const auto* copy = std::get_if<Copy>(&instruction)) return {copy->from, copy->to};
+    const auto& compute = std::get<Compute>(instruction);
+    auto slots = inputs_of(Node{compute.op, compute.arguments, {}, {}, {}});
+    for (const auto& output : compute.outputs)
+      if (output) slots.push_back(*output);
+    return slots;
+  }
+
+  void add_frees() {
+    std::vector<Instruction*> order;
+    for (auto& instruction : program_.gradients) order.push_back(&instruction);
+    for (auto& instruction : program_.update) order.push_back(&instruction);
+
+    constexpr std::size_t kForever = static_cast<std::size_t>(-1);
+    std::vector<std::size_t> last_use(program_.types.size(), 0);
+    for (std::size_t at = 0; at < order.size(); ++at)
+      for (const Slot slot : touched(*order[at])) last_use[slot.index] = at;
+    for (const auto& source : program_.sources) last_use[source.slot.index] = kForever;
+    for (const auto& result : program_.results) last_use[result.slot.index] = kForever;
+
+    std::size_t at = 0;
+    for (auto* segment : {&program_.gradients, &program_.update}) {
+      std::vector<Instruction> with_frees;
+      for (auto& instruction : *segment) {
+        auto dead = touched(instruction);
+        std::ranges::sort(dead);
+        dead.erase(std::unique(dead.begin(), dead.end()), dead.end());
+        std::erase_if(dead, [&](Slot slot) { return last_use[slot.index] != at; });
+        if (segment == &program_.gradients) lend_memory(std::get<Compute>(instruction), dead, last_use, at);
+        with_frees.push_back(std::move(instruction));
+        if (!dead.empty()) with_frees.emplace_back(Free{std::move(dead)});
+        ++at;
+      }
+      *segment = std::move(with_frees);
+    }
+  }
+
+  // Writes over the first lender that dies here with nobody else looking at its memory, now or later.
+  void lend_memory(Compute& compute, std::span<const Slot> dead, std::span<const std::size_t> last_use, std::size_t at) const {
+    const Elementwise* row = row_of(kElementwise, compute.op);
+    if (row == nullptr || compute.outputs.size() != 1 || !compute.outputs[0]) return;
+    const auto& type = program_.types.at(compute.outputs[0]->index);
+    for (const auto& argument : compute.arguments) {
+      const auto* slot = std::get_if<ValueId>(&argument.value);
+      if (slot == nullptr || std::ranges::find(row->lenders, argument.name) == row->lenders.end()) continue;
+      if (std::ranges::find(dead, *slot) == dead.end() || program_.types.at(slot->index) != type) continue;
+      const auto& members = aliases_.members(*slot);
+      const bool alone = aliases_.sources(*slot).empty() && std::ranges::all_of(members, [&](ValueId other) {
+        return other == *slot || last_use[other.index] < at;
+      });
+      const bool whole = std::ranges::all_of(members, [&](ValueId other) {
+        return ir::bytes_of(program_.types[other.index]) <= ir::bytes_of(type);
+      });
+      if (!alone || !whole || !is_dense(type)) continue;
+      compute.over = *slot;
+      return;
+    }
+  }
+
+  // Each element in a place of its own, and no gaps.
+  static bool is_dense(const ir::TensorType& type) {
+    std::vector<std::pair<std::int64_t, std::int64_t>> dims;
+    for (std::size_t dim = 0; dim < type.shape.size(); ++dim)
+      if (type.shape[dim] != 1) dims.emplace_back(type.strides[dim], type.shape[dim]);
+    std::ranges::sort(dims);
+    std::int64_t expected = 1;
+    for (const auto& [stride, size] : dims) {
+      if (stride != expected) return false;
+      expected *= size;
+    }
+    return true;
+  }
+
+  const ir::Graph& graph_;
+  Aliases aliases_;
+  Program program_;
+  std::set<ir::NodeId> committed_;          // nodes of the update segment
+  std::set<ValueId> written_;               // sources that the update changes
+  std::set<ValueId> changed_;               // … and that an update op has changed by now
+  std::map<ValueId, ValueId> slot_of_;      // where the update segment finds a value
+  std::vector<Instruction> clones_;         // run before anything is written
+};
+
+}  // namespace
+
+Program lower(const ir::Graph& graph) { return Lowering(graph).run(); }
+
+}  // namespace shoal::program

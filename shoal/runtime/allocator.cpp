@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// Size classes, eight to a power of two, each with a stack of idle blocks; the last one freed, still in the cache, is
+// the first to go out again. Every block begins with a header of one cache line:
+//
+//   | bytes asked for | class | from the pool? |        … 64 bytes | what the tensor sees
+//
+// A header on every block, pooled or not, lets one deleter serve all and keeps the counts exact. The pool may hold at
+// most half of the largest live amount: past that the class that waited longest is given back.
+#include "shoal/runtime/allocator.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <vector>
+
+namespace shoal::runtime {
+
+namespace {
+
+constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kSteps = 8;  // classes to a power of two
+constexpr std::size_t kClasses = 48 * kSteps;
+constexpr std::int64_t kSmallestLimit = std::int64_t{64} << 20;
+
+struct alignas(kAlignment) Header {
+  std::size_t bytes;
+  std::uint32_t size_class;
+  bool pooled;
+};
+static_assert(sizeof(Header) == kAlignment);
+
+// The class whose blocks hold this many bytes, and how many those are.
+constexpr std::uint32_t class_of(std::size_t bytes) {
+  const std::size_t rounded = std::max<std::size_t>(bytes, 512);
+  const auto power = static_cast<std::size_t>(std::bit_width(rounded - 1) - 1);  // 2^power < rounded ≤ 2^(power + 1)
+  const std::size_t step = (std::size_t{1} << power) / kSteps;
+  return static_cast<std::uint32_t>(power * kSteps + (rounded - (std::size_t{1} << power) + step - 1) / step - 1);
+}
+constexpr std::size_t bytes_in(std::uint32_t size_class) {
+  const std::size_t power = size_class / kSteps;
+  return (std::size_t{1} << power) + (size_class % kSteps + 1) * ((std::size_t{1} << power) / kSteps);
+}
+static_assert(bytes_in(class_of(512)) == 512 && bytes_in(class_of(1025)) == 1152 && bytes_in(class_of(1152)) == 1152);
+
+struct Counts {
+  std::atomic<std::int64_t> live{0};
+  std::atomic<std::int64_t> peak{0};
+
+  void add(std::int64_t bytes) {
+    const std::int64_t now = live.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+    std::int64_t peak_before = peak.load(std::memory_order_relaxed);
+    while (now > peak_before && !peak.compare_exchange_weak(peak_before, now, std::memory_order_relaxed)) {
+    }
+  }
+  void subtract(std::int64_t bytes) { live.fetch_sub(bytes, std::memory_order_relaxed); }
+};
+
+// Any thread; the mutex guards everything in it.
+class Pool {
+ public:
+  Header* take(std::uint32_t size_class) {
+    const std::lock_guard lock(mutex_);
+    // A block of up to a quarter more will do.
+    for (std::uint32_t candidate = size_class; candidate <= size_class + 2 && candidate < kClasses; ++candidate) {
+      auto& blocks = idle_[candidate].blocks;
+      if (blocks.empty()) continue;
+      Header* block = blocks.back();
+      blocks.pop_back();
+      idle_bytes_ -= static_cast<std::int64_t>(bytes_in(candidate));
+      return block;
+    }
+    return nullptr;
+  }
+
+  void give(Header* block, std::int64_t limit) {
+    const std::lock_guard lock(mutex_);
+    auto& idle = idle_[block->size_class];
+    idle.blocks.push_back(block);
+    idle.last_use = ++clock_;
+    idle_bytes_ += static_cast<std::int64_t>(bytes_in(block->size_class));
+    while (idle_bytes_ > limit) drop_oldest();
+  }
+
+  void trim() {
+    const std::lock_guard lock(mutex_);
+    while (idle_bytes_ > 0) drop_oldest();
+  }
+
+  std::int64_t idle_bytes() {
+    const std::lock_guard lock(mutex_);
+    return idle_bytes_;
+  }
+
+ private:
+  struct Idle {
+    std::vector<Header*> blocks;
+    std::uint64_t last_use = 0;
+  };
+
+  void drop_oldest() {
+    Idle* oldest = nullptr;
+    for (auto& idle : idle_)
+      if (!idle.blocks.empty() && (oldest == nullptr || idle.last_use < oldest->last_use)) oldest = &idle;
+    Header* block = oldest->blocks.front();
+    oldest->blocks.erase(oldest->blocks.begin());
+    idle_bytes_ -= static_cast<std::int64_t>(bytes_in(block->size_class));
+    std::free(block);
+  }
+
+  std::mutex mutex_;
+  std::array<Idle, kClasses> idle_;
+  std::int64_t idle_bytes_ = 0;
+  std::uint64_t clock_ = 0;
+};
+
+// Tensors may outlive everything else in the process, so neither is ever destroyed.
+Counts& counts() {
+  static auto* const all = new Counts;
+  return *all;
+}
+Pool& pool() {
+  static auto* const one = new Pool;
+  return *one;
+}
+
+thread_local bool pool_is_on = false;
+
+void release(void* data) {
+  if (data == nullptr) return;
+  auto* header = static_cast<Header*>(data) - 1;
+  Counts& all = counts();
+  all.subtract(static_cast<std::int64_t>(header->bytes));
+  if (!header->pooled) {
+    std::free(header);
+    return;
+  }
+  pool().give(header, std::max(all.peak.load(std::memory_order_relaxed) / 2, kSmallestLimit));
+}
+
+class CountingAllocator final : public c10::Allocator {
+ public:
+  at::DataPtr allocate(std::size_t bytes) override {
+    if (bytes == 0) return {nullptr, nullptr, &release, at::Device(at::kCPU)};
+    const std::uint32_t size_class = class_of(bytes);
+    Header* header = pool_is_on ? pool().take(size_class) : nullptr;
+    if (header == nullptr) {
+      const std::size_t whole = pool_is_on ? bytes_in(size_class) : (bytes + kAlignment - 1) / kAlignment * kAlignment;
+      header = static_cast<Header*>(std::aligned_alloc(kAlignment, sizeof(Header) + whole));
+      TORCH_CHECK_WITH(OutOfMemoryError, header != nullptr, "out of memory: ", bytes, " more bytes were asked for, ",
+                       counts().live.load(), " are in use");
+      header->size_class = size_class;
+      header->pooled = pool_is_on;
+    }
+    header->bytes = bytes;
+    counts().add(static_cast<std::int64_t>(bytes));
+    void* data = header + 1;
+    return {data, data, &release, at::Device(at::kCPU)};
+  }
+  at::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
+};
+
+}  // namespace
+
+void install_allocator() {
+  static std::once_flag once;
+  std::call_once(once, [] { c10::SetCPUAllocator(new CountingAllocator, /*priority=*/100); });
+}
+
+MemoryCounts memory_counts() { return {counts().live.load(), counts().peak.load(), pool().idle_bytes()}; }
+
+void reset_peak() { counts().peak.store(counts().live.load()); }
+
+PoolScope::PoolScope() : outer_(pool_is_on) { pool_is_on = true; }
+PoolScope::~PoolScope() { pool_is_on = outer_; }
+
+void trim_pool() { pool().trim(); }
+
+}  // namespace shoal::runtime

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+// The loop that runs a program: a kernel, the frees that follow it, the next kernel.
+//
+// Slots are handles of ATen's tensors; a free drops the handle, and the memory goes back to the pool under the
+// executor (allocator.h) when no view holds it any more.
+#include "shoal/runtime/executor.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/isinf.h>
+#include <ATen/ops/isnan.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/Exception.h>
+
+#include <array>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shoal/aten/types.h"
+#include "shoal/base/error.h"
+#include "shoal/ir/text.h"
+#include "shoal/runtime/allocator.h"
+#include "shoal/runtime/kernel.h"
+
+namespace shoal::runtime {
+
+using program::Compute;
+using program::Copy;
+using program::Free;
+using program::Program;
+using program::Segment;
+using program::Slot;
+
+namespace {
+
+class CopyKernel final : public Kernel {
+ public:
+  explicit CopyKernel(const Copy& copy) : copy_(copy) {}
+  void run(Slots& slots) override { slots[copy_.to.index].copy_(slots[copy_.from.index]); }
+
+ private:
+  Copy copy_;
+};
+
+struct Step {
+  std::unique_ptr<Kernel> kernel;
+  const Compute* compute = nullptr;  // null for a copy; borrowed from the program
+  std::vector<std::uint32_t> frees;  // after the kernel
+};
+
+// Below autograd, autocast and whatever else the caller has switched on.
+struct BelowAutograd {
+  at::AutoDispatchBelowADInplaceOrView below;
+  c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
+  at::NoGradGuard no_grad;
+};
+
+}  // namespace
+
+struct Executor::State {
+  Program program;
+  Slots slots;
+  std::vector<bool> is_source;
+  std::array<std::vector<Step>, 2> steps;  // by segment
+
+  explicit State(Program lowered) : program(std::move(lowered)), slots(program.types.size()), is_source(slots.size()) {
+    for (const auto& source : program.sources) is_source[source.slot.index] = true;
+    for (const Segment segment : {Segment::Gradients, Segment::Update})
+      for (const auto& instruction : program[segment]) add(steps[static_cast<std::size_t>(segment)], instruction);
+  }
+
+  void add(std::vector<Step>& list, const program::Instruction& instruction) const {
+    if (const auto* compute = std::get_if<Compute>(&instruction)) {
+      list.push_back({make_kernel(program, *compute), compute, {}});
+    } else if (const auto* copy = std::get_if<Copy>(&instruction)) {
+      list.push_back({std::make_unique<CopyKernel>(*copy), nullptr, {}});
+    } else {
+      SHOAL_CHECK(!list.empty(), Internal, "executor: a segment begins with a free");
+      for (const Slot slot : std::get<Free>(instruction).slots) list.back().frees.push_back(slot.index);
+    }
+  }
+
+  void run_step(Step& step) {
+    step.kernel->run(slots);
+    for (const auto slot : step.frees) slots[slot].reset();
+  }
+
+  std::int64_t bytes_made(const Step& step) const {
+    std::int64_t bytes = 0;
+    if (step.compute != nullptr)
+      for (const auto& output : step.compute->outputs)
+        if (output) bytes += ir::bytes_of(program.types[output->index]);
+    return bytes;
+  }
+
+  void release() {
+    for (std::size_t slot = 0; slot < slots.size(); ++slot)
+      if (!is_source[slot]) slots[slot].reset();
+  }
+
+  // An error from below, told with the place it came from.
+  [[noreturn]] void fail_at(const Step& step, ErrorKind kind, std::string_view what) {
+    const std::string op = step.compute != nullptr ? step.compute->op : "copy";
+    const std::string module = step.compute != nullptr ? step.compute->module : "";
+    release();
+    fail(kind, op, module.empty() ? "" : " in module ", module, ": ", what);
+  }
+
+  // `at` is the step that `body` has come to.
+  template <class Body>
+  void guarded(const std::vector<Step>& list, const std::size_t& at, const Body& body) {
+    try {
+      body();
+    } catch (const Error&) {
+      release();
+      throw;
+    } catch (const std::bad_alloc&) {
+      fail_at(list[at], ErrorKind::Infeasible, "out of memory: use a smaller batch or model");
+    } catch (const c10::OutOfMemoryError& error) {
+      fail_at(list[at], ErrorKind::Infeasible, error.what_without_backtrace());
+    } catch (const c10::Error& error) {
+      fail_at(list[at], ErrorKind::InvalidInput, error.what_without_backtrace());
+    } catch (const std::exception& error) {
+      fail_at(list[at], ErrorKind::Internal, error.what());
+    }
+  }
+
+  void check_bound() const {
+    for (const auto& source : program.sources)
+      SHOAL_CHECK(slots[source.slot.index].defined(), InvalidInput, "executor: ", ir::name_of(source.role), " \"",
+                  source.name, "\" is not bound");
+  }
+};
+
+Executor::Executor(Program program) : state_(std::make_unique<State>(std::move(program))) {
+  install_allocator();
+}
+Executor::~Executor() = default;
+Executor::Executor(Executor&&) noexcept = default;
+Executor& Executor::operator=(Executor&&) noexcept = default;
+
+void Executor::bind(ir::Role role, std::string_view name, at::Tensor tensor) {
+  const auto* source = program::find_source(state_->program, role, name);
+  SHOAL_CHECK(source != nullptr, InvalidInput, "executor: the program has no ", ir::name_of(role), " \"", name, "\"");
+  bind(source->slot, std::move(tensor));
+}
+
+void Executor::bind(Slot slot, at::Tensor tensor) {
+  const program::Source* source = nullptr;
+  for (const auto& candidate : state_->program.sources)
+    if (candidate.slot == slot) source = &candidate;
+  SHOAL_CHECK(source != nullptr, InvalidInput, "executor: slot %", slot.index, " is not a source");
+  const auto& wanted = state_->program.types[slot.index];
+  SHOAL_CHECK(tensor.defined() && tensor.scalar_type() == aten::to_torch(wanted.dtype) && tensor.sizes() == wanted.shape,
+              InvalidInput, "executor: ", ir::name_of(source->role), " \"", source->name, "\" is ", ir::to_text(wanted),
+              ", got ", tensor.defined() ? ir::to_text(aten::type_of(tensor)) : "an undefined tensor");
+  if (tensor.strides() != wanted.strides && !(tensor.is_contiguous() && ir::is_contiguous(wanted))) {
+    SHOAL_CHECK(source->role == ir::Role::Input || source->role == ir::Role::Constant, InvalidInput, "executor: ",
+                ir::name_of(source->role), " \"", source->name, "\" is ", ir::to_text(wanted), ", got ",
+                ir::to_text(aten::type_of(tensor)), ": its strides have changed");
+    const BelowAutograd below;
+    at::Tensor copy = at::empty_strided(wanted.shape, wanted.strides, tensor.options());
+    copy.copy_(tensor);
+    tensor = std::move(copy);
+  }
+  state_->slots[slot.index] = std::move(tensor);
+}
+
+void Executor::run(Segment segment, observe::Trace* trace) {
+  State& state = *state_;
+  state.check_bound();
+  if (segment == Segment::Gradients) state.release();
+  const BelowAutograd below;
+  const PoolScope pool;
+  auto& steps = state.steps[static_cast<std::size_t>(segment)];
+  std::size_t at = 0;
+  const auto run_all = [&] {
+    if (trace == nullptr) {
+      for (; at < steps.size(); ++at) state.run_step(steps[at]);
+      return;
+    }
+    for (; at < steps.size(); ++at) {
+      Step& step = steps[at];
+      const observe::Span span(trace, step.compute != nullptr ? std::string_view(step.compute->op) : "copy",
+                               state.bytes_made(step));
+      state.run_step(step);
+    }
+  };
+  if (!steps.empty()) state.guarded(steps, at, run_all);
+}
+
+at::Tensor Executor::result(ir::Role role, std::string_view name) const {
+  const auto* result = program::find_result(state_->program, role, name);
+  SHOAL_CHECK(result != nullptr, InvalidInput, "executor: the program has no result ", ir::name_of(role), " \"", name, "\"");
+  return at(result->slot);
+}
+
+const at::Tensor& Executor::at(Slot slot) const { return state_->slots.at(slot.index); }
+
+void Executor::release() { state_->release(); }
+
+void Executor::release_inputs() {
+  for (const auto& source : state_->program.sources)
+    if (source.role == ir::Role::Input || source.role == ir::Role::Scalar) state_->slots[source.slot.index].reset();
+}
+
+// Masks write infinities on purpose, and softmax takes them away again.
+static bool is_masking(std::string_view op) {
+  return op.starts_with("aten::masked_fill") || op.starts_with("aten::where") || op.starts_with("aten::full") ||
+         op.starts_with("aten::fill") || op == "shoal::attention";
+}
+
+const Compute* Executor::first_not_finite() {
+  State& state = *state_;
+  state.check_bound();
+  state.release();
+  const BelowAutograd below;
+  const PoolScope pool;
+  const Compute* infinite = nullptr;
+  const Compute* found = nullptr;
+  auto& steps = state.steps[static_cast<std::size_t>(Segment::Gradients)];
+  for (std::size_t at = 0; at < steps.size() && found == nullptr; ++at) {
+    Step& step = steps[at];
+    state.guarded(steps, at, [&] { step.kernel->run(state.slots); });
+    if (step.compute != nullptr)
+      for (const auto& output : step.compute->outputs) {
+        if (!output || !state.slots[output->index].is_floating_point()) continue;
+        const auto& tensor = state.slots[output->index];
+        if (at::isnan(tensor).any().item<bool>()) found = infinite != nullptr ? infinite : step.compute;
+        if (infinite == nullptr && !is_masking(step.compute->op) && at::isinf(tensor).any().item<bool>())
+          infinite = step.compute;
+      }
+    for (const auto slot : step.frees) state.slots[slot].reset();
+  }
+  state.release();
+  return found != nullptr ? found : infinite;
+}
+
+const Program& Executor::program() const { return state_->program; }
+
+}  // namespace shoal::runtime

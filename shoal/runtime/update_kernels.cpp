@@ -1,0 +1,442 @@
+// SPDX-License-Identifier: Apache-2.0
+// All tensors of an update are one long row of elements, cut evenly among the threads:
+//
+//   fc.weight                      fc.bias  proj.weight
+//   |..............................|........|..................|
+//   |      thread 0        |      thread 1       |  thread 2   |
+//
+// so that many small tensors cost no more than one large one. Each element is read and written once.
+// Adam: Kingma & Ba, arXiv:1412.6980; AdamW: Loshchilov & Hutter, arXiv:1711.05101; clipping: Pascanu et al.,
+// arXiv:1211.5063. The formulas are those of torch::optim, in its order.
+#include "shoal/runtime/update_kernels.h"
+
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/_fused_adam.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/_fused_sgd.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/stack.h>
+
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "shoal/aten/types.h"
+#include "shoal/base/error.h"
+#include "shoal/runtime/arguments.h"
+#include "shoal/runtime/typed_kernel.h"
+
+namespace shoal::runtime {
+
+using program::Compute;
+using program::Program;
+
+#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__) && \
+    !defined(__SANITIZE_ADDRESS__)
+#define SHOAL_VECTOR_CLONES __attribute__((target_clones("default", "arch=haswell", "arch=skylake-avx512"), optimize("O3")))
+#else
+#define SHOAL_VECTOR_CLONES
+#endif
+
+static constexpr std::int64_t kGrain = 32768;  // elements; a thread is not worth waking for fewer
+
+// Half-precision tensors are updated in float.
+template <class T>
+using Math = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+namespace {
+
+template <class Real>
+struct SgdFactors {
+  Real lr, scale, momentum, weight_decay;
+};
+
+template <class Real>
+struct AdamFactors {
+  Real scale, decay_added, decay_kept, beta1, one_minus_beta1, beta2, one_minus_beta2, root_of_correction2, eps, step_length;
+};
+
+}  // namespace
+
+template <bool kMomentum, bool kNesterov, class T>
+[[gnu::always_inline]] inline void sgd_loop(T* __restrict parameter, const T* __restrict gradient, T* __restrict buffer,
+                                            std::int64_t size, SgdFactors<Math<T>> factors) {
+  using Real = Math<T>;
+  for (std::int64_t i = 0; i < size; ++i) {
+    const Real p = static_cast<Real>(parameter[i]);
+    Real g = static_cast<Real>(gradient[i]) * factors.scale + factors.weight_decay * p;
+    if constexpr (kMomentum) {
+      const Real b = static_cast<Real>(buffer[i]) * factors.momentum + g;
+      buffer[i] = static_cast<T>(b);
+      g = kNesterov ? g + factors.momentum * b : b;
+    }
+    parameter[i] = static_cast<T>(p - factors.lr * g);
+  }
+}
+
+template <class T>
+[[gnu::always_inline]] inline void adam_loop(T* __restrict parameter, const T* __restrict gradient, T* __restrict average,
+                                             T* __restrict square, std::int64_t size, AdamFactors<Math<T>> factors) {
+  using Real = Math<T>;
+  for (std::int64_t i = 0; i < size; ++i) {
+    Real p = static_cast<Real>(parameter[i]);
+    const Real g = static_cast<Real>(gradient[i]) * factors.scale + factors.decay_added * p;
+    p *= factors.decay_kept;
+    const Real m = static_cast<Real>(average[i]) * factors.beta1 + g * factors.one_minus_beta1;
+    const Real v = static_cast<Real>(square[i]) * factors.beta2 + g * g * factors.one_minus_beta2;
+    average[i] = static_cast<T>(m);
+    square[i] = static_cast<T>(v);
+    const Real denominator = std::sqrt(v) / factors.root_of_correction2 + factors.eps;
+    parameter[i] = static_cast<T>(p - factors.step_length * (m / denominator));
+  }
+}
+
+// The types that matter for speed, compiled for several instruction sets.
+SHOAL_VECTOR_CLONES static void adam_range(float* p, const float* g, float* m, float* v, std::int64_t size,
+                                           const AdamFactors<float>& factors) {
+  adam_loop(p, g, m, v, size, factors);
+}
+SHOAL_VECTOR_CLONES static void adam_range(double* p, const double* g, double* m, double* v, std::int64_t size,
+                                           const AdamFactors<double>& factors) {
+  adam_loop(p, g, m, v, size, factors);
+}
+template <class T>
+static void adam_range(T* p, const T* g, T* m, T* v, std::int64_t size, const AdamFactors<float>& factors) {
+  adam_loop(p, g, m, v, size, factors);
+}
+
+template <class T>
+[[gnu::always_inline]] inline void sgd_any(T* p, const T* g, T* buffer, std::int64_t size,
+                                           const SgdFactors<Math<T>>& factors, bool nesterov) {
+  if (buffer == nullptr)
+    sgd_loop<false, false>(p, g, buffer, size, factors);
+  else if (nesterov)
+    sgd_loop<true, true>(p, g, buffer, size, factors);
+  else
+    sgd_loop<true, false>(p, g, buffer, size, factors);
+}
+SHOAL_VECTOR_CLONES static void sgd_range(float* p, const float* g, float* buffer, std::int64_t size,
+                                          const SgdFactors<float>& factors, bool nesterov) {
+  sgd_any(p, g, buffer, size, factors, nesterov);
+}
+SHOAL_VECTOR_CLONES static void sgd_range(double* p, const double* g, double* buffer, std::int64_t size,
+                                          const SgdFactors<double>& factors, bool nesterov) {
+  sgd_any(p, g, buffer, size, factors, nesterov);
+}
+template <class T>
+static void sgd_range(T* p, const T* g, T* buffer, std::int64_t size, const SgdFactors<float>& factors, bool nesterov) {
+  sgd_any(p, g, buffer, size, factors, nesterov);
+}
+
+// Squares are summed in double and in sixteen sums side by side, so that millions of floats lose nothing.
+template <class T>
+[[gnu::always_inline]] inline double squares_loop(const T* values, std::int64_t size) {
+  constexpr std::int64_t kSums = 16;
+  double sums[kSums] = {};
+  std::int64_t i = 0;
+  for (; i + kSums <= size; i += kSums)
+    for (std::int64_t lane = 0; lane < kSums; ++lane) {
+      const double value = static_cast<double>(values[i + lane]);
+      sums[lane] += value * value;
+    }
+  for (std::int64_t lane = 0; i < size; ++i, ++lane) sums[lane] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+  double total = 0;
+  for (const double sum : sums) total += sum;
+  return total;
+}
+SHOAL_VECTOR_CLONES static double squares(const float* values, std::int64_t size) { return squares_loop(values, size); }
+SHOAL_VECTOR_CLONES static double squares(const double* values, std::int64_t size) { return squares_loop(values, size); }
+template <class T>
+static double squares(const T* values, std::int64_t size) {
+  return squares_loop(values, size);
+}
+
+namespace {
+
+// One tensor of each list, as flat memory in the same order of elements.
+struct Row {
+  at::ScalarType dtype;
+  std::int64_t size;
+  void* parameter;
+  const void* gradient;
+  void* state[2];
+};
+
+// The rows of an update. Tensors that have gaps, or whose elements lie in another order than their parameter's, are
+// brought over first and carried back by `finish`.
+class Rows {
+ public:
+  Rows(Slots& slots, const std::vector<std::uint32_t>& parameters, const std::vector<std::uint32_t>& gradients,
+       const std::vector<const std::vector<std::uint32_t>*>& states) {
+    rows_.reserve(parameters.size());
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      at::Tensor& parameter = slots[parameters[i]];
+      const at::Tensor& layout = parameter.is_non_overlapping_and_dense() ? parameter : changed(parameter, at::empty_like(parameter, at::MemoryFormat::Contiguous));
+      Row row{parameter.scalar_type(), parameter.numel(), layout.data_ptr(), read(slots[gradients[i]], layout), {}};
+      for (std::size_t state = 0; state < states.size(); ++state)
+        if (!states[state]->empty()) row.state[state] = written(slots[(*states[state])[i]], layout);
+      ends_.push_back((ends_.empty() ? 0 : ends_.back()) + row.size);
+      rows_.push_back(row);
+      parameter.unsafeGetTensorImpl()->bump_version();
+    }
+  }
+
+  // Calls visit(row, begin, end) for pieces of rows that make up all of them, in parallel.
+  template <class Visit>
+  void for_each_piece(const Visit& visit) const {
+    if (rows_.empty()) return;
+    at::parallel_for(0, ends_.back(), kGrain, [&](std::int64_t begin, std::int64_t end) {
+      auto index = static_cast<std::size_t>(std::ranges::upper_bound(ends_, begin) - ends_.begin());
+      while (begin < end) {
+        const std::int64_t first = ends_[index] - rows_[index].size;
+        const std::int64_t to = std::min(end, ends_[index]);
+        if (begin < to) visit(rows_[index], begin - first, to - first);
+        begin = std::max(begin, to);
+        ++index;
+      }
+    });
+  }
+
+  void finish() {
+    for (auto& [original, copy] : carried_) original.copy_(copy);
+  }
+
+ private:
+  static bool same_order(const at::Tensor& tensor, const at::Tensor& layout) {
+    return tensor.scalar_type() == layout.scalar_type() &&
+           ((tensor.is_contiguous() && layout.is_contiguous()) ||
+            (tensor.strides() == layout.strides() && tensor.is_non_overlapping_and_dense()));
+  }
+  const at::Tensor& changed(const at::Tensor& original, at::Tensor copy) {
+    copy.copy_(original);
+    return carried_.emplace_back(original, std::move(copy)).second;
+  }
+  const void* read(const at::Tensor& tensor, const at::Tensor& layout) {
+    if (same_order(tensor, layout)) return tensor.const_data_ptr();
+    kept_.push_back(at::empty_like(layout).copy_(tensor));
+    return kept_.back().const_data_ptr();
+  }
+  void* written(const at::Tensor& tensor, const at::Tensor& layout) {
+    return (same_order(tensor, layout) ? tensor : changed(tensor, at::empty_like(layout))).data_ptr();
+  }
+
+  std::vector<Row> rows_;
+  std::vector<std::int64_t> ends_;  // of each row in the long row of all
+  std::vector<std::pair<at::Tensor, at::Tensor>> carried_;
+  std::vector<at::Tensor> kept_;
+};
+
+double scalar_in(const Slots& slots, std::uint32_t slot) {
+  const at::Tensor& tensor = slots[slot];
+  return tensor.item().toDouble();
+}
+
+std::vector<at::Tensor> tensors_in(const Slots& slots, const std::vector<std::uint32_t>& list) {
+  std::vector<at::Tensor> tensors;
+  for (const auto slot : list) tensors.push_back(slots[slot]);
+  return tensors;
+}
+
+void check_lengths(const Compute& compute, std::size_t parameters, std::size_t others) {
+  SHOAL_CHECK(parameters == others, InvalidInput, compute.op, ": ", parameters, " parameters, but a list of ", others);
+}
+
+bool on_cpu(const Slots& slots, const std::vector<std::uint32_t>& list) { return list.empty() || slots[list[0]].is_cpu(); }
+
+class Clip final : public Kernel {
+ public:
+  Clip(const Program& program, const Compute& compute)
+      : gradients_(slots_of(compute, "gradients")), max_norm_(number_of(compute, "max_norm")), outputs_(compute) {
+    for (const auto& output : compute.outputs)
+      if (output) dtype_ = aten::to_torch(program.types.at(output->index).dtype);
+  }
+
+  void run(Slots& slots) override {
+    if (!on_cpu(slots, gradients_)) return run_elsewhere(slots);
+    const double norm = std::sqrt(sum_of_squares(slots));
+    const double scale = max_norm_ == 0 ? 1.0 : std::min(1.0, max_norm_ / (norm + 1e-6));
+    outputs_.put(slots, std::tuple(at::full({}, norm, dtype_), at::full({}, std::isnan(norm) ? norm : scale, dtype_)));
+  }
+
+ private:
+  // Blocks are fixed, and their sums are added in order: the same bits for any number of threads.
+  double sum_of_squares(const Slots& slots) {
+    struct Block {
+      const at::Tensor* tensor;
+      std::int64_t begin, end;
+    };
+    std::vector<at::Tensor> dense;
+    dense.reserve(gradients_.size());
+    std::vector<Block> blocks;
+    for (const auto slot : gradients_) {
+      const at::Tensor& gradient = slots[slot];
+      const at::Tensor& flat =
+          gradient.is_non_overlapping_and_dense() ? gradient : dense.emplace_back(gradient.contiguous());
+      for (std::int64_t begin = 0; begin < flat.numel(); begin += kGrain)
+        blocks.push_back({&flat, begin, std::min(begin + kGrain, flat.numel())});
+    }
+    std::vector<double> sums(blocks.size());
+    const auto sum_blocks = [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t at = first; at < last; ++at) {
+        const auto& [tensor, begin, end] = blocks[static_cast<std::size_t>(at)];
+        AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, tensor->scalar_type(), "clip", [&, from = begin, to = end] {
+          sums[static_cast<std::size_t>(at)] = squares(tensor->const_data_ptr<scalar_t>() + from, to - from);
+        });
+      }
+    };
+    std::int64_t elements = 0;
+    for (const auto& block : blocks) elements += block.end - block.begin;
+    if (elements <= kGrain) sum_blocks(0, static_cast<std::int64_t>(blocks.size()));
+    else at::parallel_for(0, static_cast<std::int64_t>(blocks.size()), 1, sum_blocks);
+    double total = 0;
+    for (const double sum : sums) total += sum;
+    return total;
+  }
+
+  void run_elsewhere(Slots& slots) const {
+    const auto norms = at::_foreach_norm(tensors_in(slots, gradients_));
+    const at::Tensor norm = at::linalg_vector_norm(at::stack(norms)).to(dtype_);
+    at::Tensor scale = max_norm_ == 0 ? at::ones_like(norm) : (max_norm_ / (norm + 1e-6)).clamp_max(1.0);
+    outputs_.put(slots, std::tuple(norm, std::move(scale)));
+  }
+
+  std::vector<std::uint32_t> gradients_;
+  double max_norm_;
+  at::ScalarType dtype_ = at::kFloat;
+  Outputs outputs_;
+};
+
+class Sgd final : public Kernel {
+ public:
+  explicit Sgd(const Compute& compute)
+      : parameters_(slots_of(compute, "parameters")),
+        gradients_(slots_of(compute, "gradients")),
+        buffers_(slots_of(compute, "momentum_buffers")),
+        lr_(slot_of(compute, "lr")),
+        scale_(slot_of(compute, "scale")),
+        momentum_(number_of(compute, "momentum")),
+        weight_decay_(number_of(compute, "weight_decay")),
+        nesterov_(truth_of(compute, "nesterov")) {
+    check_lengths(compute, parameters_.size(), gradients_.size());
+    if (!buffers_.empty()) check_lengths(compute, parameters_.size(), buffers_.size());
+  }
+
+  void run(Slots& slots) override {
+    const double lr = scalar_in(slots, lr_);
+    if (!on_cpu(slots, parameters_)) return run_elsewhere(slots, lr);
+    const double scale = scalar_in(slots, scale_);
+    Rows rows(slots, parameters_, gradients_, {&buffers_});
+    rows.for_each_piece([&](const Row& row, std::int64_t begin, std::int64_t end) {
+      AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, row.dtype, "sgd", [&] {
+        using Real = Math<scalar_t>;
+        const SgdFactors<Real> factors{static_cast<Real>(lr), static_cast<Real>(scale), static_cast<Real>(momentum_),
+                                       static_cast<Real>(weight_decay_)};
+        auto* const buffer = static_cast<scalar_t*>(row.state[0]);
+        sgd_range(static_cast<scalar_t*>(row.parameter) + begin, static_cast<const scalar_t*>(row.gradient) + begin,
+                  buffer == nullptr ? nullptr : buffer + begin, end - begin, factors, nesterov_);
+      });
+    });
+    rows.finish();
+  }
+
+ private:
+  void run_elsewhere(Slots& slots, double lr) const {
+    const auto parameters = tensors_in(slots, parameters_);
+    const auto gradients = at::_foreach_mul(tensors_in(slots, gradients_), slots[scale_]);
+    at::_fused_sgd_(parameters, gradients, tensors_in(slots, buffers_), weight_decay_, momentum_, lr, /*dampening=*/0.0,
+                    nesterov_, /*maximize=*/false, /*is_first_step=*/false);
+  }
+
+  std::vector<std::uint32_t> parameters_, gradients_, buffers_;
+  std::uint32_t lr_, scale_;
+  double momentum_, weight_decay_;
+  bool nesterov_;
+};
+
+class AdamKernel final : public Kernel {
+ public:
+  explicit AdamKernel(const Compute& compute)
+      : parameters_(slots_of(compute, "parameters")),
+        gradients_(slots_of(compute, "gradients")),
+        averages_(slots_of(compute, "exp_avgs")),
+        squares_(slots_of(compute, "exp_avg_sqs")),
+        lr_(slot_of(compute, "lr")),
+        step_(slot_of(compute, "step")),
+        scale_(slot_of(compute, "scale")),
+        beta1_(number_of(compute, "beta1")),
+        beta2_(number_of(compute, "beta2")),
+        eps_(number_of(compute, "eps")),
+        weight_decay_(number_of(compute, "weight_decay")),
+        decoupled_(truth_of(compute, "decoupled")) {
+    for (const auto* list : {&gradients_, &averages_, &squares_}) check_lengths(compute, parameters_.size(), list->size());
+  }
+
+  void run(Slots& slots) override {
+    const double lr = scalar_in(slots, lr_);
+    const double step = scalar_in(slots, step_);
+    if (!on_cpu(slots, parameters_)) return run_elsewhere(slots, lr, step);
+    const auto factors_32 = factors<float>(lr, step, scalar_in(slots, scale_));
+    const auto factors_64 = factors<double>(lr, step, scalar_in(slots, scale_));
+    Rows rows(slots, parameters_, gradients_, {&averages_, &squares_});
+    rows.for_each_piece([&](const Row& row, std::int64_t begin, std::int64_t end) {
+      AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, row.dtype, "adam", [&] {
+        const auto& all = [&]() -> const auto& {
+          if constexpr (std::is_same_v<scalar_t, double>) return factors_64;
+          else return factors_32;
+        }();
+        adam_range(static_cast<scalar_t*>(row.parameter) + begin, static_cast<const scalar_t*>(row.gradient) + begin,
+                   static_cast<scalar_t*>(row.state[0]) + begin, static_cast<scalar_t*>(row.state[1]) + begin,
+                   end - begin, all);
+      });
+    });
+    rows.finish();
+  }
+
+ private:
+  template <class Real>
+  AdamFactors<Real> factors(double lr, double step, double scale) const {
+    return {.scale = static_cast<Real>(scale),
+            .decay_added = static_cast<Real>(decoupled_ ? 0.0 : weight_decay_),
+            .decay_kept = static_cast<Real>(decoupled_ ? 1.0 - lr * weight_decay_ : 1.0),
+            .beta1 = static_cast<Real>(beta1_),
+            .one_minus_beta1 = static_cast<Real>(1.0 - beta1_),
+            .beta2 = static_cast<Real>(beta2_),
+            .one_minus_beta2 = static_cast<Real>(1.0 - beta2_),
+            .root_of_correction2 = static_cast<Real>(std::sqrt(1.0 - std::pow(beta2_, step))),
+            .eps = static_cast<Real>(eps_),
+            .step_length = static_cast<Real>(lr / (1.0 - std::pow(beta1_, step)))};
+  }
+
+  void run_elsewhere(Slots& slots, double lr, double step) const {
+    const auto parameters = tensors_in(slots, parameters_);
+    const auto gradients = at::_foreach_mul(tensors_in(slots, gradients_), slots[scale_]);
+    const std::vector<at::Tensor> steps(parameters.size(),
+                                        at::full({}, step, parameters[0].options().dtype(at::kFloat)));
+    const auto update = decoupled_ ? at::_ops::_fused_adamw_::call : at::_ops::_fused_adam_::call;
+    update(parameters, gradients, tensors_in(slots, averages_), tensors_in(slots, squares_), {}, steps, lr, beta1_, beta2_,
+           weight_decay_, eps_, /*amsgrad=*/false, /*maximize=*/false, {}, {});
+  }
+
+  std::vector<std::uint32_t> parameters_, gradients_, averages_, squares_;
+  std::uint32_t lr_, step_, scale_;
+  double beta1_, beta2_, eps_, weight_decay_;
+  bool decoupled_;
+};
+
+}  // namespace
+
+std::unique_ptr<Kernel> make_clip(const Program& program, const Compute& compute) {
+  return std::make_unique<Clip>(program, compute);
+}
+std::unique_ptr<Kernel> make_sgd(const Program&, const Compute& compute) { return std::make_unique<Sgd>(compute); }
+std::unique_ptr<Kernel> make_adam(const Program&, const Compute& compute) { return std::make_unique<AdamKernel>(compute); }
+
+}  // namespace shoal::runtime

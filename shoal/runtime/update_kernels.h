@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parameter update: one loop over all elements of all tensors, in place on parameters and state. Gradients are
+// only read; the factor of clipping is applied on the way.
+#pragma once
+
+#include <memory>
+
+#include "shoal/runtime/kernel.h"
+
+namespace shoal::runtime {
+
+// shoal::clip(gradients, max_norm) -> norm, scale: the L2 norm of all gradients together, and
+// min(1, max_norm / (norm + 1e-6)), 1 where max_norm is 0.
+std::unique_ptr<Kernel> make_clip(const program::Program& program, const program::Compute& compute);
+// shoal::sgd(parameters, gradients, momentum_buffers, lr, scale, momentum, weight_decay, nesterov)
+std::unique_ptr<Kernel> make_sgd(const program::Program& program, const program::Compute& compute);
+// shoal::adam(parameters, gradients, exp_avgs, exp_avg_sqs, lr, step, scale, beta1, beta2, eps, weight_decay, decoupled)
+std::unique_ptr<Kernel> make_adam(const program::Program& program, const program::Compute& compute);
+
+}  // namespace shoal::runtime
