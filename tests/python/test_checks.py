@@ -1,0 +1,61 @@
+"""The checks of tools/ pass on this tree, and bite on a tree with a fault in it."""
+
+import pytest
+
+
+def tree(folder, path, text):
+    """A source tree of one file."""
+    (folder / path).parent.mkdir(parents=True)
+    (folder / path).write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize("tool", ["check_layers.py", "check_conventions.py"])
+def test_this_tree_passes(run, tool):
+    result = run(f"tools/{tool}")
+    assert (result.returncode, result.stdout) == (0, "")
+
+
+def test_an_include_upwards_is_named(run, tmp_path):
+    result = run(
+        "tools/check_layers.py", tree(tmp_path, "shoal/ir/bad.h", '\n#include "shoal/train/trainer.h"\n')
+    )
+    assert (result.returncode, result.stdout) == (1, "shoal/ir/bad.h:2: ir may not include train\n")
+
+
+@pytest.mark.parametrize("header", ["ATen/ATen.h", "c10/core/Layout.h", "torch/torch.h"])
+def test_a_core_module_sees_no_torch(run, tmp_path, header):
+    result = run("tools/check_layers.py", tree(tmp_path, "shoal/ir/bad.cpp", f"#include <{header}>\n"))
+    assert (result.returncode, result.stdout) == (1, "shoal/ir/bad.cpp:1: ir is torch-free\n")
+
+
+def test_a_torch_module_may_include_what_is_below_it(run, tmp_path):
+    text = '#include <ATen/ATen.h>\n#include "shoal/ir/graph.h"\n'
+    assert run("tools/check_layers.py", tree(tmp_path, "shoal/capture/good.cpp", text)).returncode == 0
+
+
+def test_a_module_that_is_in_no_table_is_named(run, tmp_path):
+    result = run("tools/check_layers.py", tree(tmp_path, "shoal/utils/all.h", ""))
+    assert result.returncode == 1
+    assert result.stdout.startswith("shoal/utils: not in the table")
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "fault"),
+    [
+        ("shoal/ir/a_test.cpp", "std::this_thread::sleep_for(1s);", "no sleeping in a test"),
+        ("shoal/ir/a.cpp", 'std::getenv("HOME");', "environment variables are read in cli and train"),
+        ("shoal/ir/a.cpp", "std::shared_ptr<Graph> graph;", "no shared_ptr: say who owns it"),
+        ("shoal/ir/a.cpp", "using namespace std;", "no using namespace but in tests and main"),
+    ],
+)
+def test_a_convention_that_is_broken_is_named(run, tmp_path, path, line, fault):
+    tree(tmp_path, path, f"// SPDX-License-Identifier: Apache-2.0\n{line}\n")
+    result = run("tools/check_conventions.py", tmp_path)
+    assert result.returncode == 1
+    assert result.stdout.endswith(f":2: {fault}\n")
+
+
+def test_a_file_without_licence_is_named(run, tmp_path):
+    result = run("tools/check_conventions.py", tree(tmp_path, "shoal/ir/a.cpp", "int a;\n"))
+    assert (result.returncode, result.stdout) == (1, "shoal/ir/a.cpp:1: the first line is the licence's\n")

@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""Checks conventions that a search can hold. Prints a line for each fault, and then exits with 1."""
+
+import pathlib
+import re
+import sys
+
+FOLDERS = ["bench", "cmake", "examples", "models", "shoal", "tests", "tools"]
+
+# What is forbidden, in which files, but not in those, and why.
+RULES = [
+    (
+        r"sleep_for|sleep_until|usleep\(|time\.sleep",
+        r"(_test\.cpp$|^tests/)",
+        r"^tests/python/test_checks\.py$",
+        "no sleeping in a test",
+    ),
+    (
+        r"\bgetenv\b",
+        r"^(shoal|models)/",
+        r"^shoal/(cli|train)/",
+        "environment variables are read in cli and train",
+    ),
+    # LibTorch holds its modules by shared_ptr. Of ours only the aliases of a captured tensor share a life:
+    # views of it, wherever the model keeps them, and the regions of memory that stand for it.
+    (
+        r"shared_ptr<(?!torch::nn::)",
+        r"^(shoal|models)/(?!.*_test\.)",
+        r"^shoal/capture/(recorded_tensor|recorder)\.",
+        "no shared_ptr: say who owns it",
+    ),
+    (
+        r"using namespace",
+        r"^(shoal|models)/(?!.*(_test|/main)\.cpp)",
+        r"^$",
+        "no using namespace but in tests and main",
+    ),
+    (
+        r"\b(TODO|FIXME|XXX)\b(?!.*#\d)",
+        r"\.(cpp|h|py|sh|cmake)$",
+        r"^tools/check_conventions\.py$",
+        "no open ends",
+    ),
+]
+
+
+def faults(root):
+    for path in sorted(path for folder in FOLDERS for path in (root / folder).rglob("*")):
+        name = str(path.relative_to(root))
+        if path.suffix not in {".h", ".cpp", ".py", ".sh", ".cmake"}:
+            continue
+        lines = path.read_text().splitlines()
+        if path.suffix in {".h", ".cpp"} and lines[:1] != ["// SPDX-License-Identifier: Apache-2.0"]:
+            yield f"{name}:1: the first line is the licence's"
+        if path.suffix == ".h" and "#pragma once" not in lines:
+            yield f"{name}:1: a header has #pragma once"
+        for pattern, where, but_not, why in RULES:
+            if re.search(where, name) and not (re.search(but_not, name)):
+                yield from (
+                    f"{name}:{i}: {why}" for i, line in enumerate(lines, 1) if re.search(pattern, line)
+                )
+
+
+def main():
+    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
+    found = list(faults(root))
+    print(*found, sep="\n", end="\n" if found else "")
+    sys.exit(bool(found))
+
+
+if __name__ == "__main__":
+    main()

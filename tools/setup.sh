@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# Installs what is missing: Debian packages, and a virtual environment in .venv with the CPU build of torch.
+# When nothing is missing it asks no network and takes a fraction of a second.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+torch_version=2.13.0
+torch_index=https://download.pytorch.org/whl/cpu
+
+say() { echo "setup: $*"; }
+fail() {
+  echo "setup: $1" >&2
+  shift
+  for line in "$@"; do echo "    $line" >&2; done
+  exit 1
+}
+
+missing=()
+while read -r package; do
+  status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
+  [[ $status == installed ]] || missing+=("$package")
+done < <(grep -v '^#' tools/packages.txt)
+
+if ((${#missing[@]})); then
+  if [[ $(id -u) != 0 ]]; then
+    fail "packages are missing; run this, then try again:" "sudo apt-get install -y ${missing[*]}"
+  fi
+  say "installing ${missing[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  log=$(mktemp)
+  trap 'rm -f "$log"' EXIT
+  if ! { apt-get update && apt-get install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1 </dev/null; then
+    tail -n 20 "$log" >&2
+    fail "apt-get could not install the packages; its last words are above"
+  fi
+fi
+
+# torch 2.13 has wheels for CPython 3.10 and later; Debian's python3 has the headers and modules that it needs.
+usable() { "$1" -c 'import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null; }
+if [[ ! -x .venv/bin/python ]] || ! .venv/bin/python -c 'import pip' 2>/dev/null; then
+  python=
+  for candidate in python3 /usr/bin/python3; do
+    if usable "$candidate"; then
+      python=$candidate
+      break
+    fi
+  done
+  [[ $python ]] || fail "no python3 of version 3.10 to 3.14 with the venv module; install one:" \
+    "sudo apt-get install -y python3 python3-venv"
+  say "making .venv with $("$python" --version)"
+  rm -rf .venv
+  "$python" -m venv .venv
+fi
+
+# Wanted versions against installed ones, without pip: that takes a second by itself.
+unmet() {
+  .venv/bin/python - "$torch_version" <<'PYTHON'
+import importlib.metadata, pathlib, sys
+
+def version(name):
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+wanted = [line.split("==") for line in pathlib.Path("tools/requirements.txt").read_text().split() if "==" in line]
+print(*[name for name, number in wanted if version(name) != number])
+torch = version("torch")
+print("torch" if torch is None or torch.split("+")[0] != sys.argv[1] else "")
+PYTHON
+}
+{ read -r tools_unmet; read -r torch_unmet; } < <(unmet)
+
+install() { .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input "$@"; }
+is_cpu_build() {
+  .venv/bin/python -c 'import sys, torch; sys.exit(torch.version.cuda is not None or torch.version.hip is not None)'
+}
+
+if [[ $torch_unmet ]]; then
+  # The plain version is the CPU build on some indexes and the CUDA build on others, so it is tried last, without
+  # the gigabytes of libraries that the CUDA build asks for, and looked at.
+  say "installing torch $torch_version, CPU build"
+  for attempt in "torch==$torch_version+cpu" \
+    "torch==$torch_version+cpu --index-url $torch_index --retries 0 --timeout 20" "torch==$torch_version"; do
+    # shellcheck disable=SC2086 # an attempt is several words
+    install --no-deps --force-reinstall $attempt >.venv/torch.log 2>&1 || continue
+    compgen -G '.venv/lib/python3*/site-packages/torch/lib/libtorch_cuda*' >/dev/null || break
+    .venv/bin/python -m pip uninstall --quiet --yes torch
+  done
+  .venv/bin/python -c 'import importlib.metadata as m; m.version("torch")' 2>/dev/null ||
+    fail "no CPU build of torch $torch_version was found; pip's last words are in .venv/torch.log. Install it yourself:" \
+      ".venv/bin/pip install torch==$torch_version+cpu --index-url $torch_index"
+  install "torch==$torch_version" # what it depends on
+  if ! is_cpu_build; then
+    .venv/bin/python -m pip uninstall --quiet --yes torch
+    fail "pip gave a torch that is not the CPU build; it is uninstalled again. Install the right one:" \
+      ".venv/bin/pip install torch==$torch_version+cpu --index-url $torch_index"
+  fi
+fi
+if [[ $tools_unmet ]]; then
+  say "installing $tools_unmet"
+  install -r tools/requirements.txt
+fi
