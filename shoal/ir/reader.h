@@ -4,10 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
+
+#include "shoal/ir/graph.h"
 
 namespace shoal::ir {
 
@@ -52,5 +55,9 @@ class Reader {
   std::string_view text_;
   std::size_t at_ = 0;
 };
+
+// Pieces that programs are written in too: a tensor's type, and an argument, in which `read_id` reads each "%3".
+TensorType read_type(Reader& in);
+Attribute read_attribute(Reader& in, const std::function<ValueId()>& read_id);
 
 }  // namespace shoal::ir

@@ -14,7 +14,7 @@
 
 namespace shoal::ir {
 
-static std::string word_or_quoted(std::string_view text) {
+std::string word_or_quoted(std::string_view text) {
   return is_word(text) ? std::string(text) : quoted(text);
 }
 
@@ -115,12 +115,17 @@ static void print(std::string& out, const Graph& graph, const Node& node) {
   out += " = " + word_or_quoted(node.op) + '(';
   for (std::size_t i = 0; i < node.arguments.size(); ++i) {
     if (i > 0) out += ", ";
-    out += word_or_quoted(node.arguments[i].name) + '=';
-    std::visit(PrintAttribute{out}, node.arguments[i].value);
+    out += to_text(node.arguments[i]);
   }
   out += ") @";
   out += name_of(node.phase);
   if (!node.module.empty()) out += ' ' + quoted(node.module);
+}
+
+std::string to_text(const Argument& argument) {
+  std::string out = word_or_quoted(argument.name) + '=';
+  std::visit(PrintAttribute{out}, argument.value);
+  return out;
 }
 
 std::string to_text(const TensorType& type) {
