@@ -150,6 +150,7 @@ class Lowering {
     add_results();
     program_.update.insert(program_.update.begin(), clones_.begin(), clones_.end());
     add_frees();
+    forget_unfilled();
     return std::move(program_);
   }
 
@@ -161,8 +162,8 @@ class Lowering {
   bool commits(const Node& node) const {
     if (node.phase != ir::Phase::Update) return false;
     return row_of(kInPlace, node.op) != nullptr || std::ranges::any_of(inputs_of(node), [&](ValueId input) {
-             const auto producer = graph_.at(input).producer;
-             return producer && committed_.contains(*producer);
+             const auto& producer = graph_.at(input).producer;
+             return producer.has_value() && committed_.contains(*producer);
            });
   }
 
@@ -186,12 +187,13 @@ class Lowering {
   ValueId cloned(ValueId value, std::vector<Instruction>& where) {
     const ValueId copy{static_cast<std::uint32_t>(program_.types.size())};
     program_.types.push_back(program_.types.at(value.index));
-    const auto producer = value.index < graph_.values.size() ? graph_.at(value).producer : std::nullopt;
+    std::string module;
+    if (const auto& producer = graph_.at(value).producer; producer.has_value()) module = graph_.at(*producer).module;
     where.emplace_back(Compute{.op = "aten::clone",
                                .arguments = {{"self", value}, {"memory_format", {}}},
                                .outputs = {copy},
                                .over = {},
-                               .module = producer ? graph_.at(*producer).module : ""});
+                               .module = std::move(module)});
     return copy;
   }
 
@@ -258,6 +260,21 @@ class Lowering {
       }
     }
     program_.update.insert(program_.update.end(), copies.begin(), copies.end());
+  }
+
+  // Values that share a source's slot leave theirs empty; a program says nothing about those.
+  void forget_unfilled() {
+    std::vector<bool> filled(program_.types.size());
+    for (const auto& source : program_.sources) filled[source.slot.index] = true;
+    for (const Segment segment : {Segment::Gradients, Segment::Update})
+      for (const auto& instruction : program_[segment])
+        if (const auto* compute = std::get_if<Compute>(&instruction))
+          for (const auto& output : compute->outputs)
+            if (output) filled[output->index] = true;
+    for (std::size_t slot = 0; slot < filled.size(); ++slot)
+      if (!filled[slot]) program_.types[slot] = {};
+    while (!filled.empty() && !filled.back()) filled.pop_back();
+    program_.types.resize(filled.size());
   }
 
   // Every slot that an instruction reads or writes, outputs included.

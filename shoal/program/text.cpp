@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+// Programs as text and back; types and arguments are written as in graphs (ir/text.h).
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shoal/base/error.h"
+#include "shoal/base/text.h"
+#include "shoal/ir/reader.h"
+#include "shoal/ir/text.h"
+#include "shoal/program/program.h"
+
+namespace shoal::program {
+
+static std::string text_of(Slot slot) { return '%' + std::to_string(slot.index); }
+
+static std::string text_of(const Program& program, const Compute& compute) {
+  std::string out = compute.outputs.empty() ? "()" : "";
+  for (const auto& output : compute.outputs) {
+    if (!out.empty()) out += ", ";
+    out += output ? text_of(*output) + " : " + ir::to_text(program.types.at(output->index)) : "_";
+  }
+  out += " = " + ir::word_or_quoted(compute.op) + '(';
+  std::string_view before;
+  for (const auto& argument : compute.arguments) {
+    out += before;
+    out += ir::to_text(argument);
+    before = ", ";
+  }
+  out += ')';
+  if (compute.over) out += " over " + text_of(*compute.over);
+  if (!compute.module.empty()) out += ' ' + quoted(compute.module);
+  return out;
+}
+
+static std::string text_of(const Program&, const Copy& copy) {
+  return "copy " + text_of(copy.from) + " to " + text_of(copy.to);
+}
+
+static std::string text_of(const Program&, const Free& free) {
+  std::string out = "free";
+  for (const Slot slot : free.slots) out += ' ' + text_of(slot);
+  return out;
+}
+
+std::string to_text(const Program& program) {
+  std::string out;
+  for (const auto& source : program.sources)
+    out += "source " + text_of(source.slot) + ' ' + std::string(ir::name_of(source.role)) + ' ' + quoted(source.name) +
+           " : " + ir::to_text(program.types.at(source.slot.index)) + '\n';
+  for (const Segment segment : {Segment::Gradients, Segment::Update}) {
+    out += segment == Segment::Gradients ? "gradients:\n" : "update:\n";
+    for (const auto& instruction : program[segment])
+      out += std::visit([&](const auto& one) { return text_of(program, one); }, instruction) + '\n';
+  }
+  out += "return";
+  std::string_view before = " ";
+  for (const auto& result : program.results) {
+    out += before;
+    out += std::string(ir::name_of(result.role)) + ' ' + quoted(result.name) + ' ' + text_of(result.slot);
+    before = ", ";
+  }
+  return out + '\n';
+}
+
+namespace {
+
+class Parser {
+ public:
+  explicit Parser(std::string_view text) : in_(text) {}
+
+  Program program() {
+    while (in_.next_is("source")) source();
+    label("gradients");
+    while (!in_.next_is("update")) program_.gradients.push_back(instruction());
+    label("update");
+    while (!in_.next_is("return")) program_.update.push_back(instruction());
+    in_.expect_word("return");
+    for (bool more = !in_.at_end(); more; more = in_.take(",")) {
+      const auto role = in_.named(ir::parse_role, "a role");
+      std::string name = in_.string();
+      program_.results.push_back({role, std::move(name), slot()});
+    }
+    if (!in_.at_end()) in_.fail_here("the end of the text");
+    for (const auto& [slot, where] : read_)
+      if (slot.index >= filled_.size() || !filled_[slot.index])
+        in_.fail_at(where, "a slot that the text fills", text_of(slot));
+    return std::move(program_);
+  }
+
+ private:
+  // A word and a colon; both may be part of a word to the reader.
+  void label(std::string_view name) {
+    in_.expect(name);
+    in_.expect(":");
+  }
+
+  Slot slot() {
+    in_.expect("%");
+    const std::size_t where = in_.where();
+    const std::int64_t index = in_.integer();
+    if (index < 0 || index > kLargest) in_.fail_at(where, concat("a slot up to ", kLargest), concat(index));
+    read_.emplace_back(Slot{static_cast<std::uint32_t>(index)}, where);
+    return read_.back().first;
+  }
+
+  void source() {
+    in_.expect_word("source");
+    const Slot named = slot();
+    const auto role = in_.named(ir::parse_role, "a role such as parameter or input");
+    std::string name = in_.string();
+    in_.expect(":");
+    fill(named);
+    program_.sources.push_back({named, role, std::move(name)});
+  }
+
+  void fill(Slot filled) {
+    const std::size_t size = std::max<std::size_t>(program_.types.size(), filled.index + std::size_t{1});
+    program_.types.resize(size);
+    filled_.resize(size);
+    filled_[filled.index] = true;
+    program_.types[filled.index] = ir::read_type(in_);
+  }
+
+  Instruction instruction() {
+    if (in_.next_is("copy")) {
+      in_.expect_word("copy");
+      const Slot from = slot();
+      in_.expect_word("to");
+      return Copy{from, slot()};
+    }
+    if (in_.next_is("free")) {
+      in_.expect_word("free");
+      Free free;
+      // The next line may begin with the slot that it fills: those are followed by a colon.
+      do free.slots.push_back(slot());
+      while (in_.next_is("%") && !next_fills());
+      return free;
+    }
+    return compute();
+  }
+
+  bool next_fills() {
+    const std::size_t where = in_.where();
+    in_.expect("%");
+    in_.integer();
+    const bool fills = in_.next_is(":");
+    in_.go_back(where);
+    return fills;
+  }
+
+  Compute compute() {
+    Compute compute;
+    if (in_.take("(")) {
+      in_.expect(")");
+    } else {
+      do {
+        if (in_.next_is_underscore()) {
+          in_.expect("_");
+          compute.outputs.emplace_back();
+          continue;
+        }
+        compute.outputs.emplace_back(slot());
+        in_.expect(":");
+        fill(*compute.outputs.back());
+      } while (in_.take(","));
+    }
+    in_.expect("=");
+    compute.op = in_.word_or_string("an op such as aten::mm");
+    in_.expect("(");
+    for (bool more = !in_.take(")"); more;) {
+      std::string name = in_.word_or_string("the name of an argument");
+      in_.expect("=");
+      compute.arguments.push_back({std::move(name), ir::read_attribute(in_, [this] { return slot(); })});
+      more = in_.take(",");
+      if (!more) in_.expect(")");
+    }
+    if (in_.next_is("over")) {
+      in_.expect_word("over");
+      compute.over = slot();
+    }
+    if (in_.next_is("\"")) compute.module = in_.string();
+    return compute;
+  }
+
+  static constexpr std::int64_t kLargest = 1 << 24;  // types are held by slot: a slip of the pen may not fill the memory
+
+  ir::Reader in_;
+  Program program_;
+  std::vector<bool> filled_;
+  std::vector<std::pair<Slot, std::size_t>> read_;
+};
+
+}  // namespace
+
+Program from_text(std::string_view text) { return Parser(text).program(); }
+
+}  // namespace shoal::program
