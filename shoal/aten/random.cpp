@@ -8,8 +8,9 @@
 //     draws of 64 bits   words 0 and 1                       | words 2 and 3
 //     element            32g + 0 … 15                        | 32g + 16 … 31
 //
-// A counter is (low, high bits of its number with the step's above them, ordinal, low bits of the step); the key is
-// the seed. Box and Muller's pairs are the elements 16 apart in the same group, so they too depend on i alone.
+// A counter is (low, high bits of its number with the step's above them, ordinal, low bits of the step); the
+// key is the seed. Box and Muller's pairs are the elements 16 apart in the same group, so they too depend on
+// i alone.
 #include "shoal/aten/random.h"
 
 #include <ATen/Dispatch.h>
@@ -29,7 +30,8 @@ namespace shoal::aten {
 // A function compiled for several instruction sets, the best one taken when the program is loaded.
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__SANITIZE_THREAD__) && \
     !defined(__SANITIZE_ADDRESS__)
-#define SHOAL_VECTOR_CLONES __attribute__((target_clones("default", "avx2", "arch=skylake-avx512"), optimize("O3")))
+#define SHOAL_VECTOR_CLONES \
+  __attribute__((target_clones("default", "avx2", "arch=skylake-avx512"), optimize("O3")))
 #else
 #define SHOAL_VECTOR_CLONES
 #endif
@@ -44,8 +46,10 @@ std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter, std::a
   for (int round = 0; round < kRounds; ++round) {
     const std::uint64_t product0 = std::uint64_t{kMultiplier[0]} * counter[0];
     const std::uint64_t product1 = std::uint64_t{kMultiplier[1]} * counter[2];
-    counter = {static_cast<std::uint32_t>(product1 >> 32) ^ counter[1] ^ key[0], static_cast<std::uint32_t>(product1),
-               static_cast<std::uint32_t>(product0 >> 32) ^ counter[3] ^ key[1], static_cast<std::uint32_t>(product0)};
+    counter = {static_cast<std::uint32_t>(product1 >> 32) ^ counter[1] ^ key[0],
+               static_cast<std::uint32_t>(product1),
+               static_cast<std::uint32_t>(product0 >> 32) ^ counter[3] ^ key[1],
+               static_cast<std::uint32_t>(product0)};
     key[0] += kWeyl[0];
     key[1] += kWeyl[1];
   }
@@ -66,7 +70,8 @@ SHOAL_VECTOR_CLONES static void fill_groups(std::uint32_t* words, std::uint64_t 
                                             const Counters& counters) {
   for (std::int64_t group = 0; group < count; ++group, words += kWords) {
     std::uint32_t a[kLanes], b[kLanes], c[kLanes], d[kLanes];
-    const std::uint64_t number = (first + static_cast<std::uint64_t>(group)) * kLanes;  // low four bits are zero
+    const std::uint64_t number =
+        (first + static_cast<std::uint64_t>(group)) * kLanes;  // low four bits are zero
     for (std::int64_t lane = 0; lane < kLanes; ++lane) {
       a[lane] = static_cast<std::uint32_t>(number) | static_cast<std::uint32_t>(lane);
       b[lane] = static_cast<std::uint32_t>(number >> 32) | counters.step_high << 16;
@@ -98,7 +103,8 @@ SHOAL_VECTOR_CLONES static void fill_groups(std::uint32_t* words, std::uint64_t 
 
 static Counters counters_of(const RandomStream& stream) {
   SHOAL_CHECK(stream.step >> 48 == 0, InvalidInput, "random: step ", stream.step, " is not below 2^48");
-  SHOAL_CHECK(stream.ordinal >> 32 == 0, InvalidInput, "random: ordinal ", stream.ordinal, " is not below 2^32");
+  SHOAL_CHECK(stream.ordinal >> 32 == 0, InvalidInput, "random: ordinal ", stream.ordinal,
+              " is not below 2^32");
   SHOAL_CHECK(stream.start >= 0, InvalidInput, "random: start ", stream.start, " is negative");
   return {{static_cast<std::uint32_t>(stream.seed), static_cast<std::uint32_t>(stream.seed >> 32)},
           static_cast<std::uint32_t>(stream.step >> 32),
@@ -106,8 +112,8 @@ static Counters counters_of(const RandomStream& stream) {
           static_cast<std::uint32_t>(stream.step)};
 }
 
-// Fills out[0, size) with elements start … start + size. `turn(words, values, position)` makes a whole group's values
-// from its words; position is that of the group's first element in out, and may be negative.
+// Fills out[0, size) with elements start … start + size. `turn(words, values, position)` makes a whole
+// group's values from its words; position is that of the group's first element in out, and may be negative.
 template <std::int64_t kElements, class T, class Turn>
 static void generate(T* out, std::int64_t size, const RandomStream& stream, const Turn& turn) {
   const Counters counters = counters_of(stream);
@@ -154,7 +160,8 @@ static Precise<T> unit(const std::uint32_t* words, std::int64_t element) {
   if constexpr (std::is_same_v<T, double>)
     return static_cast<double>(wide(words, element) >> (64 - kDigits)) * 0x1p-53;
   else
-    return static_cast<float>(words[element] >> (32 - kDigits)) / static_cast<float>(std::uint32_t{1} << kDigits);
+    return static_cast<float>(words[element] >> (32 - kDigits)) /
+           static_cast<float>(std::uint32_t{1} << kDigits);
 }
 
 // In (0, 1): safe to take the logarithm of.
@@ -175,7 +182,8 @@ static T from_integer(std::int64_t value) {
 }
 
 static at::Tensor made_on_cpu(at::IntArrayRef shape, const at::TensorOptions& options) {
-  return at::empty(shape, options.device(at::kCPU).layout(at::kStrided).pinned_memory(false).requires_grad(false));
+  return at::empty(shape,
+                   options.device(at::kCPU).layout(at::kStrided).pinned_memory(false).requires_grad(false));
 }
 
 // The same numbers on every device: made by the processor, and carried over where that is another one.
@@ -184,23 +192,26 @@ static at::Tensor delivered(at::Tensor made, const at::TensorOptions& options) {
 }
 
 template <class Body>
-static at::Tensor of_real_type(const char* name, at::IntArrayRef shape, const at::TensorOptions& options, const Body& body) {
+static at::Tensor of_real_type(const char* name, at::IntArrayRef shape, const at::TensorOptions& options,
+                               const Body& body) {
   at::Tensor out = made_on_cpu(shape, options);
-  SHOAL_CHECK(out.is_floating_point(), InvalidInput, "random: ", name, " makes floating-point tensors, asked for ",
-              out.scalar_type());
+  SHOAL_CHECK(out.is_floating_point(), InvalidInput, "random: ", name,
+              " makes floating-point tensors, asked for ", out.scalar_type());
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, out.scalar_type(), "random",
                                   [&] { body(out.mutable_data_ptr<scalar_t>(), out.numel()); });
   return delivered(std::move(out), options);
 }
 
 at::Tensor bernoulli(double p, at::IntArrayRef shape, at::TensorOptions options, const RandomStream& stream) {
-  SHOAL_CHECK(p >= 0 && p <= 1, InvalidInput, "random: the probability of bernoulli is ", p, ", not within 0 … 1");
+  SHOAL_CHECK(p >= 0 && p <= 1, InvalidInput, "random: the probability of bernoulli is ", p,
+              ", not within 0 … 1");
   at::Tensor out = made_on_cpu(shape, options);
   const auto threshold = static_cast<std::uint64_t>(std::llround(std::ldexp(p, 32)));
   AT_DISPATCH_ALL_TYPES_AND3(at::kHalf, at::kBFloat16, at::kBool, out.scalar_type(), "bernoulli", [&] {
     generate<kWords>(out.mutable_data_ptr<scalar_t>(), out.numel(), stream,
                      [&](const std::uint32_t* words, scalar_t* values, std::int64_t) {
-                       for (std::int64_t i = 0; i < kWords; ++i) values[i] = static_cast<scalar_t>(words[i] < threshold);
+                       for (std::int64_t i = 0; i < kWords; ++i)
+                         values[i] = static_cast<scalar_t>(words[i] < threshold);
                      });
   });
   return delivered(std::move(out), options);
@@ -211,22 +222,24 @@ at::Tensor bernoulli(const at::Tensor& p, at::TensorOptions options, const Rando
   const double* chance = chances.const_data_ptr<double>();
   const std::int64_t size = chances.numel();
   for (std::int64_t i = 0; i < size; ++i)
-    SHOAL_CHECK(chance[i] >= 0 && chance[i] <= 1, InvalidInput, "random: a probability of bernoulli is ", chance[i],
-                ", not within 0 … 1");
+    SHOAL_CHECK(chance[i] >= 0 && chance[i] <= 1, InvalidInput, "random: a probability of bernoulli is ",
+                chance[i], ", not within 0 … 1");
   at::Tensor out = made_on_cpu(p.sizes(), options);
   AT_DISPATCH_ALL_TYPES_AND3(at::kHalf, at::kBFloat16, at::kBool, out.scalar_type(), "bernoulli", [&] {
     generate<kWords>(out.mutable_data_ptr<scalar_t>(), size, stream,
                      [&](const std::uint32_t* words, scalar_t* values, std::int64_t position) {
                        for (std::int64_t i = 0; i < kWords; ++i) {
                          const std::int64_t at = std::clamp<std::int64_t>(position + i, 0, size - 1);
-                         values[i] = static_cast<scalar_t>(static_cast<double>(words[i]) * 0x1p-32 < chance[at]);
+                         values[i] =
+                             static_cast<scalar_t>(static_cast<double>(words[i]) * 0x1p-32 < chance[at]);
                        }
                      });
   });
   return delivered(std::move(out), options);
 }
 
-at::Tensor uniform(double from, double to, at::IntArrayRef shape, at::TensorOptions options, const RandomStream& stream) {
+at::Tensor uniform(double from, double to, at::IntArrayRef shape, at::TensorOptions options,
+                   const RandomStream& stream) {
   SHOAL_CHECK(from <= to && std::isfinite(to - from), InvalidInput, "random: uniform from ", from, " to ", to,
               " is no interval");
   return of_real_type("uniform", shape, options, [&]<class T>(T* out, std::int64_t size) {
@@ -236,7 +249,8 @@ at::Tensor uniform(double from, double to, at::IntArrayRef shape, at::TensorOpti
     generate<kDraws<T>>(out, size, stream, [&](const std::uint32_t* words, T* values, std::int64_t) {
       for (std::int64_t i = 0; i < kDraws<T>; ++i) {
         const T value = static_cast<T>(low + width * unit<T>(words, i));
-        values[i] = static_cast<double>(value) < to ? value : static_cast<T>(low);  // the sum may round up to `to`
+        values[i] =
+            static_cast<double>(value) < to ? value : static_cast<T>(low);  // the sum may round up to `to`
       }
     });
   });
@@ -244,7 +258,8 @@ at::Tensor uniform(double from, double to, at::IntArrayRef shape, at::TensorOpti
 
 at::Tensor normal(double mean, double deviation, at::IntArrayRef shape, at::TensorOptions options,
                   const RandomStream& stream) {
-  SHOAL_CHECK(deviation >= 0, InvalidInput, "random: the deviation of normal is ", deviation, ", which is negative");
+  SHOAL_CHECK(deviation >= 0, InvalidInput, "random: the deviation of normal is ", deviation,
+              ", which is negative");
   return of_real_type("normal", shape, options, [&]<class T>(T* out, std::int64_t size) {
     using Real = Precise<T>;
     generate<kDraws<T>>(out, size, stream, [&](const std::uint32_t* words, T* values, std::int64_t) {
@@ -252,9 +267,10 @@ at::Tensor normal(double mean, double deviation, at::IntArrayRef shape, at::Tens
         for (std::int64_t i = pair; i < pair + kLanes; ++i) {
           const Real radius = std::sqrt(Real{-2} * std::log(inner_unit<Real>(words, i)));
           const Real angle = static_cast<Real>(2 * 3.14159265358979323846) * unit<Real>(words, i + kLanes);
-          values[i] = static_cast<T>(static_cast<Real>(mean) + static_cast<Real>(deviation) * radius * std::cos(angle));
-          values[i + kLanes] =
-              static_cast<T>(static_cast<Real>(mean) + static_cast<Real>(deviation) * radius * std::sin(angle));
+          values[i] = static_cast<T>(static_cast<Real>(mean) +
+                                     static_cast<Real>(deviation) * radius * std::cos(angle));
+          values[i + kLanes] = static_cast<T>(static_cast<Real>(mean) +
+                                              static_cast<Real>(deviation) * radius * std::sin(angle));
         }
     });
   });
@@ -270,7 +286,8 @@ at::Tensor randint(std::int64_t low, std::int64_t high, at::IntArrayRef shape, a
                          [&](const std::uint32_t* words, scalar_t* values, std::int64_t) {
                            for (std::int64_t i = 0; i < kWords / 2; ++i) {
                              const auto scaled = static_cast<unsigned __int128>(wide(words, i)) * width >> 64;
-                             const auto value = static_cast<std::int64_t>(static_cast<std::uint64_t>(low) + static_cast<std::uint64_t>(scaled));
+                             const auto value = static_cast<std::int64_t>(static_cast<std::uint64_t>(low) +
+                                                                          static_cast<std::uint64_t>(scaled));
                              values[i] = from_integer<scalar_t>(value);
                            }
                          });
@@ -278,7 +295,8 @@ at::Tensor randint(std::int64_t low, std::int64_t high, at::IntArrayRef shape, a
   return delivered(std::move(out), options);
 }
 
-at::Tensor exponential(double lambda, at::IntArrayRef shape, at::TensorOptions options, const RandomStream& stream) {
+at::Tensor exponential(double lambda, at::IntArrayRef shape, at::TensorOptions options,
+                       const RandomStream& stream) {
   SHOAL_CHECK(lambda > 0, InvalidInput, "random: the rate of exponential is ", lambda, ", not above 0");
   return of_real_type("exponential", shape, options, [&]<class T>(T* out, std::int64_t size) {
     using Real = Precise<T>;

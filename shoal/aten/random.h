@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counter-based random tensors: element i is a function of (seed, step, ordinal, i) alone, whatever the number of
-// threads, of ranks, or of micro-batches. Philox 4x32-10: Salmon et al., SC'11, "Parallel random numbers: as easy
-// as 1, 2, 3".
+// Counter-based random tensors: element i is a function of (seed, step, ordinal, i) alone, whatever the
+// number of threads, of ranks, or of micro-batches. Philox 4x32-10: Salmon et al., SC'11, "Parallel random
+// numbers: as easy as 1, 2, 3".
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,16 +20,20 @@ struct RandomStream {
   std::int64_t start = 0;
 };
 
-// All of them return a contiguous tensor of the options' dtype on the options' device. Throw InvalidInput for a
-// parameter outside its range (a probability above 1, an empty interval, a negative deviation) or a complex dtype.
+// All of them return a contiguous tensor of the options' dtype on the options' device. Throw InvalidInput for
+// a parameter outside its range (a probability above 1, an empty interval, a negative deviation) or a complex
+// dtype.
 at::Tensor bernoulli(double p, at::IntArrayRef shape, at::TensorOptions options, const RandomStream& stream);
-at::Tensor bernoulli(const at::Tensor& p, at::TensorOptions options, const RandomStream& stream);  // of p's shape
-at::Tensor uniform(double from, double to, at::IntArrayRef shape, at::TensorOptions options, const RandomStream& stream);
+at::Tensor bernoulli(const at::Tensor& p, at::TensorOptions options,
+                     const RandomStream& stream);  // of p's shape
+at::Tensor uniform(double from, double to, at::IntArrayRef shape, at::TensorOptions options,
+                   const RandomStream& stream);
 at::Tensor normal(double mean, double deviation, at::IntArrayRef shape, at::TensorOptions options,
                   const RandomStream& stream);
 at::Tensor randint(std::int64_t low, std::int64_t high, at::IntArrayRef shape, at::TensorOptions options,
                    const RandomStream& stream);  // low ≤ x < high
-at::Tensor exponential(double lambda, at::IntArrayRef shape, at::TensorOptions options, const RandomStream& stream);
+at::Tensor exponential(double lambda, at::IntArrayRef shape, at::TensorOptions options,
+                       const RandomStream& stream);
 
 // Ten rounds of Philox 4x32 on one counter: what all of the above are made of.
 std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter, std::array<std::uint32_t, 2> key);

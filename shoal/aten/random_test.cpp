@@ -41,11 +41,15 @@ struct Maker {
 };
 static const std::vector<Maker>& makers() {
   static const std::vector<Maker> all = {
-      {"bernoulli", [](auto shape, auto options, auto& stream) { return bernoulli(0.3, shape, options, stream); }},
-      {"uniform", [](auto shape, auto options, auto& stream) { return uniform(-1, 2, shape, options, stream); }},
+      {"bernoulli",
+       [](auto shape, auto options, auto& stream) { return bernoulli(0.3, shape, options, stream); }},
+      {"uniform",
+       [](auto shape, auto options, auto& stream) { return uniform(-1, 2, shape, options, stream); }},
       {"normal", [](auto shape, auto options, auto& stream) { return normal(1, 2, shape, options, stream); }},
-      {"randint", [](auto shape, auto options, auto& stream) { return randint(-5, 90, shape, options, stream); }},
-      {"exponential", [](auto shape, auto options, auto& stream) { return exponential(2, shape, options, stream); }},
+      {"randint",
+       [](auto shape, auto options, auto& stream) { return randint(-5, 90, shape, options, stream); }},
+      {"exponential",
+       [](auto shape, auto options, auto& stream) { return exponential(2, shape, options, stream); }},
   };
   return all;
 }
@@ -146,15 +150,17 @@ TEST_CASE("a probability of one keeps all, of zero none, and a tensor of them ea
   CHECK(sample.select(1, 0).sum().item<float>() == 0);
   CHECK(sample.select(1, 1).sum().item<float>() == 1000);
   CHECK(std::abs(sample.select(1, 2).sum().item<float>() - 500) < 80);
-  CHECK(at::equal(bernoulli(at::full({777}, 0.25), at::kFloat, kStream), bernoulli(0.25, {777}, at::kFloat, kStream)));
+  CHECK(at::equal(bernoulli(at::full({777}, 0.25), at::kFloat, kStream),
+                  bernoulli(0.25, {777}, at::kFloat, kStream)));
 }
 
 TEST_CASE("parameters out of range are errors") {
   CHECK_THROWS_WITH_AS(bernoulli(1.5, {2}, at::kFloat, kStream),
                        "random: the probability of bernoulli is 1.5, not within 0 … 1", Error);
-  CHECK_THROWS_WITH_AS(randint(4, 4, {2}, at::kLong, kStream), "random: randint from 4 to 4 is an empty interval", Error);
-  CHECK_THROWS_WITH_AS(normal(0, -1, {2}, at::kFloat, kStream), "random: the deviation of normal is -1, which is negative",
-                       Error);
+  CHECK_THROWS_WITH_AS(randint(4, 4, {2}, at::kLong, kStream),
+                       "random: randint from 4 to 4 is an empty interval", Error);
+  CHECK_THROWS_WITH_AS(normal(0, -1, {2}, at::kFloat, kStream),
+                       "random: the deviation of normal is -1, which is negative", Error);
   CHECK_THROWS_WITH_AS(uniform(0, 1, {2}, at::kLong, kStream),
                        "random: uniform makes floating-point tensors, asked for Long", Error);
 }

@@ -18,7 +18,9 @@ void Trace::add(Event event) {
 }
 
 std::int64_t now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 Span::~Span() {
@@ -30,10 +32,11 @@ Span::~Span() {
 // 0 "compute" "aten::mm" 1200 3400 64
 std::string to_text(const Trace& trace) {
   std::ostringstream out;
-  out << "trace rank " << trace.rank << " capacity " << trace.capacity << " dropped " << trace.dropped << '\n';
+  out << "trace rank " << trace.rank << " capacity " << trace.capacity << " dropped " << trace.dropped
+      << '\n';
   for (const auto& event : trace.events)
-    out << event.rank << ' ' << std::quoted(event.stream) << ' ' << std::quoted(event.name) << ' ' << event.begin << ' '
-        << event.end << ' ' << event.bytes << '\n';
+    out << event.rank << ' ' << std::quoted(event.stream) << ' ' << std::quoted(event.name) << ' '
+        << event.begin << ' ' << event.end << ' ' << event.bytes << '\n';
   return std::move(out).str();
 }
 
@@ -45,12 +48,14 @@ Trace from_text(std::string_view text) {
   std::istringstream head(line);
   std::string word[4];
   head >> word[0] >> word[1] >> trace.rank >> word[2] >> trace.capacity >> word[3] >> trace.dropped;
-  SHOAL_CHECK(head && word[0] == "trace" && word[1] == "rank" && word[2] == "capacity" && word[3] == "dropped",
-              InvalidInput, "trace: line 1 is not 'trace rank N capacity N dropped N': ", line);
+  SHOAL_CHECK(
+      head && word[0] == "trace" && word[1] == "rank" && word[2] == "capacity" && word[3] == "dropped",
+      InvalidInput, "trace: line 1 is not 'trace rank N capacity N dropped N': ", line);
   for (int number = 2; std::getline(in, line); ++number) {
     std::istringstream fields(line);
     Event event;
-    fields >> event.rank >> std::quoted(event.stream) >> std::quoted(event.name) >> event.begin >> event.end >> event.bytes;
+    fields >> event.rank >> std::quoted(event.stream) >> std::quoted(event.name) >> event.begin >>
+        event.end >> event.bytes;
     SHOAL_CHECK(fields, InvalidInput, "trace: line ", number, " is not an event: ", line);
     trace.events.push_back(std::move(event));
   }

@@ -12,11 +12,11 @@ namespace shoal::observe {
 
 struct Event {
   int rank = 0;
-  std::string stream;           // "compute", …: what runs one after the other
-  std::string name;             // an instruction's op, "step", …
-  std::int64_t begin = 0;       // nanoseconds of a clock that never goes back
+  std::string stream;      // "compute", …: what runs one after the other
+  std::string name;        // an instruction's op, "step", …
+  std::int64_t begin = 0;  // nanoseconds of a clock that never goes back
   std::int64_t end = 0;
-  std::int64_t bytes = 0;       // made or moved; 0 where that means nothing
+  std::int64_t bytes = 0;  // made or moved; 0 where that means nothing
   friend bool operator==(const Event&, const Event&) = default;
 };
 
@@ -31,12 +31,13 @@ struct Trace {
   void add(Event event);
 };
 
-std::string to_text(const Trace& trace);       // one line an event
-Trace from_text(std::string_view text);        // the inverse; throws InvalidInput with the line
+std::string to_text(const Trace& trace);  // one line an event
+Trace from_text(std::string_view text);   // the inverse; throws InvalidInput with the line
 
 std::int64_t now();  // nanoseconds, steady
 
-// Adds an event that lasts from here to the end of the scope. A null trace records nothing and reads no clock.
+// Adds an event that lasts from here to the end of the scope. A null trace records nothing and reads no
+// clock.
 class Span {
  public:
   Span(Trace* trace, std::string_view name, std::int64_t bytes = 0, std::string_view stream = "compute")

@@ -7,7 +7,9 @@ using namespace shoal::observe;
 
 TEST_CASE("a span records where it began and ended") {
   Trace trace{.rank = 3};
-  { const Span span(&trace, "aten::mm", 64); }
+  {
+    const Span span(&trace, "aten::mm", 64);
+  }
   REQUIRE(trace.events.size() == 1);
   const Event& event = trace.events[0];
   CHECK(event == Event{3, "compute", "aten::mm", event.begin, event.end, 64});
@@ -28,5 +30,6 @@ TEST_CASE("a trace reads back as it was written") {
   Trace trace{.rank = 1, .capacity = 8, .events = {{1, "copy", "a \"name\"", 5, 9, 0}}, .dropped = 2};
   CHECK(to_text(trace) == "trace rank 1 capacity 8 dropped 2\n1 \"copy\" \"a \\\"name\\\"\" 5 9 0\n");
   CHECK(from_text(to_text(trace)) == trace);
-  CHECK_THROWS_WITH(from_text("trace rank 1 capacity 8 dropped 2\n1 x\n"), "trace: line 2 is not an event: 1 x");
+  CHECK_THROWS_WITH(from_text("trace rank 1 capacity 8 dropped 2\n1 x\n"),
+                    "trace: line 2 is not an event: 1 x");
 }

@@ -8,9 +8,9 @@
 //   %5, = sgd([%w], [%g])          update        %w, = sgd([%w], [%g])
 //   return parameter "w" %5, buffer "b" %4       copy %4 -> %b
 //
-// Views share memory with what they are taken of, so two questions are asked of sets of aliases, not of values:
-// may an input be written over (nobody else looks at that memory later), and must a value be cloned before the
-// update changes the source under it.
+// Views share memory with what they are taken of, so two questions are asked of sets of aliases, not of
+// values: may an input be written over (nobody else looks at that memory later), and must a value be cloned
+// before the update changes the source under it.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -29,7 +29,8 @@ namespace shoal::program {
 using ir::Node;
 using ir::ValueId;
 
-// Ops that read each element once, where they write it: such an input may lend its memory. In alphabetical order.
+// Ops that read each element once, where they write it: such an input may lend its memory. In alphabetical
+// order.
 struct Elementwise {
   std::string_view op;
   std::array<std::string_view, 2> lenders;
@@ -64,7 +65,8 @@ static constexpr Elementwise kElementwise[] = {
     {"aten::tanh_backward", {"grad_output", "output"}},
     {"aten::threshold_backward", {"grad_output", "self"}},
 };
-static_assert(std::ranges::is_sorted(kElementwise, {}, &Elementwise::op), "kElementwise: keep it in alphabetical order");
+static_assert(std::ranges::is_sorted(kElementwise, {}, &Elementwise::op),
+              "kElementwise: keep it in alphabetical order");
 
 // Update ops write these lists of theirs in place; their outputs are the lists' items, in this order.
 struct InPlace {
@@ -105,7 +107,8 @@ class Aliases {
         for (const auto& input : shared)
           if (output) join(*output, input);
     }
-    for (std::uint32_t value = 0; value < parent_.size(); ++value) members_[root(ValueId{value})].push_back(ValueId{value});
+    for (std::uint32_t value = 0; value < parent_.size(); ++value)
+      members_[root(ValueId{value})].push_back(ValueId{value});
   }
 
   std::uint32_t root(ValueId value) const {
@@ -155,10 +158,12 @@ class Lowering {
   }
 
  private:
-  static Compute compute_of(const Node& node) { return {node.op, node.arguments, node.outputs, std::nullopt, node.module}; }
+  static Compute compute_of(const Node& node) {
+    return {node.op, node.arguments, node.outputs, std::nullopt, node.module};
+  }
 
-  // Whether a node belongs to the update segment: it changes a source, or it reads what such a node made. An update
-  // node that only looks at gradients (their norm) runs before the step is committed.
+  // Whether a node belongs to the update segment: it changes a source, or it reads what such a node made. An
+  // update node that only looks at gradients (their norm) runs before the step is committed.
   bool commits(const Node& node) const {
     if (node.phase != ir::Phase::Update) return false;
     return row_of(kInPlace, node.op) != nullptr || std::ranges::any_of(inputs_of(node), [&](ValueId input) {
@@ -176,19 +181,22 @@ class Lowering {
   // The sources that the update segment will change.
   void find_written() {
     for (const auto& result : graph_.results)
-      if (const auto* source = source_of(result.role, result.name); source != nullptr && source->value != result.value)
+      if (const auto* source = source_of(result.role, result.name);
+          source != nullptr && source->value != result.value)
         written_.insert(source->value);
   }
 
   bool lies_in_written(ValueId value) const {
-    return std::ranges::any_of(aliases_.sources(value), [&](ValueId source) { return written_.contains(source); });
+    return std::ranges::any_of(aliases_.sources(value),
+                               [&](ValueId source) { return written_.contains(source); });
   }
 
   ValueId cloned(ValueId value, std::vector<Instruction>& where) {
     const ValueId copy{static_cast<std::uint32_t>(program_.types.size())};
     program_.types.push_back(program_.types.at(value.index));
     std::string module;
-    if (const auto& producer = graph_.at(value).producer; producer.has_value()) module = graph_.at(*producer).module;
+    if (const auto& producer = graph_.at(value).producer; producer.has_value())
+      module = graph_.at(*producer).module;
     where.emplace_back(Compute{.op = "aten::clone",
                                .arguments = {{"self", value}, {"memory_format", {}}},
                                .outputs = {copy},
@@ -200,18 +208,22 @@ class Lowering {
   // Where the update segment reads a value: its slot, or a clone made before anything is written.
   ValueId kept(ValueId value) {
     if (const auto moved = slot_of_.find(value); moved != slot_of_.end()) return moved->second;
-    if (lies_in_written(value)) slot_of_[value] = cloned(value, clones_);
-    else slot_of_[value] = value;
+    if (lies_in_written(value))
+      slot_of_[value] = cloned(value, clones_);
+    else
+      slot_of_[value] = value;
     return slot_of_[value];
   }
 
   // The slot that an update op changes: the source's own, or a copy if what it changes was made in this step.
   ValueId changed(ValueId value) {
     if (!graph_.at(value).producer) {
-      SHOAL_CHECK(changed_.insert(value).second, Internal, "lower: the update changes %", value.index, " twice");
+      SHOAL_CHECK(changed_.insert(value).second, Internal, "lower: the update changes %", value.index,
+                  " twice");
       return value;
     }
-    if (const auto moved = slot_of_.find(value); moved != slot_of_.end() && moved->second != value) return moved->second;
+    if (const auto moved = slot_of_.find(value); moved != slot_of_.end() && moved->second != value)
+      return moved->second;
     return cloned(value, program_.update);
   }
 
@@ -233,8 +245,8 @@ class Lowering {
       std::vector<std::optional<Slot>> outputs;
       for (const auto& name : in_place->lists)
         if (!name.empty()) outputs.insert(outputs.end(), lists[name].begin(), lists[name].end());
-      SHOAL_CHECK(outputs.size() == node.outputs.size(), Internal, "lower: ", node.op, " changes ", outputs.size(),
-                  " tensors and has ", node.outputs.size(), " outputs");
+      SHOAL_CHECK(outputs.size() == node.outputs.size(), Internal, "lower: ", node.op, " changes ",
+                  outputs.size(), " tensors and has ", node.outputs.size(), " outputs");
       for (std::size_t index = 0; index < outputs.size(); ++index)
         if (node.outputs[index]) slot_of_[*node.outputs[index]] = *outputs[index];
       compute.outputs = std::move(outputs);
@@ -317,7 +329,8 @@ class Lowering {
   }
 
   // Writes over the first lender that dies here with nobody else looking at its memory, now or later.
-  void lend_memory(Compute& compute, std::span<const Slot> dead, std::span<const std::size_t> last_use, std::size_t at) const {
+  void lend_memory(Compute& compute, std::span<const Slot> dead, std::span<const std::size_t> last_use,
+                   std::size_t at) const {
     const Elementwise* row = row_of(kElementwise, compute.op);
     if (row == nullptr || compute.outputs.size() != 1 || !compute.outputs[0]) return;
     const auto& type = program_.types.at(compute.outputs[0]->index);
@@ -327,8 +340,8 @@ class Lowering {
       if (std::ranges::find(dead, *slot) == dead.end() || program_.types.at(slot->index) != type) continue;
       const auto& members = aliases_.members(*slot);
       const bool alone = aliases_.sources(*slot).empty() && std::ranges::all_of(members, [&](ValueId other) {
-        return other == *slot || last_use[other.index] < at;
-      });
+                           return other == *slot || last_use[other.index] < at;
+                         });
       const bool whole = std::ranges::all_of(members, [&](ValueId other) {
         return ir::bytes_of(program_.types[other.index]) <= ir::bytes_of(type);
       });
@@ -355,11 +368,11 @@ class Lowering {
   const ir::Graph& graph_;
   Aliases aliases_;
   Program program_;
-  std::set<ir::NodeId> committed_;          // nodes of the update segment
-  std::set<ValueId> written_;               // sources that the update changes
-  std::set<ValueId> changed_;               // … and that an update op has changed by now
-  std::map<ValueId, ValueId> slot_of_;      // where the update segment finds a value
-  std::vector<Instruction> clones_;         // run before anything is written
+  std::set<ir::NodeId> committed_;      // nodes of the update segment
+  std::set<ValueId> written_;           // sources that the update changes
+  std::set<ValueId> changed_;           // … and that an update op has changed by now
+  std::map<ValueId, ValueId> slot_of_;  // where the update segment finds a value
+  std::vector<Instruction> clones_;     // run before anything is written
 };
 
 }  // namespace

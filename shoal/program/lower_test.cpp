@@ -14,21 +14,26 @@ using ir::Phase;
 using ir::Role;
 using ir::ValueId;
 
-static ir::TensorType f32(std::vector<std::int64_t> shape) { return ir::contiguous(DType::Float32, std::move(shape)); }
+static ir::TensorType f32(std::vector<std::int64_t> shape) {
+  return ir::contiguous(DType::Float32, std::move(shape));
+}
 
 static ValueId unary(Graph& graph, const std::string& op, ValueId input, Phase phase = Phase::Forward) {
-  const auto node = graph.add_node({.op = op, .arguments = {{"self", input}}, .outputs = {}, .phase = phase, .module = "m"},
-                                   {graph.at(input).type});
+  const auto node =
+      graph.add_node({.op = op, .arguments = {{"self", input}}, .outputs = {}, .phase = phase, .module = "m"},
+                     {graph.at(input).type});
   return *graph.at(node).outputs[0];
 }
 
-static ValueId binary(Graph& graph, const std::string& op, ValueId self, ValueId other, Phase phase = Phase::Forward) {
-  const auto node = graph.add_node({.op = op,
-                                    .arguments = {{"self", self}, {"other", other}, {"alpha", std::int64_t{1}}},
-                                    .outputs = {},
-                                    .phase = phase,
-                                    .module = ""},
-                                   {graph.at(self).type});
+static ValueId binary(Graph& graph, const std::string& op, ValueId self, ValueId other,
+                      Phase phase = Phase::Forward) {
+  const auto node =
+      graph.add_node({.op = op,
+                      .arguments = {{"self", self}, {"other", other}, {"alpha", std::int64_t{1}}},
+                      .outputs = {},
+                      .phase = phase,
+                      .module = ""},
+                     {graph.at(self).type});
   return *graph.at(node).outputs[0];
 }
 
@@ -84,7 +89,8 @@ TEST_CASE("a program reads back as it was written") {
 
 static std::optional<Slot> over_of(const Program& program, std::string_view op) {
   for (const auto& instruction : program.gradients)
-    if (const auto* compute = std::get_if<Compute>(&instruction); compute != nullptr && compute->op == op) return compute->over;
+    if (const auto* compute = std::get_if<Compute>(&instruction); compute != nullptr && compute->op == op)
+      return compute->over;
   return std::nullopt;
 }
 
@@ -127,8 +133,9 @@ TEST_CASE("an input is written over only when nobody looks at its memory again")
     CHECK(over_of(lower(graph), "aten::relu"));
   }
   SUBCASE("the output has another shape: no") {
-    const auto node = graph.add_node({.op = "aten::relu", .arguments = {{"self", a}}, .outputs = {}, .phase = {}, .module = ""},
-                                     {f32({2, 1})});
+    const auto node = graph.add_node(
+        {.op = "aten::relu", .arguments = {{"self", a}}, .outputs = {}, .phase = {}, .module = ""},
+        {f32({2, 1})});
     graph.add_result(Role::Output, "y", *graph.at(node).outputs[0]);
     CHECK_FALSE(over_of(lower(graph), "aten::relu"));
   }
@@ -151,7 +158,8 @@ TEST_CASE("what shares memory with a changed parameter is cloned before the upda
   CHECK(old->slot.index >= graph.values.size());
   // Both updates read what the parameters were before either was changed.
   for (const auto& instruction : program.update)
-    if (const auto* compute = std::get_if<Compute>(&instruction); compute != nullptr && compute->op == "shoal::sgd")
+    if (const auto* compute = std::get_if<Compute>(&instruction);
+        compute != nullptr && compute->op == "shoal::sgd")
       CHECK(std::get<ir::ValueList>(compute->arguments[1].value)[0]->index >= graph.values.size());
 }
 
@@ -195,12 +203,15 @@ TEST_CASE("the norm of the gradients is known before anything is committed") {
 // A graph of views, elementwise ops and others with a few results, drawn at random.
 static Graph random_graph(unsigned seed) {
   std::mt19937 random(seed);
-  const auto below = [&](std::size_t bound) { return std::uniform_int_distribution<std::size_t>(0, bound - 1)(random); };
+  const auto below = [&](std::size_t bound) {
+    return std::uniform_int_distribution<std::size_t>(0, bound - 1)(random);
+  };
   Graph graph;
   std::vector<ValueId> values;
   for (int i = 0; i < 3; ++i)
     values.push_back(graph.add_source(i == 0 ? Role::Input : Role::Parameter, std::to_string(i), f32({4})));
-  static constexpr const char* kUnary[] = {"aten::relu", "aten::view", "aten::cumsum", "aten::detach", "aten::neg"};
+  static constexpr const char* kUnary[] = {"aten::relu", "aten::view", "aten::cumsum", "aten::detach",
+                                           "aten::neg"};
   for (int i = 0; i < 30; ++i) {
     const auto a = values[below(values.size())];
     if (below(3) == 0)
@@ -210,7 +221,8 @@ static Graph random_graph(unsigned seed) {
   }
   for (int i = 0; i < 3; ++i) graph.add_result(Role::Output, std::to_string(i), values[below(values.size())]);
   for (int i = 1; i < 3; ++i)
-    graph.add_result(Role::Parameter, std::to_string(i), sgd(graph, graph.sources[i].value, values[below(values.size())]));
+    graph.add_result(Role::Parameter, std::to_string(i),
+                     sgd(graph, graph.sources[i].value, values[below(values.size())]));
   return graph;
 }
 
@@ -227,20 +239,24 @@ TEST_CASE("every slot is filled before it is read, freed once, and never read af
     for (const Segment segment : {Segment::Gradients, Segment::Update})
       for (const auto& instruction : program[segment]) {
         if (const auto* compute = std::get_if<Compute>(&instruction)) {
-          for (const auto slot : ir::inputs_of({compute->op, compute->arguments, {}, {}, {}})) right = right && live.contains(slot);
+          for (const auto slot : ir::inputs_of({compute->op, compute->arguments, {}, {}, {}}))
+            right = right && live.contains(slot);
           for (const auto& slot : compute->outputs)
             if (slot) live.insert(*slot);
           if (segment == Segment::Gradients)
             for (const auto& slot : compute->outputs) right = right && !forever.contains(*slot);
         } else if (const auto* copy = std::get_if<Copy>(&instruction)) {
-          right = right && live.contains(copy->from) && forever.contains(copy->to) && segment == Segment::Update;
+          right =
+              right && live.contains(copy->from) && forever.contains(copy->to) && segment == Segment::Update;
         } else {
           for (const auto slot : std::get<Free>(instruction).slots)
             right = right && live.erase(slot) == 1 && !forever.contains(slot) && freed.insert(slot).second;
         }
       }
     for (const auto& result : program.results) right = right && live.contains(result.slot);
-    for (const auto slot : live) right = right && (forever.contains(slot) || std::ranges::find(program.results, slot, &Result::slot) != program.results.end());
+    for (const auto slot : live)
+      right = right && (forever.contains(slot) ||
+                        std::ranges::find(program.results, slot, &Result::slot) != program.results.end());
     CHECK(right);
     CHECK(from_text(to_text(program)) == program);
   }

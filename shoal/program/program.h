@@ -11,7 +11,8 @@
 //   %0, = shoal::sgd(parameters=[%0], …)                  in place: an output in its input's slot
 //   return loss "loss" %9
 //
-// A slot bears the id of the graph's value that lives in it first, so a line here is found again in the graph.
+// A slot bears the id of the graph's value that lives in it first, so a line here is found again in the
+// graph.
 #pragma once
 
 #include <cstdint>
@@ -32,12 +33,13 @@ struct Compute {
   std::string op;
   std::vector<ir::Argument> arguments;
   std::vector<std::optional<Slot>> outputs;  // nullopt: undefined
-  std::optional<Slot> over;                  // an input that dies here and whose memory the first output takes
-  std::string module;                        // path of the user's module that the node came from
+  std::optional<Slot> over;  // an input that dies here and whose memory the first output takes
+  std::string module;        // path of the user's module that the node came from
   friend bool operator==(const Compute&, const Compute&) = default;
 };
 
-// Writes one slot's elements into a source: a buffer or parameter that the step changes without an update node.
+// Writes one slot's elements into a source: a buffer or parameter that the step changes without an update
+// node.
 struct Copy {
   Slot from;
   Slot to;
@@ -65,8 +67,9 @@ struct Result {  // lives to the end
   friend bool operator==(const Result&, const Result&) = default;
 };
 
-// Gradients computes loss, outputs, gradients and their norm, and changes no source. Update commits: optimizer ops
-// write their sources in place, copies write changed buffers. Between the two the step can be looked at and dropped.
+// Gradients computes loss, outputs, gradients and their norm, and changes no source. Update commits:
+// optimizer ops write their sources in place, copies write changed buffers. Between the two the step can be
+// looked at and dropped.
 enum class Segment { Gradients, Update };
 
 struct Program {
@@ -86,7 +89,8 @@ struct Program {
 const Source* find_source(const Program& program, ir::Role role, std::string_view name);
 const Result* find_result(const Program& program, ir::Role role, std::string_view name);
 
-// The program of a graph that runs on one device. Throws Internal for a graph that breaks the rules of graph.h.
+// The program of a graph that runs on one device. Throws Internal for a graph that breaks the rules of
+// graph.h.
 Program lower(const ir::Graph& graph);
 
 std::string to_text(const Program& program);

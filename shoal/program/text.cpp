@@ -47,8 +47,8 @@ static std::string text_of(const Program&, const Free& free) {
 std::string to_text(const Program& program) {
   std::string out;
   for (const auto& source : program.sources)
-    out += "source " + text_of(source.slot) + ' ' + std::string(ir::name_of(source.role)) + ' ' + quoted(source.name) +
-           " : " + ir::to_text(program.types.at(source.slot.index)) + '\n';
+    out += "source " + text_of(source.slot) + ' ' + std::string(ir::name_of(source.role)) + ' ' +
+           quoted(source.name) + " : " + ir::to_text(program.types.at(source.slot.index)) + '\n';
   for (const Segment segment : {Segment::Gradients, Segment::Update}) {
     out += segment == Segment::Gradients ? "gradients:\n" : "update:\n";
     for (const auto& instruction : program[segment])
@@ -184,7 +184,8 @@ class Parser {
     return compute;
   }
 
-  static constexpr std::int64_t kLargest = 1 << 24;  // types are held by slot: a slip of the pen may not fill the memory
+  static constexpr std::int64_t kLargest =
+      1 << 24;  // types are held by slot: a slip of the pen may not fill the memory
 
   ir::Reader in_;
   Program program_;

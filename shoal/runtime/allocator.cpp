@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Size classes, eight to a power of two, each with a stack of idle blocks; the last one freed, still in the cache, is
-// the first to go out again. Every block begins with a header of one cache line:
+// Size classes, eight to a power of two, each with a stack of idle blocks; the last one freed, still in the
+// cache, is the first to go out again. Every block begins with a header of one cache line:
 //
 //   | bytes asked for | class | from the pool? |        … 64 bytes | what the tensor sees
 //
-// A header on every block, pooled or not, lets one deleter serve all and keeps the counts exact. The pool may hold at
-// most half of the largest live amount: past that the class that waited longest is given back.
+// A header on every block, pooled or not, lets one deleter serve all and keeps the counts exact. The pool may
+// hold at most half of the largest live amount: past that the class that waited longest is given back.
 #include "shoal/runtime/allocator.h"
 
 #include <c10/core/Allocator.h>
@@ -40,15 +40,18 @@ static_assert(sizeof(Header) == kAlignment);
 // The class whose blocks hold this many bytes, and how many those are.
 constexpr std::uint32_t class_of(std::size_t bytes) {
   const std::size_t rounded = std::max<std::size_t>(bytes, 512);
-  const auto power = static_cast<std::size_t>(std::bit_width(rounded - 1) - 1);  // 2^power < rounded ≤ 2^(power + 1)
+  const auto power =
+      static_cast<std::size_t>(std::bit_width(rounded - 1) - 1);  // 2^power < rounded ≤ 2^(power + 1)
   const std::size_t step = (std::size_t{1} << power) / kSteps;
-  return static_cast<std::uint32_t>(power * kSteps + (rounded - (std::size_t{1} << power) + step - 1) / step - 1);
+  return static_cast<std::uint32_t>(power * kSteps + (rounded - (std::size_t{1} << power) + step - 1) / step -
+                                    1);
 }
 constexpr std::size_t bytes_in(std::uint32_t size_class) {
   const std::size_t power = size_class / kSteps;
   return (std::size_t{1} << power) + (size_class % kSteps + 1) * ((std::size_t{1} << power) / kSteps);
 }
-static_assert(bytes_in(class_of(512)) == 512 && bytes_in(class_of(1025)) == 1152 && bytes_in(class_of(1152)) == 1152);
+static_assert(bytes_in(class_of(512)) == 512 && bytes_in(class_of(1025)) == 1152 &&
+              bytes_in(class_of(1152)) == 1152);
 
 struct Counts {
   std::atomic<std::int64_t> live{0};
@@ -69,7 +72,8 @@ class Pool {
   Header* take(std::uint32_t size_class) {
     const std::lock_guard lock(mutex_);
     // A block of up to a quarter more will do.
-    for (std::uint32_t candidate = size_class; candidate <= size_class + 2 && candidate < kClasses; ++candidate) {
+    for (std::uint32_t candidate = size_class; candidate <= size_class + 2 && candidate < kClasses;
+         ++candidate) {
       auto& blocks = idle_[candidate].blocks;
       if (blocks.empty()) continue;
       Header* block = blocks.back();
@@ -152,10 +156,11 @@ class CountingAllocator final : public c10::Allocator {
     const std::uint32_t size_class = class_of(bytes);
     Header* header = pool_is_on ? pool().take(size_class) : nullptr;
     if (header == nullptr) {
-      const std::size_t whole = pool_is_on ? bytes_in(size_class) : (bytes + kAlignment - 1) / kAlignment * kAlignment;
+      const std::size_t whole =
+          pool_is_on ? bytes_in(size_class) : (bytes + kAlignment - 1) / kAlignment * kAlignment;
       header = static_cast<Header*>(std::aligned_alloc(kAlignment, sizeof(Header) + whole));
-      TORCH_CHECK_WITH(OutOfMemoryError, header != nullptr, "out of memory: ", bytes, " more bytes were asked for, ",
-                       counts().live.load(), " are in use");
+      TORCH_CHECK_WITH(OutOfMemoryError, header != nullptr, "out of memory: ", bytes,
+                       " more bytes were asked for, ", counts().live.load(), " are in use");
       header->size_class = size_class;
       header->pooled = pool_is_on;
     }
@@ -165,7 +170,9 @@ class CountingAllocator final : public c10::Allocator {
     return {data, data, &release, at::Device(at::kCPU)};
   }
   at::DeleterFnPtr raw_deleter() const override { return &release; }
-  void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
 };
 
 }  // namespace

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The processor's memory for tensors: counted always, recycled inside the executor.
 //
-// A training step asks for the same blocks again and again. The system's allocator gives large ones back to the
-// kernel at once, and every page is faulted in and cleared anew; here a freed block waits for the next of its size.
+// A training step asks for the same blocks again and again. The system's allocator gives large ones back to
+// the kernel at once, and every page is faulted in and cleared anew; here a freed block waits for the next of
+// its size.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +17,16 @@ struct MemoryCounts {
   friend bool operator==(const MemoryCounts&, const MemoryCounts&) = default;
 };
 
-// Makes Shoal's allocator the one that ATen's CPU tensors come from, from here to the end of the process. Blocks made
-// before are freed as they were made. Any thread, any number of times; the executor calls it.
+// Makes Shoal's allocator the one that ATen's CPU tensors come from, from here to the end of the process.
+// Blocks made before are freed as they were made. Any thread, any number of times; the executor calls it.
 void install_allocator();
 
 // Zero before install_allocator().
 MemoryCounts memory_counts();
 void reset_peak();
 
-// While one lives, this thread takes blocks from the pool. What is freed later, elsewhere or after the scope, is safe.
+// While one lives, this thread takes blocks from the pool. What is freed later, elsewhere or after the scope,
+// is safe.
 class PoolScope {
  public:
   PoolScope();

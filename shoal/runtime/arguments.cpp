@@ -26,7 +26,8 @@ std::uint32_t slot_of(const Compute& compute, std::string_view name) {
 }
 
 std::uint32_t optional_slot_of(const Compute& compute, std::string_view name) {
-  return std::holds_alternative<std::monostate>(argument_of(compute, name)) ? kNoSlot : slot_of(compute, name);
+  return std::holds_alternative<std::monostate>(argument_of(compute, name)) ? kNoSlot
+                                                                            : slot_of(compute, name);
 }
 
 std::vector<std::uint32_t> slots_of(const Compute& compute, std::string_view name) {
@@ -39,7 +40,8 @@ std::vector<std::uint32_t> slots_of(const Compute& compute, std::string_view nam
 }
 
 double number_of(const Compute& compute, std::string_view name) {
-  if (const auto* integer = std::get_if<std::int64_t>(&argument_of(compute, name))) return static_cast<double>(*integer);
+  if (const auto* integer = std::get_if<std::int64_t>(&argument_of(compute, name)))
+    return static_cast<double>(*integer);
   return typed_argument<double>(compute, name, "a number");
 }
 
@@ -47,6 +49,8 @@ std::int64_t integer_of(const Compute& compute, std::string_view name) {
   return typed_argument<std::int64_t>(compute, name, "an integer");
 }
 
-bool truth_of(const Compute& compute, std::string_view name) { return typed_argument<bool>(compute, name, "a bool"); }
+bool truth_of(const Compute& compute, std::string_view name) {
+  return typed_argument<bool>(compute, name, "a bool");
+}
 
 }  // namespace shoal::runtime

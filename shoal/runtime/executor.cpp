@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The loop that runs a program: a kernel, the frees that follow it, the next kernel.
 //
-// Slots are handles of ATen's tensors; a free drops the handle, and the memory goes back to the pool under the
-// executor (allocator.h) when no view holds it any more.
+// Slots are handles of ATen's tensors; a free drops the handle, and the memory goes back to the pool under
+// the executor (allocator.h) when no view holds it any more.
 #include "shoal/runtime/executor.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -66,10 +66,12 @@ struct Executor::State {
   std::vector<bool> is_source;
   std::array<std::vector<Step>, 2> steps;  // by segment
 
-  explicit State(Program lowered) : program(std::move(lowered)), slots(program.types.size()), is_source(slots.size()) {
+  explicit State(Program lowered)
+      : program(std::move(lowered)), slots(program.types.size()), is_source(slots.size()) {
     for (const auto& source : program.sources) is_source[source.slot.index] = true;
     for (const Segment segment : {Segment::Gradients, Segment::Update})
-      for (const auto& instruction : program[segment]) add(steps[static_cast<std::size_t>(segment)], instruction);
+      for (const auto& instruction : program[segment])
+        add(steps[static_cast<std::size_t>(segment)], instruction);
   }
 
   void add(std::vector<Step>& list, const program::Instruction& instruction) const {
@@ -130,8 +132,8 @@ struct Executor::State {
 
   void check_bound() const {
     for (const auto& source : program.sources)
-      SHOAL_CHECK(slots[source.slot.index].defined(), InvalidInput, "executor: ", ir::name_of(source.role), " \"",
-                  source.name, "\" is not bound");
+      SHOAL_CHECK(slots[source.slot.index].defined(), InvalidInput, "executor: ", ir::name_of(source.role),
+                  " \"", source.name, "\" is not bound");
   }
 };
 
@@ -144,7 +146,8 @@ Executor& Executor::operator=(Executor&&) noexcept = default;
 
 void Executor::bind(ir::Role role, std::string_view name, at::Tensor tensor) {
   const auto* source = program::find_source(state_->program, role, name);
-  SHOAL_CHECK(source != nullptr, InvalidInput, "executor: the program has no ", ir::name_of(role), " \"", name, "\"");
+  SHOAL_CHECK(source != nullptr, InvalidInput, "executor: the program has no ", ir::name_of(role), " \"",
+              name, "\"");
   bind(source->slot, std::move(tensor));
 }
 
@@ -154,13 +157,15 @@ void Executor::bind(Slot slot, at::Tensor tensor) {
     if (candidate.slot == slot) source = &candidate;
   SHOAL_CHECK(source != nullptr, InvalidInput, "executor: slot %", slot.index, " is not a source");
   const auto& wanted = state_->program.types[slot.index];
-  SHOAL_CHECK(tensor.defined() && tensor.scalar_type() == aten::to_torch(wanted.dtype) && tensor.sizes() == wanted.shape,
-              InvalidInput, "executor: ", ir::name_of(source->role), " \"", source->name, "\" is ", ir::to_text(wanted),
-              ", got ", tensor.defined() ? ir::to_text(aten::type_of(tensor)) : "an undefined tensor");
+  SHOAL_CHECK(tensor.defined() && tensor.scalar_type() == aten::to_torch(wanted.dtype) &&
+                  tensor.sizes() == wanted.shape,
+              InvalidInput, "executor: ", ir::name_of(source->role), " \"", source->name, "\" is ",
+              ir::to_text(wanted), ", got ",
+              tensor.defined() ? ir::to_text(aten::type_of(tensor)) : "an undefined tensor");
   if (tensor.strides() != wanted.strides && !(tensor.is_contiguous() && ir::is_contiguous(wanted))) {
-    SHOAL_CHECK(source->role == ir::Role::Input || source->role == ir::Role::Constant, InvalidInput, "executor: ",
-                ir::name_of(source->role), " \"", source->name, "\" is ", ir::to_text(wanted), ", got ",
-                ir::to_text(aten::type_of(tensor)), ": its strides have changed");
+    SHOAL_CHECK(source->role == ir::Role::Input || source->role == ir::Role::Constant, InvalidInput,
+                "executor: ", ir::name_of(source->role), " \"", source->name, "\" is ", ir::to_text(wanted),
+                ", got ", ir::to_text(aten::type_of(tensor)), ": its strides have changed");
     const BelowAutograd below;
     at::Tensor copy = at::empty_strided(wanted.shape, wanted.strides, tensor.options());
     copy.copy_(tensor);
@@ -194,7 +199,8 @@ void Executor::run(Segment segment, observe::Trace* trace) {
 
 at::Tensor Executor::result(ir::Role role, std::string_view name) const {
   const auto* result = program::find_result(state_->program, role, name);
-  SHOAL_CHECK(result != nullptr, InvalidInput, "executor: the program has no result ", ir::name_of(role), " \"", name, "\"");
+  SHOAL_CHECK(result != nullptr, InvalidInput, "executor: the program has no result ", ir::name_of(role),
+              " \"", name, "\"");
   return at(result->slot);
 }
 
@@ -204,13 +210,14 @@ void Executor::release() { state_->release(); }
 
 void Executor::release_inputs() {
   for (const auto& source : state_->program.sources)
-    if (source.role == ir::Role::Input || source.role == ir::Role::Scalar) state_->slots[source.slot.index].reset();
+    if (source.role == ir::Role::Input || source.role == ir::Role::Scalar)
+      state_->slots[source.slot.index].reset();
 }
 
 // Masks write infinities on purpose, and softmax takes them away again.
 static bool is_masking(std::string_view op) {
-  return op.starts_with("aten::masked_fill") || op.starts_with("aten::where") || op.starts_with("aten::full") ||
-         op.starts_with("aten::fill") || op == "shoal::attention";
+  return op.starts_with("aten::masked_fill") || op.starts_with("aten::where") ||
+         op.starts_with("aten::full") || op.starts_with("aten::fill") || op == "shoal::attention";
 }
 
 const Compute* Executor::first_not_finite() {

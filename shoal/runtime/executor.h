@@ -22,14 +22,15 @@ class Executor {
   Executor(Executor&&) noexcept;
   Executor& operator=(Executor&&) noexcept;
 
-  // Fills a source, until it is bound again: parameters, state and constants once, inputs and scalars each step. The
-  // tensor is shared, and the update segment writes into it. Throws InvalidInput naming the source if dtype or shape
-  // is another. Other strides than the graph's: an input is copied to the graph's, for others it is an error.
+  // Fills a source, until it is bound again: parameters, state and constants once, inputs and scalars each
+  // step. The tensor is shared, and the update segment writes into it. Throws InvalidInput naming the source
+  // if dtype or shape is another. Other strides than the graph's: an input is copied to the graph's, for
+  // others it is an error.
   void bind(ir::Role role, std::string_view name, at::Tensor tensor);
   void bind(program::Slot source, at::Tensor tensor);
 
-  // Throws InvalidInput if a source is not bound. An error of a kernel is thrown as Error with op and module added,
-  // and everything but the sources is released. `trace` may be null.
+  // Throws InvalidInput if a source is not bound. An error of a kernel is thrown as Error with op and module
+  // added, and everything but the sources is released. `trace` may be null.
   void run(program::Segment segment, observe::Trace* trace = nullptr);
 
   // A result after the segment that makes it, until release() or the next run(Gradients). Not a copy.
@@ -43,7 +44,8 @@ class Executor {
   void release_inputs();
 
   // Runs the gradients segment again on what is bound now and stops at the first instruction with a NaN or an
-  // infinity in an output, none in its inputs. Borrowed from program(); null if all are finite. Slow: for a report.
+  // infinity in an output, none in its inputs. Borrowed from program(); null if all are finite. Slow: for a
+  // report.
   const program::Compute* first_not_finite();
 
   const program::Program& program() const;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One instruction made ready to run: its kernel is found and its constant arguments are converted when the program
-// is loaded; at run time only tensors are filled in.
+// One instruction made ready to run: its kernel is found and its constant arguments are converted when the
+// program is loaded; at run time only tensors are filled in.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,7 +20,8 @@ class Kernel {
   virtual void run(Slots& slots) = 0;
 };
 
-// The kernel of a Compute. Throws InvalidInput naming an op that is not loaded, or an argument its schema has not.
+// The kernel of a Compute. Throws InvalidInput naming an op that is not loaded, or an argument its schema has
+// not.
 std::unique_ptr<Kernel> make_kernel(const program::Program& program, const program::Compute& compute);
 
 }  // namespace shoal::runtime

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Op name to kernel: what is called for an instruction, decided once. A name that is not here goes through the
-// dispatcher's boxed call, which costs about a microsecond more and gives the same result.
+// Op name to kernel: what is called for an instruction, decided once. A name that is not here goes through
+// the dispatcher's boxed call, which costs about a microsecond more and gives the same result.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_adaptive_avg_pool2d_backward_ops.h>
 #include <ATen/ops/_adaptive_avg_pool2d_ops.h>
@@ -402,8 +402,7 @@ static constexpr Row kKernels[] = {
     {"shoal::sgd", make_sgd},
     {"shoal::uniform", make_uniform},
 };
-static_assert(std::ranges::is_sorted(kKernels, {}, &Row::op),
-              "kKernels: keep it in alphabetical order");
+static_assert(std::ranges::is_sorted(kKernels, {}, &Row::op), "kKernels: keep it in alphabetical order");
 
 namespace {
 
@@ -415,7 +414,8 @@ class BoxedKernel final : public Kernel {
     for (const auto& parameter : parameters) arguments_.push_back(argument_for(compute, parameter));
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const auto& attribute = arguments_[i];
-      const bool reads = std::holds_alternative<ir::ValueId>(attribute) || std::holds_alternative<ir::ValueList>(attribute);
+      const bool reads =
+          std::holds_alternative<ir::ValueId>(attribute) || std::holds_alternative<ir::ValueList>(attribute);
       constants_.push_back(reads ? c10::IValue() : aten::ivalue_of(attribute, parameters[i], {}));
     }
   }
@@ -424,16 +424,20 @@ class BoxedKernel final : public Kernel {
     torch::jit::Stack stack;
     const auto tensor_of = [&](ir::ValueId slot) { return slots[slot.index]; };
     for (std::size_t i = 0; i < arguments_.size(); ++i) {
-      const bool reads = std::holds_alternative<ir::ValueId>(arguments_[i]) || std::holds_alternative<ir::ValueList>(arguments_[i]);
-      stack.push_back(reads ? aten::ivalue_of(arguments_[i], op_.schema().arguments()[i], tensor_of) : constants_[i]);
+      const bool reads = std::holds_alternative<ir::ValueId>(arguments_[i]) ||
+                         std::holds_alternative<ir::ValueList>(arguments_[i]);
+      stack.push_back(reads ? aten::ivalue_of(arguments_[i], op_.schema().arguments()[i], tensor_of)
+                            : constants_[i]);
     }
     op_.callBoxed(stack);
     std::vector<at::Tensor> tensors;
     for (auto& value : stack) {
-      if (value.isTensor()) tensors.push_back(std::move(value).toTensor());
+      if (value.isTensor())
+        tensors.push_back(std::move(value).toTensor());
       else if (value.isTensorList())
         for (const at::Tensor& tensor : value.toTensorVector()) tensors.push_back(tensor);
-      else tensors.emplace_back();
+      else
+        tensors.emplace_back();
     }
     outputs_.put(slots, std::move(tensors));
   }
@@ -455,7 +459,8 @@ std::unique_ptr<Kernel> make_kernel(const Program& program, const Compute& compu
     return (over ? row->make_over : row->make)(program, compute);
   }
   const auto op = aten::find_operator(compute.op);
-  SHOAL_CHECK(op, InvalidInput, "operator ", compute.op, " is not loaded: load the library that registers it");
+  SHOAL_CHECK(op, InvalidInput, "operator ", compute.op,
+              " is not loaded: load the library that registers it");
   return std::make_unique<BoxedKernel>(compute, *op);
 }
 

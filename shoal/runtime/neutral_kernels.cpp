@@ -46,41 +46,46 @@ static std::optional<double> scale_of(const Compute& compute) {
   return number_of(compute, "scale");
 }
 
-// Dropout is an op of its own before capture gets here, so ATen's own is always off, and its generator unused.
+// Dropout is an op of its own before capture gets here, so ATen's own is always off, and its generator
+// unused.
 std::unique_ptr<Kernel> make_attention(const Program&, const Compute& compute) {
-  return kernel_of([query = slot_of(compute, "query"), key = slot_of(compute, "key"), value = slot_of(compute, "value"),
-                    mask = optional_slot_of(compute, "attn_mask"), causal = truth_of(compute, "is_causal"),
-                    scale = scale_of(compute), outputs = Outputs(compute)](Slots& slots) {
+  return kernel_of([query = slot_of(compute, "query"), key = slot_of(compute, "key"),
+                    value = slot_of(compute, "value"), mask = optional_slot_of(compute, "attn_mask"),
+                    causal = truth_of(compute, "is_causal"), scale = scale_of(compute),
+                    outputs = Outputs(compute)](Slots& slots) {
     const at::Tensor& q = slots[query];
     if (q.is_cpu()) {
-      outputs.put(slots, at::_scaled_dot_product_flash_attention_for_cpu(q, slots[key], slots[value], 0.0, causal,
-                                                                         optional_tensor_in(slots, mask), scale));
+      outputs.put(slots,
+                  at::_scaled_dot_product_flash_attention_for_cpu(q, slots[key], slots[value], 0.0, causal,
+                                                                  optional_tensor_in(slots, mask), scale));
       return;
     }
-    auto made = at::_scaled_dot_product_efficient_attention(q, slots[key], slots[value], optional_tensor_in(slots, mask),
+    auto made = at::_scaled_dot_product_efficient_attention(q, slots[key], slots[value],
+                                                            optional_tensor_in(slots, mask),
                                                             /*compute_log_sumexp=*/true, 0.0, causal, scale);
     outputs.put(slots, std::tuple(std::move(std::get<0>(made)), std::move(std::get<1>(made))));
   });
 }
 
 std::unique_ptr<Kernel> make_attention_backward(const Program&, const Compute& compute) {
-  return kernel_of([grad = slot_of(compute, "grad_output"), query = slot_of(compute, "query"), key = slot_of(compute, "key"),
-                    value = slot_of(compute, "value"), output = slot_of(compute, "output"),
-                    logsumexp = slot_of(compute, "logsumexp"), mask = optional_slot_of(compute, "attn_mask"),
-                    causal = truth_of(compute, "is_causal"), scale = scale_of(compute),
-                    outputs = Outputs(compute)](Slots& slots) {
+  return kernel_of([grad = slot_of(compute, "grad_output"), query = slot_of(compute, "query"),
+                    key = slot_of(compute, "key"), value = slot_of(compute, "value"),
+                    output = slot_of(compute, "output"), logsumexp = slot_of(compute, "logsumexp"),
+                    mask = optional_slot_of(compute, "attn_mask"), causal = truth_of(compute, "is_causal"),
+                    scale = scale_of(compute), outputs = Outputs(compute)](Slots& slots) {
     const at::Tensor& q = slots[query];
     if (q.is_cpu()) {
       outputs.put(slots, at::_scaled_dot_product_flash_attention_for_cpu_backward(
-                             slots[grad], q, slots[key], slots[value], slots[output], slots[logsumexp], 0.0, causal,
-                             optional_tensor_in(slots, mask), scale));
+                             slots[grad], q, slots[key], slots[value], slots[output], slots[logsumexp], 0.0,
+                             causal, optional_tensor_in(slots, mask), scale));
       return;
     }
     const at::Tensor generator = at::zeros({}, q.options().dtype(at::kLong));
     auto made = at::_scaled_dot_product_efficient_attention_backward(
-        slots[grad], q, slots[key], slots[value], tensor_in(slots, mask), slots[output], slots[logsumexp], generator,
-        generator, 0.0, std::array<bool, 4>{true, true, true, false}, causal, scale);
-    outputs.put(slots, std::tuple(std::move(std::get<0>(made)), std::move(std::get<1>(made)), std::move(std::get<2>(made))));
+        slots[grad], q, slots[key], slots[value], tensor_in(slots, mask), slots[output], slots[logsumexp],
+        generator, generator, 0.0, std::array<bool, 4>{true, true, true, false}, causal, scale);
+    outputs.put(slots, std::tuple(std::move(std::get<0>(made)), std::move(std::get<1>(made)),
+                                  std::move(std::get<2>(made))));
   });
 }
 
@@ -92,10 +97,12 @@ std::unique_ptr<Kernel> make_batch_norm(const Program&, const Compute& compute) 
                     outputs = Outputs(compute)](Slots& slots) {
     at::Tensor new_mean = slots[mean].clone();
     at::Tensor new_variance = slots[variance].clone();
-    auto made = at::native_batch_norm(slots[input], optional_tensor_in(slots, weight), optional_tensor_in(slots, bias),
-                                      new_mean, new_variance, training, momentum, eps);
-    outputs.put(slots, std::tuple(std::move(std::get<0>(made)), std::move(std::get<1>(made)), std::move(std::get<2>(made)),
-                                  std::move(new_mean), std::move(new_variance)));
+    auto made = at::native_batch_norm(slots[input], optional_tensor_in(slots, weight),
+                                      optional_tensor_in(slots, bias), new_mean, new_variance, training,
+                                      momentum, eps);
+    outputs.put(slots,
+                std::tuple(std::move(std::get<0>(made)), std::move(std::get<1>(made)),
+                           std::move(std::get<2>(made)), std::move(new_mean), std::move(new_variance)));
   });
 }
 
@@ -105,12 +112,15 @@ namespace {
 class Randomness {
  public:
   Randomness(const Program& program, const Compute& compute)
-      : seed_(slot_of(compute, "seed")), step_(slot_of(compute, "step")), ordinal_(integer_of(compute, "ordinal")) {
+      : seed_(slot_of(compute, "seed")),
+        step_(slot_of(compute, "step")),
+        ordinal_(integer_of(compute, "ordinal")) {
     const auto* dtype = std::get_if<DType>(&argument_of(compute, "dtype"));
     SHOAL_CHECK(dtype != nullptr, InvalidInput, compute.op, ": argument dtype is not a dtype");
     dtype_ = aten::to_torch(*dtype);
     for (const auto& argument : compute.arguments)
-      if (const auto* shape = std::get_if<std::vector<std::int64_t>>(&argument.value); argument.name == "shape" && shape)
+      if (const auto* shape = std::get_if<std::vector<std::int64_t>>(&argument.value);
+          argument.name == "shape" && shape)
         shape_ = *shape;
     for (const auto& source : program.sources)
       if (source.role == ir::Role::Parameter || (source.role == ir::Role::Input && like_ == kNoSlot)) {
@@ -141,13 +151,15 @@ class Randomness {
 }  // namespace
 
 std::unique_ptr<Kernel> make_bernoulli(const Program& program, const Compute& compute) {
-  return kernel_of([random = Randomness(program, compute), p = number_of(compute, "p"), outputs = Outputs(compute)](Slots& slots) {
+  return kernel_of([random = Randomness(program, compute), p = number_of(compute, "p"),
+                    outputs = Outputs(compute)](Slots& slots) {
     outputs.put(slots, aten::bernoulli(p, random.shape(), random.options(slots), random.stream(slots)));
   });
 }
 
 std::unique_ptr<Kernel> make_bernoulli_tensor(const Program& program, const Compute& compute) {
-  return kernel_of([random = Randomness(program, compute), p = slot_of(compute, "p"), outputs = Outputs(compute)](Slots& slots) {
+  return kernel_of([random = Randomness(program, compute), p = slot_of(compute, "p"),
+                    outputs = Outputs(compute)](Slots& slots) {
     outputs.put(slots, aten::bernoulli(slots[p], random.options(slots), random.stream(slots)));
   });
 }
@@ -155,14 +167,16 @@ std::unique_ptr<Kernel> make_bernoulli_tensor(const Program& program, const Comp
 std::unique_ptr<Kernel> make_exponential(const Program& program, const Compute& compute) {
   return kernel_of([random = Randomness(program, compute), lambda = number_of(compute, "lambda"),
                     outputs = Outputs(compute)](Slots& slots) {
-    outputs.put(slots, aten::exponential(lambda, random.shape(), random.options(slots), random.stream(slots)));
+    outputs.put(slots,
+                aten::exponential(lambda, random.shape(), random.options(slots), random.stream(slots)));
   });
 }
 
 std::unique_ptr<Kernel> make_normal(const Program& program, const Compute& compute) {
   return kernel_of([random = Randomness(program, compute), mean = number_of(compute, "mean"),
                     deviation = number_of(compute, "std"), outputs = Outputs(compute)](Slots& slots) {
-    outputs.put(slots, aten::normal(mean, deviation, random.shape(), random.options(slots), random.stream(slots)));
+    outputs.put(slots,
+                aten::normal(mean, deviation, random.shape(), random.options(slots), random.stream(slots)));
   });
 }
 
@@ -174,8 +188,8 @@ std::unique_ptr<Kernel> make_randint(const Program& program, const Compute& comp
 }
 
 std::unique_ptr<Kernel> make_uniform(const Program& program, const Compute& compute) {
-  return kernel_of([random = Randomness(program, compute), from = number_of(compute, "from"), to = number_of(compute, "to"),
-                    outputs = Outputs(compute)](Slots& slots) {
+  return kernel_of([random = Randomness(program, compute), from = number_of(compute, "from"),
+                    to = number_of(compute, "to"), outputs = Outputs(compute)](Slots& slots) {
     outputs.put(slots, aten::uniform(from, to, random.shape(), random.options(slots), random.stream(slots)));
   });
 }

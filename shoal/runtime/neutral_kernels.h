@@ -12,13 +12,15 @@ namespace shoal::runtime {
 std::unique_ptr<Kernel> make_attention(const program::Program& program, const program::Compute& compute);
 // shoal::attention_backward(grad_output, query, key, value, output, logsumexp, attn_mask, is_causal, scale)
 //   -> grad_query, grad_key, grad_value
-std::unique_ptr<Kernel> make_attention_backward(const program::Program& program, const program::Compute& compute);
+std::unique_ptr<Kernel> make_attention_backward(const program::Program& program,
+                                                const program::Compute& compute);
 // aten::_native_batch_norm_legit_functional: native_batch_norm on copies of the running statistics.
 std::unique_ptr<Kernel> make_batch_norm(const program::Program& program, const program::Compute& compute);
 
 // shoal::bernoulli(p, shape, dtype, seed, step, ordinal) and its kin: shoal/aten/random.h.
 std::unique_ptr<Kernel> make_bernoulli(const program::Program& program, const program::Compute& compute);
-std::unique_ptr<Kernel> make_bernoulli_tensor(const program::Program& program, const program::Compute& compute);
+std::unique_ptr<Kernel> make_bernoulli_tensor(const program::Program& program,
+                                              const program::Compute& compute);
 std::unique_ptr<Kernel> make_exponential(const program::Program& program, const program::Compute& compute);
 std::unique_ptr<Kernel> make_normal(const program::Program& program, const program::Compute& compute);
 std::unique_ptr<Kernel> make_randint(const program::Program& program, const program::Compute& compute);

@@ -3,8 +3,8 @@
 //
 //   at::_ops::addmm : Tensor (const Tensor&, const Tensor&, const Tensor&, const Scalar&, const Scalar&)
 //
-// becomes a tuple of five Held arguments. Held<T> is made once from the instruction's argument (a slot number, or a
-// constant converted to the very type that the op takes) and gives a T at each run.
+// becomes a tuple of five Held arguments. Held<T> is made once from the instruction's argument (a slot
+// number, or a constant converted to the very type that the op takes) and gives a T at each run.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -200,7 +200,8 @@ class Held<std::optional<c10::SymInt>> {
 // Lists of numbers. A single number stands for a list of one where the schema says int[n].
 template <class Item>
 std::optional<std::vector<Item>> numbers_in(const Origin& origin) {
-  if (const auto* number = std::get_if<std::int64_t>(&origin.attribute)) return std::vector<Item>{Item(*number)};
+  if (const auto* number = std::get_if<std::int64_t>(&origin.attribute))
+    return std::vector<Item>{Item(*number)};
   std::vector<Item> items;
   if (const auto* list = std::get_if<std::vector<std::int64_t>>(&origin.attribute)) {
     items.assign(list->begin(), list->end());
@@ -209,8 +210,8 @@ std::optional<std::vector<Item>> numbers_in(const Origin& origin) {
   if constexpr (std::is_same_v<Item, double>)
     if (const auto* list = std::get_if<std::vector<double>>(&origin.attribute)) return *list;
   if (std::holds_alternative<ir::ValueList>(origin.attribute)) return items;  // an empty list of anything
-  SHOAL_CHECK(std::holds_alternative<std::monostate>(origin.attribute), InvalidInput, "argument ", origin.schema.name(),
-              " is a list of numbers, got something else");
+  SHOAL_CHECK(std::holds_alternative<std::monostate>(origin.attribute), InvalidInput, "argument ",
+              origin.schema.name(), " is a list of numbers, got something else");
   return std::nullopt;
 }
 
@@ -359,7 +360,8 @@ class TypedKernel<Op, Return(Parameters...)> final : public Kernel {
 
  private:
   template <std::size_t... Index>
-  TypedKernel(const program::Compute& compute, const c10::FunctionSchema& schema, std::index_sequence<Index...>)
+  TypedKernel(const program::Compute& compute, const c10::FunctionSchema& schema,
+              std::index_sequence<Index...>)
       : over_(compute.over ? compute.over->index : kNoSlot),
         held_(Held<Parameters>(Origin{argument_for(compute, schema.arguments().at(Index)),
                                       schema.arguments().at(Index), over_})...),

@@ -41,7 +41,8 @@ using program::Program;
 
 #if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__) && \
     !defined(__SANITIZE_ADDRESS__)
-#define SHOAL_VECTOR_CLONES __attribute__((target_clones("default", "arch=haswell", "arch=skylake-avx512"), optimize("O3")))
+#define SHOAL_VECTOR_CLONES \
+  __attribute__((target_clones("default", "arch=haswell", "arch=skylake-avx512"), optimize("O3")))
 #else
 #define SHOAL_VECTOR_CLONES
 #endif
@@ -61,14 +62,16 @@ struct SgdFactors {
 
 template <class Real>
 struct AdamFactors {
-  Real scale, decay_added, decay_kept, beta1, one_minus_beta1, beta2, one_minus_beta2, root_of_correction2, eps, step_length;
+  Real scale, decay_added, decay_kept, beta1, one_minus_beta1, beta2, one_minus_beta2, root_of_correction2,
+      eps, step_length;
 };
 
 }  // namespace
 
 template <bool kMomentum, bool kNesterov, class T>
-[[gnu::always_inline]] inline void sgd_loop(T* __restrict parameter, const T* __restrict gradient, T* __restrict buffer,
-                                            std::int64_t size, SgdFactors<Math<T>> factors) {
+[[gnu::always_inline]] inline void sgd_loop(T* __restrict parameter, const T* __restrict gradient,
+                                            T* __restrict buffer, std::int64_t size,
+                                            SgdFactors<Math<T>> factors) {
   using Real = Math<T>;
   for (std::int64_t i = 0; i < size; ++i) {
     const Real p = static_cast<Real>(parameter[i]);
@@ -83,8 +86,9 @@ template <bool kMomentum, bool kNesterov, class T>
 }
 
 template <class T>
-[[gnu::always_inline]] inline void adam_loop(T* __restrict parameter, const T* __restrict gradient, T* __restrict average,
-                                             T* __restrict square, std::int64_t size, AdamFactors<Math<T>> factors) {
+[[gnu::always_inline]] inline void adam_loop(T* __restrict parameter, const T* __restrict gradient,
+                                             T* __restrict average, T* __restrict square, std::int64_t size,
+                                             AdamFactors<Math<T>> factors) {
   using Real = Math<T>;
   for (std::int64_t i = 0; i < size; ++i) {
     Real p = static_cast<Real>(parameter[i]);
@@ -104,8 +108,8 @@ SHOAL_VECTOR_CLONES static void adam_range(float* p, const float* g, float* m, f
                                            const AdamFactors<float>& factors) {
   adam_loop(p, g, m, v, size, factors);
 }
-SHOAL_VECTOR_CLONES static void adam_range(double* p, const double* g, double* m, double* v, std::int64_t size,
-                                           const AdamFactors<double>& factors) {
+SHOAL_VECTOR_CLONES static void adam_range(double* p, const double* g, double* m, double* v,
+                                           std::int64_t size, const AdamFactors<double>& factors) {
   adam_loop(p, g, m, v, size, factors);
 }
 template <class T>
@@ -132,7 +136,8 @@ SHOAL_VECTOR_CLONES static void sgd_range(double* p, const double* g, double* bu
   sgd_any(p, g, buffer, size, factors, nesterov);
 }
 template <class T>
-static void sgd_range(T* p, const T* g, T* buffer, std::int64_t size, const SgdFactors<float>& factors, bool nesterov) {
+static void sgd_range(T* p, const T* g, T* buffer, std::int64_t size, const SgdFactors<float>& factors,
+                      bool nesterov) {
   sgd_any(p, g, buffer, size, factors, nesterov);
 }
 
@@ -147,13 +152,18 @@ template <class T>
       const double value = static_cast<double>(values[i + lane]);
       sums[lane] += value * value;
     }
-  for (std::int64_t lane = 0; i < size; ++i, ++lane) sums[lane] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+  for (std::int64_t lane = 0; i < size; ++i, ++lane)
+    sums[lane] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
   double total = 0;
   for (const double sum : sums) total += sum;
   return total;
 }
-SHOAL_VECTOR_CLONES static double squares(const float* values, std::int64_t size) { return squares_loop(values, size); }
-SHOAL_VECTOR_CLONES static double squares(const double* values, std::int64_t size) { return squares_loop(values, size); }
+SHOAL_VECTOR_CLONES static double squares(const float* values, std::int64_t size) {
+  return squares_loop(values, size);
+}
+SHOAL_VECTOR_CLONES static double squares(const double* values, std::int64_t size) {
+  return squares_loop(values, size);
+}
 template <class T>
 static double squares(const T* values, std::int64_t size) {
   return squares_loop(values, size);
@@ -170,17 +180,25 @@ struct Row {
   void* state[2];
 };
 
-// The rows of an update. Tensors that have gaps, or whose elements lie in another order than their parameter's, are
-// brought over first and carried back by `finish`.
+// The rows of an update. Tensors that have gaps, or whose elements lie in another order than their
+// parameter's, are brought over first and carried back by `finish`.
 class Rows {
  public:
-  Rows(Slots& slots, const std::vector<std::uint32_t>& parameters, const std::vector<std::uint32_t>& gradients,
+  Rows(Slots& slots, const std::vector<std::uint32_t>& parameters,
+       const std::vector<std::uint32_t>& gradients,
        const std::vector<const std::vector<std::uint32_t>*>& states) {
     rows_.reserve(parameters.size());
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       at::Tensor& parameter = slots[parameters[i]];
-      const at::Tensor& layout = parameter.is_non_overlapping_and_dense() ? parameter : changed(parameter, at::empty_like(parameter, at::MemoryFormat::Contiguous));
-      Row row{parameter.scalar_type(), parameter.numel(), layout.data_ptr(), read(slots[gradients[i]], layout), {}};
+      const at::Tensor& layout =
+          parameter.is_non_overlapping_and_dense()
+              ? parameter
+              : changed(parameter, at::empty_like(parameter, at::MemoryFormat::Contiguous));
+      Row row{parameter.scalar_type(),
+              parameter.numel(),
+              layout.data_ptr(),
+              read(slots[gradients[i]], layout),
+              {}};
       for (std::size_t state = 0; state < states.size(); ++state)
         if (!states[state]->empty()) row.state[state] = written(slots[(*states[state])[i]], layout);
       ends_.push_back((ends_.empty() ? 0 : ends_.back()) + row.size);
@@ -246,15 +264,20 @@ std::vector<at::Tensor> tensors_in(const Slots& slots, const std::vector<std::ui
 }
 
 void check_lengths(const Compute& compute, std::size_t parameters, std::size_t others) {
-  SHOAL_CHECK(parameters == others, InvalidInput, compute.op, ": ", parameters, " parameters, but a list of ", others);
+  SHOAL_CHECK(parameters == others, InvalidInput, compute.op, ": ", parameters, " parameters, but a list of ",
+              others);
 }
 
-bool on_cpu(const Slots& slots, const std::vector<std::uint32_t>& list) { return list.empty() || slots[list[0]].is_cpu(); }
+bool on_cpu(const Slots& slots, const std::vector<std::uint32_t>& list) {
+  return list.empty() || slots[list[0]].is_cpu();
+}
 
 class Clip final : public Kernel {
  public:
   Clip(const Program& program, const Compute& compute)
-      : gradients_(slots_of(compute, "gradients")), max_norm_(number_of(compute, "max_norm")), outputs_(compute) {
+      : gradients_(slots_of(compute, "gradients")),
+        max_norm_(number_of(compute, "max_norm")),
+        outputs_(compute) {
     for (const auto& output : compute.outputs)
       if (output) dtype_ = aten::to_torch(program.types.at(output->index).dtype);
   }
@@ -263,7 +286,8 @@ class Clip final : public Kernel {
     if (!on_cpu(slots, gradients_)) return run_elsewhere(slots);
     const double norm = std::sqrt(sum_of_squares(slots));
     const double scale = max_norm_ == 0 ? 1.0 : std::min(1.0, max_norm_ / (norm + 1e-6));
-    outputs_.put(slots, std::tuple(at::full({}, norm, dtype_), at::full({}, std::isnan(norm) ? norm : scale, dtype_)));
+    outputs_.put(
+        slots, std::tuple(at::full({}, norm, dtype_), at::full({}, std::isnan(norm) ? norm : scale, dtype_)));
   }
 
  private:
@@ -287,15 +311,19 @@ class Clip final : public Kernel {
     const auto sum_blocks = [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t at = first; at < last; ++at) {
         const auto& [tensor, begin, end] = blocks[static_cast<std::size_t>(at)];
-        AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, tensor->scalar_type(), "clip", [&, from = begin, to = end] {
-          sums[static_cast<std::size_t>(at)] = squares(tensor->const_data_ptr<scalar_t>() + from, to - from);
-        });
+        AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, tensor->scalar_type(), "clip",
+                                        [&, from = begin, to = end] {
+                                          sums[static_cast<std::size_t>(at)] =
+                                              squares(tensor->const_data_ptr<scalar_t>() + from, to - from);
+                                        });
       }
     };
     std::int64_t elements = 0;
     for (const auto& block : blocks) elements += block.end - block.begin;
-    if (elements <= kGrain) sum_blocks(0, static_cast<std::int64_t>(blocks.size()));
-    else at::parallel_for(0, static_cast<std::int64_t>(blocks.size()), 1, sum_blocks);
+    if (elements <= kGrain)
+      sum_blocks(0, static_cast<std::int64_t>(blocks.size()));
+    else
+      at::parallel_for(0, static_cast<std::int64_t>(blocks.size()), 1, sum_blocks);
     double total = 0;
     for (const double sum : sums) total += sum;
     return total;
@@ -337,10 +365,11 @@ class Sgd final : public Kernel {
     rows.for_each_piece([&](const Row& row, std::int64_t begin, std::int64_t end) {
       AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, row.dtype, "sgd", [&] {
         using Real = Math<scalar_t>;
-        const SgdFactors<Real> factors{static_cast<Real>(lr), static_cast<Real>(scale), static_cast<Real>(momentum_),
-                                       static_cast<Real>(weight_decay_)};
+        const SgdFactors<Real> factors{static_cast<Real>(lr), static_cast<Real>(scale),
+                                       static_cast<Real>(momentum_), static_cast<Real>(weight_decay_)};
         auto* const buffer = static_cast<scalar_t*>(row.state[0]);
-        sgd_range(static_cast<scalar_t*>(row.parameter) + begin, static_cast<const scalar_t*>(row.gradient) + begin,
+        sgd_range(static_cast<scalar_t*>(row.parameter) + begin,
+                  static_cast<const scalar_t*>(row.gradient) + begin,
                   buffer == nullptr ? nullptr : buffer + begin, end - begin, factors, nesterov_);
       });
     });
@@ -351,8 +380,8 @@ class Sgd final : public Kernel {
   void run_elsewhere(Slots& slots, double lr) const {
     const auto parameters = tensors_in(slots, parameters_);
     const auto gradients = at::_foreach_mul(tensors_in(slots, gradients_), slots[scale_]);
-    at::_fused_sgd_(parameters, gradients, tensors_in(slots, buffers_), weight_decay_, momentum_, lr, /*dampening=*/0.0,
-                    nesterov_, /*maximize=*/false, /*is_first_step=*/false);
+    at::_fused_sgd_(parameters, gradients, tensors_in(slots, buffers_), weight_decay_, momentum_, lr,
+                    /*dampening=*/0.0, nesterov_, /*maximize=*/false, /*is_first_step=*/false);
   }
 
   std::vector<std::uint32_t> parameters_, gradients_, buffers_;
@@ -376,7 +405,8 @@ class AdamKernel final : public Kernel {
         eps_(number_of(compute, "eps")),
         weight_decay_(number_of(compute, "weight_decay")),
         decoupled_(truth_of(compute, "decoupled")) {
-    for (const auto* list : {&gradients_, &averages_, &squares_}) check_lengths(compute, parameters_.size(), list->size());
+    for (const auto* list : {&gradients_, &averages_, &squares_})
+      check_lengths(compute, parameters_.size(), list->size());
   }
 
   void run(Slots& slots) override {
@@ -389,10 +419,13 @@ class AdamKernel final : public Kernel {
     rows.for_each_piece([&](const Row& row, std::int64_t begin, std::int64_t end) {
       AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, row.dtype, "adam", [&] {
         const auto& all = [&]() -> const auto& {
-          if constexpr (std::is_same_v<scalar_t, double>) return factors_64;
-          else return factors_32;
+          if constexpr (std::is_same_v<scalar_t, double>)
+            return factors_64;
+          else
+            return factors_32;
         }();
-        adam_range(static_cast<scalar_t*>(row.parameter) + begin, static_cast<const scalar_t*>(row.gradient) + begin,
+        adam_range(static_cast<scalar_t*>(row.parameter) + begin,
+                   static_cast<const scalar_t*>(row.gradient) + begin,
                    static_cast<scalar_t*>(row.state[0]) + begin, static_cast<scalar_t*>(row.state[1]) + begin,
                    end - begin, all);
       });
@@ -421,8 +454,8 @@ class AdamKernel final : public Kernel {
     const std::vector<at::Tensor> steps(parameters.size(),
                                         at::full({}, step, parameters[0].options().dtype(at::kFloat)));
     const auto update = decoupled_ ? at::_ops::_fused_adamw_::call : at::_ops::_fused_adam_::call;
-    update(parameters, gradients, tensors_in(slots, averages_), tensors_in(slots, squares_), {}, steps, lr, beta1_, beta2_,
-           weight_decay_, eps_, /*amsgrad=*/false, /*maximize=*/false, {}, {});
+    update(parameters, gradients, tensors_in(slots, averages_), tensors_in(slots, squares_), {}, steps, lr,
+           beta1_, beta2_, weight_decay_, eps_, /*amsgrad=*/false, /*maximize=*/false, {}, {});
   }
 
   std::vector<std::uint32_t> parameters_, gradients_, averages_, squares_;
@@ -436,7 +469,11 @@ class AdamKernel final : public Kernel {
 std::unique_ptr<Kernel> make_clip(const Program& program, const Compute& compute) {
   return std::make_unique<Clip>(program, compute);
 }
-std::unique_ptr<Kernel> make_sgd(const Program&, const Compute& compute) { return std::make_unique<Sgd>(compute); }
-std::unique_ptr<Kernel> make_adam(const Program&, const Compute& compute) { return std::make_unique<AdamKernel>(compute); }
+std::unique_ptr<Kernel> make_sgd(const Program&, const Compute& compute) {
+  return std::make_unique<Sgd>(compute);
+}
+std::unique_ptr<Kernel> make_adam(const Program&, const Compute& compute) {
+  return std::make_unique<AdamKernel>(compute);
+}
 
 }  // namespace shoal::runtime

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parameter update: one loop over all elements of all tensors, in place on parameters and state. Gradients are
-// only read; the factor of clipping is applied on the way.
+// The parameter update: one loop over all elements of all tensors, in place on parameters and state.
+// Gradients are only read; the factor of clipping is applied on the way.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,8 @@ namespace shoal::runtime {
 std::unique_ptr<Kernel> make_clip(const program::Program& program, const program::Compute& compute);
 // shoal::sgd(parameters, gradients, momentum_buffers, lr, scale, momentum, weight_decay, nesterov)
 std::unique_ptr<Kernel> make_sgd(const program::Program& program, const program::Compute& compute);
-// shoal::adam(parameters, gradients, exp_avgs, exp_avg_sqs, lr, step, scale, beta1, beta2, eps, weight_decay, decoupled)
+// shoal::adam(parameters, gradients, exp_avgs, exp_avg_sqs, lr, step, scale, beta1, beta2, eps, weight_decay,
+// decoupled)
 std::unique_ptr<Kernel> make_adam(const program::Program& program, const program::Compute& compute);
 
 }  // namespace shoal::runtime

@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/runtime/executor.h"
+
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+
+#include "shoal/aten/interpreter.h"
+#include "shoal/aten/types.h"
+#include "shoal/base/error.h"
+#include "shoal/runtime/run.h"
+
+using namespace shoal;
+using namespace shoal::runtime;
+using ir::Argument;
+using ir::Graph;
+using ir::Phase;
+using ir::Role;
+using ir::ValueId;
+using program::Segment;
+
+static ir::TensorType f32(std::vector<std::int64_t> shape) {
+  return ir::contiguous(DType::Float32, std::move(shape));
+}
+
+static std::vector<ValueId> add(Graph& graph, const std::string& op, std::vector<Argument> arguments,
+                                const std::vector<std::optional<ir::TensorType>>& types,
+                                const std::string& module = "") {
+  const auto node = graph.add_node(
+      {.op = op, .arguments = std::move(arguments), .outputs = {}, .phase = Phase::Forward, .module = module},
+      types);
+  std::vector<ValueId> outputs;
+  for (const auto& output : graph.at(node).outputs) outputs.push_back(output.value_or(ValueId{}));
+  return outputs;
+}
+
+static ValueId one(Graph& graph, const std::string& op, std::vector<Argument> arguments,
+                   const ir::TensorType& type, const std::string& module = "") {
+  return add(graph, op, std::move(arguments), {type}, module)[0];
+}
+
+TEST_CASE("every kind of argument reaches its kernel") {
+  Graph graph;
+  const auto x = graph.add_source(Role::Input, "x", f32({2, 3}));
+  const auto i = graph.add_source(Role::Input, "i", ir::contiguous(DType::Int64, {2}));
+  const auto view =
+      one(graph, "aten::view", {{"self", x}, {"size", std::vector<std::int64_t>{3, 2}}}, f32({3, 2}));
+  const auto sum = one(
+      graph, "aten::sum.dim_IntList",
+      {{"self", view}, {"dim", std::vector<std::int64_t>{1}}, {"keepdim", true}, {"dtype", DType::Float64}},
+      ir::contiguous(DType::Float64, {3, 1}));
+  const auto cast = one(graph, "aten::_to_copy",
+                        {{"self", sum},
+                         {"dtype", DType::Float32},
+                         {"layout", {}},
+                         {"device", ir::Symbol{"cpu"}},
+                         {"pin_memory", {}},
+                         {"non_blocking", false},
+                         {"memory_format", ir::Symbol{"preserve_format"}}},
+                        f32({3, 1}));
+  const auto cat = one(graph, "aten::cat", {{"tensors", ir::ValueList{cast, view}}, {"dim", std::int64_t{1}}},
+                       f32({3, 3}));
+  const auto picked = one(graph, "aten::index.Tensor",
+                          {{"self", cat}, {"indices", ir::ValueList{std::nullopt, i}}}, f32({3, 2}));
+  const auto gelu =
+      one(graph, "aten::gelu", {{"self", picked}, {"approximate", std::string("tanh")}}, f32({3, 2}));
+  const auto split = add(graph, "aten::split.Tensor",
+                         {{"self", gelu}, {"split_size", std::int64_t{2}}, {"dim", std::int64_t{0}}},
+                         {f32({2, 2}), f32({1, 2})});
+  const auto scaled = one(graph, "aten::mul.Scalar", {{"self", split[0]}, {"other", 2.5}}, f32({2, 2}));
+  const auto norm = add(graph, "aten::native_layer_norm",
+                        {{"input", scaled},
+                         {"normalized_shape", std::vector<std::int64_t>{2}},
+                         {"weight", {}},
+                         {"bias", {}},
+                         {"eps", 1e-5}},
+                        {f32({2, 2}), f32({2, 1}), f32({2, 1})});
+  graph.add_result(Role::Output, "y", norm[0]);
+  graph.add_result(Role::Output, "tail", split[1]);
+  // Names that the table lacks go through the dispatcher.
+  graph.add_result(Role::Output, "erf", one(graph, "aten::erf", {{"self", split[1]}}, f32({1, 2})));
+  const auto pieces = add(graph, "aten::tensor_split.sections",
+                          {{"self", x}, {"sections", std::int64_t{3}}, {"dim", std::int64_t{1}}},
+                          {f32({2, 1}), f32({2, 1}), f32({2, 1})});
+  graph.add_result(Role::Output, "piece", pieces[2]);
+
+  const auto a = at::randn({2, 3});
+  const auto index = at::tensor({2, 0}, at::kLong);
+  const auto results = run(graph, {{{Role::Input, "x"}, a}, {{Role::Input, "i"}, index}});
+
+  const auto v = a.view({3, 2});
+  const auto g =
+      at::gelu(at::cat({v.sum({1}, true, at::kDouble).to(at::kFloat), v}, 1).index_select(1, index), "tanh");
+  const auto y = at::layer_norm(g.slice(0, 0, 2) * 2.5, {2});
+  CHECK(at::equal(results.at({Role::Output, "y"}), y));
+  CHECK(at::equal(results.at({Role::Output, "tail"}), g.slice(0, 2, 3)));
+  CHECK(at::equal(results.at({Role::Output, "erf"}), at::erf(g.slice(0, 2, 3))));
+  CHECK(at::equal(results.at({Role::Output, "piece"}), a.slice(1, 2, 3)));
+}
+
+TEST_CASE("ops that write over their input give what they give without") {
+  struct Op {
+    const char* name;
+    std::vector<Argument> rest;
+  };
+  const Argument no_alpha{"alpha", std::int64_t{2}};
+  for (const auto& [name, rest] :
+       std::vector<Op>{{"aten::relu", {}},
+                       {"aten::neg", {}},
+                       {"aten::tanh", {}},
+                       {"aten::sigmoid", {}},
+                       {"aten::silu", {}},
+                       {"aten::exp", {}},
+                       {"aten::cos", {}},
+                       {"aten::sin", {}},
+                       {"aten::gelu", {{"approximate", std::string("none")}}},
+                       {"aten::mul.Scalar", {{"other", 3.0}}},
+                       {"aten::add.Scalar", {{"other", 3.0}, no_alpha}},
+                       {"aten::div.Scalar", {{"other", 3.0}}},
+                       {"aten::pow.Tensor_Scalar", {{"exponent", std::int64_t{2}}}},
+                       {"aten::clamp", {{"min", -0.5}, {"max", {}}}}}) {
+    CAPTURE(name);
+    Graph graph;
+    const auto x = graph.add_source(Role::Input, "x", f32({64}));
+    const auto copy = one(graph, "aten::clone", {{"self", x}, {"memory_format", {}}}, f32({64}));
+    std::vector<Argument> arguments = {{"self", copy}};
+    arguments.insert(arguments.end(), rest.begin(), rest.end());
+    graph.add_result(Role::Output, "y", one(graph, name, arguments, f32({64})));
+    const auto lowered = program::lower(graph);
+    CHECK(std::get<program::Compute>(lowered.gradients[1]).over == copy);
+    const auto a = at::randn({64});
+    aten::Interpreter interpreter(graph);
+    interpreter.bind(x, a);
+    CHECK(at::equal(run(graph, {{{Role::Input, "x"}, a}}).at({Role::Output, "y"}),
+                    interpreter.value(graph.results[0].value)));
+  }
+  for (const auto& [name, first, second, rest] :
+       std::vector<std::tuple<const char*, const char*, const char*, std::vector<Argument>>>{
+           {"aten::add.Tensor", "self", "other", {no_alpha}},
+           {"aten::sub.Tensor", "self", "other", {no_alpha}},
+           {"aten::mul.Tensor", "self", "other", {}},
+           {"aten::div.Tensor", "self", "other", {}},
+           {"aten::gelu_backward", "grad_output", "self", {{"approximate", std::string("tanh")}}},
+           {"aten::threshold_backward", "grad_output", "self", {{"threshold", std::int64_t{0}}}},
+           {"aten::tanh_backward", "grad_output", "output", {}},
+           {"aten::sigmoid_backward", "grad_output", "output", {}},
+           {"aten::silu_backward", "grad_output", "self", {}}}) {
+    for (const bool over_first : {true, false}) {
+      CAPTURE(name);
+      CAPTURE(over_first);
+      Graph graph;
+      const auto x = graph.add_source(Role::Input, "x", f32({64}));
+      const auto y = graph.add_source(Role::Input, "y", f32({64}));
+      const auto copy = one(graph, "aten::clone", {{"self", x}, {"memory_format", {}}}, f32({64}));
+      std::vector<Argument> arguments = {{first, over_first ? copy : y}, {second, over_first ? y : copy}};
+      arguments.insert(arguments.end(), rest.begin(), rest.end());
+      graph.add_result(Role::Output, "z", one(graph, name, arguments, f32({64})));
+      CHECK(std::get<program::Compute>(program::lower(graph).gradients[1]).over == copy);
+      const auto a = at::randn({64});
+      const auto b = at::randn({64});
+      aten::Interpreter interpreter(graph);
+      interpreter.bind(x, a);
+      interpreter.bind(y, b);
+      CHECK(at::equal(run(graph, {{{Role::Input, "x"}, a}, {{Role::Input, "y"}, b}}).at({Role::Output, "z"}),
+                      interpreter.value(graph.results[0].value)));
+    }
+  }
+}
+
+TEST_CASE("attention is scaled dot-product attention, forward and backward") {
+  const auto type = f32({1, 2, 5, 8});
+  for (const bool masked : {false, true}) {
+    Graph graph;
+    const auto q = graph.add_source(Role::Input, "q", type);
+    const auto k = graph.add_source(Role::Input, "k", type);
+    const auto v = graph.add_source(Role::Input, "v", type);
+    const auto mask = graph.add_source(Role::Input, "mask", f32({5, 5}));
+    const auto grad = graph.add_source(Role::Input, "grad", type);
+    const ir::Attribute mask_argument = masked ? ir::Attribute(mask) : ir::Attribute();
+    const auto made = add(graph, "shoal::attention",
+                          {{"query", q},
+                           {"key", k},
+                           {"value", v},
+                           {"attn_mask", mask_argument},
+                           {"is_causal", !masked},
+                           {"scale", 0.4}},
+                          {type, f32({1, 2, 5})});
+    const auto grads = add(graph, "shoal::attention_backward",
+                           {{"grad_output", grad},
+                            {"query", q},
+                            {"key", k},
+                            {"value", v},
+                            {"output", made[0]},
+                            {"logsumexp", made[1]},
+                            {"attn_mask", mask_argument},
+                            {"is_causal", !masked},
+                            {"scale", 0.4}},
+                           {type, type, type});
+    graph.add_result(Role::Output, "y", made[0]);
+    for (std::size_t i = 0; i < 3; ++i) graph.add_result(Role::Gradient, std::to_string(i), grads[i]);
+    NamedTensors sources;
+    for (const char* name : {"q", "k", "v", "grad"}) sources[{Role::Input, name}] = at::randn({1, 2, 5, 8});
+    const auto bias = at::randn({5, 5});
+    sources[{Role::Input, "mask"}] = bias;
+    const auto results = run(graph, sources);
+
+    std::vector<at::Tensor> leaves;
+    for (const char* name : {"q", "k", "v"})
+      leaves.push_back(sources.at({Role::Input, name}).detach().clone().requires_grad_());
+    const auto y = at::scaled_dot_product_attention(
+        leaves[0], leaves[1], leaves[2], masked ? std::optional(bias) : std::nullopt, 0.0, !masked, 0.4);
+    y.backward(sources.at({Role::Input, "grad"}));
+    CHECK(at::equal(results.at({Role::Output, "y"}), y));
+    for (std::size_t i = 0; i < 3; ++i)
+      CHECK(at::equal(results.at({Role::Gradient, std::to_string(i)}), leaves[i].grad()));
+  }
+}
+
+TEST_CASE("batch norm is eager's, and running statistics change with the update alone") {
+  Graph graph;
+  const auto x = graph.add_source(Role::Input, "x", f32({4, 3, 5, 5}));
+  const auto mean = graph.add_source(Role::Buffer, "mean", f32({3}));
+  const auto variance = graph.add_source(Role::Buffer, "variance", f32({3}));
+  const auto made = add(graph, "aten::_native_batch_norm_legit_functional",
+                        {{"input", x},
+                         {"weight", {}},
+                         {"bias", {}},
+                         {"running_mean", mean},
+                         {"running_var", variance},
+                         {"training", true},
+                         {"momentum", 0.1},
+                         {"eps", 1e-5}},
+                        {f32({4, 3, 5, 5}), f32({3}), f32({3}), f32({3}), f32({3})});
+  graph.add_result(Role::Output, "y", made[0]);
+  graph.add_result(Role::Buffer, "mean", made[3]);
+  graph.add_result(Role::Buffer, "variance", made[4]);
+  const auto a = at::randn({4, 3, 5, 5});
+  const auto running_mean = at::zeros({3});
+  const auto running_variance = at::ones({3});
+  Executor executor(program::lower(graph));
+  executor.bind(Role::Input, "x", a);
+  executor.bind(Role::Buffer, "mean", running_mean);
+  executor.bind(Role::Buffer, "variance", running_variance);
+  executor.run(Segment::Gradients);
+  CHECK(at::equal(running_mean, at::zeros({3})));
+  executor.run(Segment::Update);
+  const auto eager_mean = at::zeros({3});
+  const auto eager_variance = at::ones({3});
+  const auto y = at::batch_norm(a, {}, {}, eager_mean, eager_variance, true, 0.1, 1e-5, false);
+  CHECK(at::equal(executor.result(Role::Output, "y"), y));
+  CHECK(at::equal(running_mean, eager_mean));
+  CHECK(at::equal(running_variance, eager_variance));
+}
+
+TEST_CASE("random ops take seed and step as inputs") {
+  Graph graph;
+  const auto seed = graph.add_source(Role::Scalar, "seed", ir::contiguous(DType::Int64, {}));
+  const auto step = graph.add_source(Role::Scalar, "step", ir::contiguous(DType::Int64, {}));
+  const auto x = graph.add_source(Role::Input, "x", f32({4}));
+  const std::vector<std::int64_t> shape = {1000};
+  const std::vector<Argument> rest = {{"shape", shape},
+                                      {"dtype", DType::Float32},
+                                      {"seed", seed},
+                                      {"step", step},
+                                      {"ordinal", std::int64_t{3}}};
+  const auto random = [&](const char* op, std::vector<Argument> arguments) {
+    arguments.insert(arguments.end(), rest.begin(), rest.end());
+    graph.add_result(Role::Output, op, one(graph, op, arguments, f32(shape)));
+  };
+  random("shoal::bernoulli", {{"p", 0.5}});
+  random("shoal::uniform", {{"from", 0.0}, {"to", 1.0}});
+  random("shoal::normal", {{"mean", 0.0}, {"std", 1.0}});
+  random("shoal::randint", {{"low", std::int64_t{0}}, {"high", std::int64_t{9}}});
+  random("shoal::exponential", {{"lambda", 1.0}});
+  graph.add_result(
+      Role::Output, "chances",
+      one(graph, "shoal::bernoulli_tensor",
+          {{"p", x}, {"dtype", DType::Float32}, {"seed", seed}, {"step", step}, {"ordinal", std::int64_t{4}}},
+          f32({4})));
+  const auto at_step = [&](std::int64_t number) {
+    return run(graph, {{{Role::Scalar, "seed"}, at::scalar_tensor(5, at::kLong)},
+                       {{Role::Scalar, "step"}, at::scalar_tensor(number, at::kLong)},
+                       {{Role::Input, "x"}, at::tensor({0.0F, 1.0F, 0.0F, 1.0F})}});
+  };
+  const auto first = at_step(1);
+  const auto again = at_step(1);
+  const auto second = at_step(2);
+  for (const auto& [name, tensor] : first) {
+    CAPTURE(name.second);
+    CHECK(at::equal(tensor, again.at(name)));
+    if (name.second != "chances") CHECK_FALSE(at::equal(tensor, second.at(name)));
+  }
+  CHECK(at::equal(first.at({Role::Output, "chances"}), at::tensor({0.0F, 1.0F, 0.0F, 1.0F})));
+}
+
+TEST_CASE("a step keeps nothing alive but its results") {
+  Graph graph;
+  const auto x = graph.add_source(Role::Input, "x", f32({8}));
+  const auto a = one(graph, "aten::cumsum", {{"self", x}, {"dim", std::int64_t{0}}, {"dtype", {}}}, f32({8}));
+  const auto b = one(graph, "aten::cumsum", {{"self", a}, {"dim", std::int64_t{0}}, {"dtype", {}}}, f32({8}));
+  graph.add_result(Role::Output, "y", b);
+  Executor executor(program::lower(graph));
+  executor.bind(Role::Input, "x", at::ones({8}));
+  executor.run(Segment::Gradients);
+  CHECK_FALSE(executor.at(a).defined());
+  CHECK(executor.result(Role::Output, "y").defined());
+  executor.release();
+  CHECK_FALSE(executor.at(b).defined());
+  CHECK(executor.at(x).defined());
+  executor.release_inputs();
+  CHECK_FALSE(executor.at(x).defined());
+}
+
+TEST_CASE("results can be used in autograd, and parameters that require grad can be updated") {
+  Graph graph;
+  const auto w = graph.add_source(Role::Parameter, "w", f32({2}));
+  graph.add_result(
+      Role::Output, "y",
+      one(graph, "aten::cumsum", {{"self", w}, {"dim", std::int64_t{0}}, {"dtype", {}}}, f32({2})));
+  Executor executor(program::lower(graph));
+  executor.bind(Role::Parameter, "w", at::ones({2}).requires_grad_());
+  executor.run(Segment::Gradients);
+  const auto y = executor.result(Role::Output, "y");
+  CHECK_FALSE(y.requires_grad());
+  const auto leaf = at::ones({2}).requires_grad_();
+  (leaf * y).sum().backward();
+  CHECK(at::equal(leaf.grad(), y));
+}
+
+TEST_CASE("what does not fit is told by name") {
+  Graph graph;
+  const auto x = graph.add_source(Role::Input, "x", f32({2, 3}));
+  const auto w = graph.add_source(Role::Parameter, "w", f32({3, 2}));
+  graph.add_result(Role::Output, "y", one(graph, "aten::mm", {{"self", x}, {"mat2", w}}, f32({2, 2}), "fc"));
+  Executor executor(program::lower(graph));
+  CHECK_THROWS_WITH_AS(executor.run(Segment::Gradients), "executor: input \"x\" is not bound", Error);
+  CHECK_THROWS_WITH_AS(executor.bind(Role::Input, "z", at::ones({2})),
+                       "executor: the program has no input \"z\"", Error);
+  CHECK_THROWS_WITH_AS(executor.bind(Role::Input, "x", at::ones({3, 2})),
+                       "executor: input \"x\" is f32[2, 3], got f32[3, 2]", Error);
+  CHECK_THROWS_WITH_AS(executor.bind(Role::Parameter, "w", at::ones({2, 3}).t()),
+                       "executor: parameter \"w\" is f32[3, 2], got f32[3, 2]{1,3}: its strides have changed",
+                       Error);
+  executor.bind(Role::Input, "x", at::ones({3, 2}).t());
+  CHECK(executor.at(x).is_contiguous());
+  CHECK_THROWS_WITH_AS(Executor(program::from_text("gradients:\n%0 : f32[2] = other::op()\nupdate:\nreturn")),
+                       "operator other::op is not loaded: load the library that registers it", Error);
+  CHECK_THROWS_WITH_AS(
+      Executor(program::from_text("gradients:\n%0 : f32[2] = aten::relu()\nupdate:\nreturn")),
+      "aten::relu: argument self is missing", Error);
+}
+
+TEST_CASE("an error of a kernel names op and module") {
+  Executor executor(program::from_text(
+      "source %0 input \"x\" : f32[2, 3]\n"
+      "gradients:\n%1 : f32[2, 3] = aten::mm(self=%0, mat2=%0) \"h.0.fc\"\nupdate:\nreturn"));
+  executor.bind(Role::Input, "x", at::ones({2, 3}));
+  CHECK_THROWS_WITH_AS(executor.run(Segment::Gradients),
+                       "aten::mm in module h.0.fc: mat1 and mat2 shapes cannot be multiplied (2x3 and 2x3)",
+                       Error);
+}
+
+TEST_CASE("the first instruction whose output is not finite is found") {
+  const char* text =
+      "source %0 input \"x\" : f32[2]\n"
+      "gradients:\n"
+      "%1 : f32[2] = aten::exp(self=%0) \"a\"\n"
+      "%2 : f32[2] = aten::log(self=%1) \"b\"\n"
+      "%3 : f32[2] = aten::sub.Tensor(self=%2, other=%2, alpha=1) \"c\"\n"
+      "update:\n"
+      "return output \"y\" %3\n";
+  Executor executor(program::from_text(text));
+  executor.bind(Role::Input, "x", at::tensor({1.0F, 2.0F}));
+  CHECK(executor.first_not_finite() == nullptr);
+  executor.bind(Role::Input, "x", at::tensor({1.0F, 200.0F}));
+  REQUIRE(executor.first_not_finite() != nullptr);
+  CHECK(executor.first_not_finite()->module == "a");
+  executor.bind(Role::Input, "x", at::tensor({1.0F, std::nanf("")}));
+  CHECK(executor.first_not_finite()->module == "a");
+}
+
+TEST_CASE("a trace has a span for every instruction, with the bytes it made") {
+  Executor executor(
+      program::from_text("source %0 input \"x\" : f32[2]\ngradients:\n%1 : f32[2] = "
+                         "aten::exp(self=%0)\nupdate:\nreturn output \"y\" %1"));
+  executor.bind(Role::Input, "x", at::ones({2}));
+  observe::Trace trace;
+  executor.run(Segment::Gradients, &trace);
+  REQUIRE(trace.events.size() == 1);
+  CHECK(trace.events[0].name == "aten::exp");
+  CHECK(trace.events[0].bytes == 8);
+}

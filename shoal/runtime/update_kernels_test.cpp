@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/runtime/update_kernels.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <doctest/doctest.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+
+#include <memory>
+
+#include "shoal/aten/types.h"
+#include "shoal/runtime/executor.h"
+
+using namespace shoal;
+using namespace shoal::runtime;
+using ir::Argument;
+using ir::Graph;
+using ir::Phase;
+using ir::Role;
+using program::Segment;
+
+using Tensors = std::vector<at::Tensor>;
+
+// Sizes from none to more than one thread's share, and one whose elements are not in row-major order.
+static Tensors some_tensors(at::ScalarType dtype) {
+  return {at::randn({3, 5}, dtype),
+          at::randn({}, dtype),
+          at::randn({0, 4}, dtype),
+          at::randn({300, 257}, dtype),
+          at::randn({4, 8, 3, 3}, dtype).contiguous(at::MemoryFormat::ChannelsLast),
+          at::randn({7}, dtype)};
+}
+
+static Tensors zeros_like(const Tensors& tensors) {
+  Tensors zeros;
+  for (const auto& tensor : tensors) zeros.push_back(at::zeros_like(tensor));
+  return zeros;
+}
+
+// A program of clip and one optimizer op over lists of sources.
+class Update {
+ public:
+  Update(const std::string& op, Tensors parameters, std::vector<std::pair<std::string, Tensors>> states,
+         const std::vector<Argument>& settings, double max_norm = 0)
+      : size_(parameters.size()) {
+    Graph graph;
+    const auto sources = [&](Role role, const std::string& prefix, const Tensors& tensors) {
+      ir::ValueList list;
+      for (std::size_t i = 0; i < tensors.size(); ++i)
+        list.emplace_back(graph.add_source(role, prefix + std::to_string(i), aten::type_of(tensors[i])));
+      return list;
+    };
+    const auto p = sources(Role::Parameter, "p", parameters);
+    const auto g = sources(Role::Input, "g", parameters);
+    const auto lr = graph.add_source(Role::Scalar, "lr", ir::contiguous(DType::Float64, {}));
+    const auto step = graph.add_source(Role::Scalar, "step", ir::contiguous(DType::Int64, {}));
+    const auto scalar = ir::contiguous(DType::Float64, {});
+    const auto clip = graph.add_node({.op = "shoal::clip",
+                                      .arguments = {{"gradients", g}, {"max_norm", max_norm}},
+                                      .outputs = {},
+                                      .phase = Phase::Update,
+                                      .module = ""},
+                                     {scalar, scalar});
+    const auto scale = *graph.at(clip).outputs[1];
+    graph.add_result(Role::Output, "norm", *graph.at(clip).outputs[0]);
+    std::vector<Argument> arguments = {{"parameters", p}, {"gradients", g}};
+    std::vector<std::optional<ir::TensorType>> types;
+    std::vector<std::pair<Role, std::string>> names;
+    const auto add_outputs = [&](Role role, const std::string& prefix, const Tensors& tensors) {
+      for (std::size_t i = 0; i < tensors.size(); ++i) {
+        types.emplace_back(aten::type_of(tensors[i]));
+        names.emplace_back(role, prefix + std::to_string(i));
+      }
+    };
+    add_outputs(Role::Parameter, "p", parameters);
+    for (const auto& [name, tensors] : states) {
+      arguments.push_back({name, sources(Role::OptimizerState, name, tensors)});
+      add_outputs(Role::OptimizerState, name, tensors);
+    }
+    arguments.push_back({"lr", lr});
+    if (op == "shoal::adam") arguments.push_back({"step", step});
+    arguments.push_back({"scale", scale});
+    arguments.insert(arguments.end(), settings.begin(), settings.end());
+    const auto node = graph.add_node(
+        {.op = op, .arguments = arguments, .outputs = {}, .phase = Phase::Update, .module = ""}, types);
+    for (std::size_t i = 0; i < names.size(); ++i)
+      graph.add_result(names[i].first, names[i].second, *graph.at(node).outputs[i]);
+    executor_ = std::make_unique<Executor>(program::lower(graph));
+    executor_->bind(Role::Scalar, "lr", at::scalar_tensor(0.05, at::kDouble));
+    for (std::size_t i = 0; i < size_; ++i)
+      executor_->bind(Role::Parameter, "p" + std::to_string(i), parameters[i]);
+    for (const auto& [name, tensors] : states)
+      for (std::size_t i = 0; i < tensors.size(); ++i)
+        executor_->bind(Role::OptimizerState, name + std::to_string(i), tensors[i]);
+  }
+
+  // The norm of the gradients.
+  double operator()(const Tensors& gradients) {
+    executor_->bind(Role::Scalar, "step", at::scalar_tensor(++step_, at::kLong));
+    for (std::size_t i = 0; i < size_; ++i)
+      executor_->bind(Role::Input, "g" + std::to_string(i), gradients[i]);
+    executor_->run(Segment::Gradients);
+    executor_->run(Segment::Update);
+    return executor_->result(Role::Output, "norm").item<double>();
+  }
+
+ private:
+  std::size_t size_;
+  std::unique_ptr<Executor> executor_;
+  std::int64_t step_ = 0;
+};
+
+static void check_close(const Tensors& ours, const Tensors& theirs, double tolerance) {
+  for (std::size_t i = 0; i < ours.size(); ++i) {
+    CAPTURE(i);
+    CHECK(at::allclose(ours[i], theirs[i], tolerance, tolerance));
+  }
+}
+
+// Five updates of ours and of torch::optim from the same parameters with the same gradients.
+template <class Optimizer, class Options>
+static void check_against(at::ScalarType dtype, double tolerance, Options options, const std::string& op,
+                          const std::vector<std::string>& states, const std::vector<Argument>& settings) {
+  at::manual_seed(7);
+  const Tensors ours = some_tensors(dtype);
+  Tensors theirs;
+  for (const auto& tensor : ours) theirs.push_back(tensor.detach().clone().requires_grad_());
+  std::vector<std::pair<std::string, Tensors>> state_lists;
+  for (const auto& name : states) state_lists.emplace_back(name, zeros_like(ours));
+  if (op == "shoal::sgd" && states.empty()) state_lists.emplace_back("momentum_buffers", Tensors{});
+  Update update(op, ours, state_lists, settings);
+  Optimizer optimizer(theirs, options);
+  for (int step = 0; step < 5; ++step) {
+    const Tensors gradients = some_tensors(dtype);
+    Tensors before;
+    for (std::size_t i = 0; i < theirs.size(); ++i) {
+      theirs[i].mutable_grad() = gradients[i].clone();
+      before.push_back(gradients[i].clone());
+    }
+    update(gradients);
+    optimizer.step();
+    for (std::size_t i = 0; i < before.size(); ++i) CHECK(at::equal(before[i], gradients[i]));
+  }
+  check_close(ours, theirs, tolerance);
+}
+
+static std::vector<Argument> sgd_settings(double momentum, double weight_decay, bool nesterov) {
+  return {{"momentum", momentum}, {"weight_decay", weight_decay}, {"nesterov", nesterov}};
+}
+static std::vector<Argument> adam_settings(double weight_decay, bool decoupled) {
+  return {{"beta1", 0.9},
+          {"beta2", 0.95},
+          {"eps", 1e-8},
+          {"weight_decay", weight_decay},
+          {"decoupled", decoupled}};
+}
+
+TEST_CASE("sgd is torch::optim::SGD") {
+  using torch::optim::SGD;
+  using torch::optim::SGDOptions;
+  for (const auto& [dtype, tolerance] : {std::pair(at::kDouble, 1e-12), std::pair(at::kFloat, 2e-6)}) {
+    check_against<SGD>(dtype, tolerance, SGDOptions(0.05), "shoal::sgd", {}, sgd_settings(0, 0, false));
+    check_against<SGD>(dtype, tolerance, SGDOptions(0.05).weight_decay(0.1), "shoal::sgd", {},
+                       sgd_settings(0, 0.1, false));
+    check_against<SGD>(dtype, tolerance, SGDOptions(0.05).momentum(0.9).weight_decay(0.1), "shoal::sgd",
+                       {"momentum_buffers"}, sgd_settings(0.9, 0.1, false));
+    check_against<SGD>(dtype, tolerance, SGDOptions(0.05).momentum(0.9).nesterov(true), "shoal::sgd",
+                       {"momentum_buffers"}, sgd_settings(0.9, 0, true));
+  }
+}
+
+TEST_CASE("adam is torch::optim::Adam, and AdamW where weight decay is decoupled") {
+  using torch::optim::Adam;
+  using torch::optim::AdamOptions;
+  using torch::optim::AdamW;
+  using torch::optim::AdamWOptions;
+  for (const auto& [dtype, tolerance] : {std::pair(at::kDouble, 1e-12), std::pair(at::kFloat, 5e-6)}) {
+    check_against<Adam>(dtype, tolerance, AdamOptions(0.05).betas({0.9, 0.95}).weight_decay(0.1),
+                        "shoal::adam", {"exp_avgs", "exp_avg_sqs"}, adam_settings(0.1, false));
+    check_against<AdamW>(dtype, tolerance, AdamWOptions(0.05).betas({0.9, 0.95}).weight_decay(0.1),
+                         "shoal::adam", {"exp_avgs", "exp_avg_sqs"}, adam_settings(0.1, true));
+  }
+}
+
+TEST_CASE("bfloat16 parameters are updated in float") {
+  const Tensors ours = {at::full({4}, 2.0, at::kBFloat16)};
+  Update update("shoal::adam", ours, {{"exp_avgs", zeros_like(ours)}, {"exp_avg_sqs", zeros_like(ours)}},
+                adam_settings(0, true));
+  update({at::full({4}, 0.5, at::kBFloat16)});
+  CHECK(at::allclose(ours[0].to(at::kFloat), at::full({4}, 1.95), 0.01, 0));
+}
+
+TEST_CASE("clipping scales what the update sees, and reports the norm before it") {
+  const Tensors clipped = {at::zeros({4}, at::kDouble), at::zeros({2}, at::kDouble)};
+  Update update("shoal::sgd", clipped, {{"momentum_buffers", {}}}, sgd_settings(0, 0, false),
+                /*max_norm=*/1.0);
+  const Tensors gradients = {at::full({4}, 1.5, at::kDouble), at::full({2}, 4.0, at::kDouble)};
+  const double norm = std::sqrt(4 * 2.25 + 2 * 16.0);
+  CHECK(update(gradients) == doctest::Approx(norm).epsilon(1e-14));
+  CHECK(at::allclose(clipped[1], gradients[1] * (-0.05 / (norm + 1e-6)), 1e-12, 0));
+  CHECK(update({gradients[0] * 0.01, gradients[1] * 0.01}) == doctest::Approx(norm / 100).epsilon(1e-14));
+  CHECK(at::allclose(clipped[0], gradients[0] * (-0.05 * (1 / (norm + 1e-6) + 0.01)), 1e-12, 0));
+}
+
+TEST_CASE("the norm of a million floats is right to the last digits") {
+  Tensors parameters = {at::zeros({1000003}), at::zeros({5})};
+  Update update("shoal::sgd", parameters, {{"momentum_buffers", {}}}, sgd_settings(0, 0, false));
+  const Tensors gradients = {at::randn({1000003}) * 1e-3, at::randn({5}) * 1e3};
+  const double norm = std::sqrt(gradients[0].to(at::kDouble).square().sum().item<double>() +
+                                gradients[1].to(at::kDouble).square().sum().item<double>());
+  CHECK(update(gradients) == doctest::Approx(norm).epsilon(1e-13));
+}
+
+TEST_CASE("updates are the same bits for any number of threads") {
+  const auto after = [](int threads) {
+    at::set_num_threads(threads);
+    at::manual_seed(1);
+    Tensors parameters = {at::randn({300001}), at::randn({77})};
+    Update update("shoal::adam", parameters,
+                  {{"exp_avgs", zeros_like(parameters)}, {"exp_avg_sqs", zeros_like(parameters)}},
+                  adam_settings(0.1, true), 1.0);
+    for (int step = 0; step < 3; ++step) update({at::randn({300001}), at::randn({77})});
+    return parameters;
+  };
+  const int threads = at::get_num_threads();
+  const auto alone = after(1);
+  const auto many = after(3);
+  at::set_num_threads(threads);
+  CHECK(at::equal(alone[0], many[0]));
+  CHECK(at::equal(alone[1], many[1]));
+}
+
+TEST_CASE("an infinite norm scales to zero and a NaN norm to NaN") {
+  Tensors parameters = {at::zeros({2}, at::kDouble)};
+  Update update("shoal::sgd", parameters, {{"momentum_buffers", {}}}, sgd_settings(0, 0, false), 1.0);
+  CHECK(std::isinf(update({at::tensor({INFINITY, 1.0}, at::kDouble)})));
+  CHECK(std::isnan(update({at::tensor({NAN, 1.0}, at::kDouble)})));
+}
