@@ -117,12 +117,22 @@ TEST_CASE(
       "%5 : f32[2, 3] = aten::neg(self=%4) @forward return output \"y\" %5");
 }
 
-TEST_CASE("zero is not added away from floats, for -0.0 + 0.0 is 0.0") {
-  check_unchanged("%2 : f32[2, 3] = aten::add.Scalar(self=%0, other=0.0) @forward return output \"y\" %2");
+TEST_CASE(
+    "zero is not added away from floats, for -0.0 + 0.0 is 0.0, nor one where it makes an int a float") {
+  const std::string rest = " @forward %3 : f32[2, 3] = aten::neg(self=%2) @forward return output \"y\" %3";
+  check_unchanged("%2 : f32[2, 3] = aten::add.Scalar(self=%0, other=0.0)" + rest);
+  check_unchanged("%2 : f32[2, 3] = aten::mul.Scalar(self=%1, other=1.0)" + rest);
   check_unchanged(
       "%2 : f32[2, 3] = aten::zeros(size=[2, 3], dtype=f32) @forward "
-      "%3 : f32[2, 3] = aten::add.Tensor(self=%2, other=%0) @forward return output \"y\" %3");
-  check_unchanged("%2 : f32[2, 3] = aten::mul.Scalar(self=%1, other=1.0) @forward return output \"y\" %2");
+      "%3 : f32[2, 3] = aten::add.Tensor(self=%2, other=%0) @forward "
+      "%4 : f32[2, 3] = aten::neg(self=%3) @forward return output \"y\" %4");
+}
+
+TEST_CASE("a view of a view stays where what they view is not row-major") {
+  check_unchanged(
+      "%2 : f32[3, 2]{1,3} = aten::t(self=%0) @forward "
+      "%3 : f32[3, 1, 2]{1,1,3} = aten::view(self=%2, size=[3, 1, 2]) @forward "
+      "%4 : f32[3, 2, 1]{1,3,3} = aten::view(self=%3, size=[3, 2, 1]) @forward return output \"y\" %4");
 }
 
 TEST_CASE("a result does not become a source, for sources are written over") {
@@ -132,12 +142,16 @@ TEST_CASE("a result does not become a source, for sources are written over") {
       "%3 : f32[3] = aten::clone(self=%2) @forward return output \"y\" %3");
 }
 
-TEST_CASE("a write of a part is no write of the whole") {
-  check_unchanged(
-      "%2 : f32[1, 3] = aten::ones(size=[1, 3], dtype=f32) @forward "
-      "%3 : f32[2, 3] = aten::slice_scatter(self=%0, src=%2, dim=0, start=1, end=2, step=1) @forward "
-      "%4 : f32[1, 3] = aten::slice.Tensor(self=%3, dim=0, start=0, end=1, step=1) @forward "
-      "return output \"y\" %4");
+TEST_CASE("a write of a part is no write of the whole, and read only where it was written") {
+  for (const std::string place :
+       {"start=0, end=2, step=2", "start=1, end=9, step=2", "start=1, end=2, step=1"})
+    check_unchanged(
+        "%2 : f32[1, 3] = aten::ones(size=[1, 3], dtype=f32) @forward "
+        "%3 : f32[2, 3] = aten::slice_scatter(self=%0, src=%2, dim=0, start=1, end=2, step=2) @forward "
+        "%4 : f32[1, 3] = aten::slice.Tensor(self=%3, dim=0, " +
+        place +
+        ") @forward "
+        "return output \"y\" %4");
 }
 
 TEST_CASE("the loss keeps its role when something stands for it") {
