@@ -35,7 +35,7 @@ struct TrainerOptions {
 
 struct StepResult {
   double loss = 0;
-  double grad_norm = 0;      // global L2 norm before clipping
+  double grad_norm = 0;      // global L2 norm before clipping; 0 without clipping, where nobody computes it
   double learning_rate = 0;  // of parameters in no group
   std::int64_t step = 0;     // updates made so far, this one included
 };
@@ -59,7 +59,7 @@ class Trainer {
   Trainer(Trainer&&) noexcept;
   Trainer& operator=(Trainer&&) noexcept;
 
-  // One update. A loss or gradient norm that is not finite throws InvalidInput naming the module in which a
+  // One update. A loss (or, with clipping, a gradient norm) that is not finite throws InvalidInput naming the module in which a
   // value that is not finite first appears; parameters, buffers and optimizer state are then as before the
   // step.
   StepResult step(const Batch& batch);

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/capture/capture.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Context.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "shoal/aten/interpreter.h"
+#include "shoal/base/error.h"
+#include "shoal/capture/dispatch.h"
+#include "shoal/capture/recorder.h"
+
+namespace shoal::capture {
+
+namespace {
+
+// Takes the model's gradients away for the time of a capture and puts them back as they were.
+class SavedGradients {
+ public:
+  explicit SavedGradients(const std::vector<NamedTensor>& parameters) {
+    for (const auto& [name, tensor] : parameters) {
+      saved_.emplace_back(tensor, tensor.grad());
+      tensor.mutable_grad() = at::Tensor();
+    }
+  }
+  ~SavedGradients() {
+    for (auto& [tensor, gradient] : saved_) tensor.mutable_grad() = gradient;
+  }
+  SavedGradients(const SavedGradients&) = delete;
+  SavedGradients& operator=(const SavedGradients&) = delete;
+
+ private:
+  std::vector<std::pair<at::Tensor, at::Tensor>> saved_;
+};
+
+// On CUDA some operators choose kernels that draw random numbers or change statistics without saying so, before the
+// recorder sees them: cuDNN's batch norm, fused attention. Their plain forms are recorded instead.
+class PlainKernels {
+ public:
+  PlainKernels() {
+    auto& context = at::globalContext();
+    context.setUserEnabledCuDNN(false);
+    if (!at::hasCUDA()) return;  // the CPU's flash attention obeys the same switch
+    context.setSDPUseFlash(false);
+    context.setSDPUseMemEfficient(false);
+    context.setSDPUseCuDNN(false);
+  }
+  ~PlainKernels() {
+    auto& context = at::globalContext();
+    context.setUserEnabledCuDNN(cudnn_);
+    context.setSDPUseFlash(flash_);
+    context.setSDPUseMemEfficient(efficient_);
+    context.setSDPUseCuDNN(cudnn_attention_);
+  }
+  PlainKernels(const PlainKernels&) = delete;
+  PlainKernels& operator=(const PlainKernels&) = delete;
+
+ private:
+  bool cudnn_ = at::globalContext().userEnabledCuDNN();
+  bool flash_ = at::globalContext().userEnabledFlashSDP();
+  bool efficient_ = at::globalContext().userEnabledMemEfficientSDP();
+  bool cudnn_attention_ = at::globalContext().userEnabledCuDNNSDP();
+};
+
+}  // namespace
+
+static Captured capture_once(const Request& request, std::optional<Recorder::Stop> stop) {
+  const SavedGradients gradients(request.parameters);
+  const PlainKernels plain_kernels;
+  Recorder recorder(request, std::move(stop));
+  const Interception interception(recorder);
+  const bool train = request.mode == Mode::Train;
+  const at::AutoGradMode grad_mode(train);
+  const at::Tensor loss = request.loss(recorder.inputs());
+  SHOAL_CHECK(loss.defined() && loss.numel() == 1, InvalidInput, "capture: the loss has shape ",
+              loss.defined() ? loss.sizes() : at::IntArrayRef{}, "; return a scalar: a mean or a sum");
+  recorder.add_result(ir::Role::Loss, "loss", loss);
+  if (train) {
+    SHOAL_CHECK(loss.requires_grad(), InvalidInput,
+                "capture: the loss does not depend on any parameter that requires a gradient; check that the model is "
+                "called and that nothing detaches its output");
+    recorder.start_backward();
+    loss.backward();
+    for (const auto& [name, tensor] : request.parameters)
+      if (tensor.grad().defined()) recorder.add_result(ir::Role::Gradient, name, tensor.grad());
+  }
+  return std::move(recorder).finish();
+}
+
+// The first node or constant in which two captures of the same model differ.
+static std::optional<Recorder::Stop> difference(const ir::Graph& first, const ir::Graph& second) {
+  const auto name_of = [](const ir::Graph& graph, std::size_t node) {
+    return node < graph.nodes.size() ? graph.nodes[node].op : std::string("nothing more");
+  };
+  const auto type_of = [](const ir::Graph& graph, ir::ValueId value) { return graph.at(value).type; };
+  for (std::size_t n = 0; n < std::max(first.nodes.size(), second.nodes.size()); ++n) {
+    const auto at = static_cast<std::uint32_t>(n);
+    if (name_of(first, n) != name_of(second, n))
+      return Recorder::Stop{at, concat("does something else each time: ", name_of(first, n), " when it was captured first, ",
+                                       name_of(second, n), " the second time")};
+    const auto& a = first.nodes[n];
+    const auto& b = second.nodes[n];
+    if (a != b)
+      return Recorder::Stop{at, concat("calls ", a.op, " with other arguments each time")};
+    for (const auto input : ir::inputs_of(a))
+      for (std::size_t s = 0; s < first.sources.size() && s < second.sources.size(); ++s)
+        if (first.sources[s].value == input && first.sources[s] != second.sources[s])
+          return Recorder::Stop{at, concat("gives ", a.op, " a constant whose content is another each time (",
+                                           "a Python or C++ counter, or random numbers made outside ATen)")};
+    for (const auto output : a.outputs)
+      if (output && type_of(first, *output) != type_of(second, *output))
+        return Recorder::Stop{at, concat("calls ", a.op, " with other shapes each time")};
+  }
+  return std::nullopt;
+}
+
+Captured capture(const Request& request) {
+  Captured first = capture_once(request, std::nullopt);
+  Captured second = capture_once(request, std::nullopt);
+  if (first.graph == second.graph) return second;
+  if (auto stop = difference(first.graph, second.graph)) {
+    const auto why = stop->why;
+    capture_once(request, std::move(stop));  // throws where the difference is made, if the model gets there again
+    fail(ErrorKind::InvalidInput, "capture: the model ", why,
+         ". Remedy: make the model do the same each time it is called with the same batch");
+  }
+  fail(ErrorKind::InvalidInput, "capture: the model returns another result each time it is called with the same batch");
+}
+
+bool hold(const Guards& guards, std::span<const at::Tensor> inputs) {
+  if (guards.list.empty()) return true;
+  const c10::InferenceMode inference;
+  aten::Interpreter interpreter(guards.graph);
+  std::size_t input = 0, held = 0;
+  for (const auto& source : guards.graph.sources) {
+    const auto role = guards.graph.at(source.value).role;
+    if (role == ir::Role::Input) interpreter.bind(source.value, inputs[input++]);
+    if (role == ir::Role::Constant) interpreter.bind(source.value, guards.constants[held++]);
+  }
+  for (const auto& [call, expected, shapes_only, where] : guards.list) {
+    const auto results = aten::call(call, [&](ir::ValueId value) { return interpreter.value(value); });
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      const bool same = shapes_only             ? results[i].toTensor().sizes() == at::IntArrayRef(expected[i].toIntVector())
+                        : results[i].isTensor() ? at::equal(results[i].toTensor(), expected[i].toTensor())
+                                                : results[i] == expected[i];
+      if (!same) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace shoal::capture

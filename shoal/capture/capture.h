@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs a model once on one batch and returns what ATen was asked to do, as a graph.
+//
+// Nothing about the model is swapped or moved: while it runs, a thread-local dispatch key sends every operator to
+// the recorder, and autograd, which works above it, records the backward pass by itself. Capture leaves every byte
+// of the model and every `.grad` as it was.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "shoal/ir/graph.h"
+
+namespace shoal::capture {
+
+struct NamedTensor {
+  std::string name;
+  at::Tensor tensor;
+};
+
+enum class Mode {
+  Train,     // forward and backward: results are the loss, the gradients and the buffers that change
+  Evaluate,  // forward alone, without autograd
+};
+
+struct Request {
+  std::vector<NamedTensor> parameters;  // a tensor that is there twice counts under its first name
+  std::vector<NamedTensor> buffers;
+  std::vector<NamedTensor> inputs;
+  std::function<at::Tensor(std::span<const at::Tensor> inputs)> loss;  // runs the model; returns a scalar
+  Mode mode = Mode::Train;
+};
+
+// A value that control flow read, or a shape that depends on data, and what it was. A graph is right for a batch
+// only while all of them hold; they depend on inputs alone.
+struct Guards {
+  struct Guard {
+    ir::Node call;                      // reads values of `graph`
+    std::vector<c10::IValue> expected;  // what the call returned; sizes alone where shapes_only
+    bool shapes_only = false;
+    std::string where;                  // for messages
+  };
+  ir::Graph graph;  // computes what the calls read
+  std::vector<at::Tensor> constants;
+  std::vector<Guard> list;
+};
+
+struct Captured {
+  ir::Graph graph;                    // form Captured, phases forward and backward
+  std::vector<at::Tensor> constants;  // of the sources with role Constant, in their order
+  Guards guards;
+};
+
+// Captures twice and compares: a model that does not do the same again (a Python counter, a coin toss) is an error.
+// Throws InvalidInput naming module path, source line and remedy for what cannot be captured.
+Captured capture(const Request& request);
+
+// Whether a graph with these guards is right for a batch of the shapes it was captured with.
+bool hold(const Guards& guards, std::span<const at::Tensor> inputs);
+
+// While it lives, random operators of this thread draw from Shoal's counter-based generators, with the ordinals that
+// a capture would give them: an eager step then has the same dropout masks as a captured one with that seed and step.
+class EagerRandom {
+ public:
+  EagerRandom(std::int64_t seed, std::int64_t step);
+  ~EagerRandom();
+  EagerRandom(const EagerRandom&) = delete;
+  EagerRandom& operator=(const EagerRandom&) = delete;
+
+ private:
+  class State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace shoal::capture

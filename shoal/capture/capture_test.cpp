@@ -1,0 +1,486 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/capture/capture.h"
+
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+#include <torch/nn.h>
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/gpt2.h"
+#include "shoal/aten/interpreter.h"
+#include "shoal/base/error.h"
+#include "shoal/ir/text.h"
+#include "shoal/ir/verify.h"
+
+using namespace shoal;
+using namespace shoal::capture;
+using at::Tensor;
+
+// ---- a model of a few tensors, its capture, and its replay one node at a time ----------------------------------------
+
+namespace {
+
+struct Model {
+  std::vector<NamedTensor> parameters;
+  std::vector<NamedTensor> buffers;
+  std::vector<NamedTensor> inputs;
+  std::function<Tensor(const std::vector<Tensor>&)> loss;  // given the inputs
+
+  Request request() const {
+    return {.parameters = parameters,
+            .buffers = buffers,
+            .inputs = inputs,
+            .loss = [this](std::span<const Tensor> in) { return loss({in.begin(), in.end()}); }};
+  }
+};
+
+}  // namespace
+
+static Tensor random_tensor(at::IntArrayRef sizes) { return at::randn(sizes, at::kDouble); }
+
+static NamedTensor parameter(const std::string& name, at::IntArrayRef sizes) {
+  return {name, random_tensor(sizes).requires_grad_()};
+}
+
+// Results by "role name", on these inputs.
+static std::map<std::string, Tensor> replay(const Captured& captured, const Model& model) {
+  const c10::InferenceMode inference;
+  aten::Interpreter interpreter(captured.graph);
+  std::size_t constant = 0;
+  for (const auto& source : captured.graph.sources) {
+    const auto role = captured.graph.at(source.value).role;
+    if (role == ir::Role::Constant) {
+      interpreter.bind(source.value, captured.constants.at(constant++));
+      continue;
+    }
+    for (const auto* tensors : {&model.parameters, &model.buffers, &model.inputs})
+      for (const auto& [name, tensor] : *tensors)
+        if (name == source.name) interpreter.bind(source.value, tensor.detach());
+  }
+  std::map<std::string, Tensor> results;
+  for (const auto& result : captured.graph.results)
+    results[std::string(name_of(result.role)) + " " + result.name] = interpreter.value(result.value);
+  return results;
+}
+
+// The same by LibTorch. Buffers are put back.
+static std::map<std::string, Tensor> eager(const Model& model) {
+  std::vector<Tensor> inputs, before;
+  for (const auto& [name, tensor] : model.inputs) inputs.push_back(tensor.clone());
+  for (const auto& [name, tensor] : model.buffers) before.push_back(tensor.clone());
+  for (const auto& [name, tensor] : model.parameters) tensor.mutable_grad() = Tensor();
+  const Tensor loss = model.loss(inputs);
+  loss.backward();
+  std::map<std::string, Tensor> results = {{"loss loss", loss.detach()}};
+  for (const auto& [name, tensor] : model.parameters) {
+    if (tensor.grad().defined()) results["gradient " + name] = tensor.grad();
+    tensor.mutable_grad() = Tensor();
+  }
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    const auto& [name, tensor] = model.buffers[i];
+    if (!at::equal(before[i], tensor)) results["buffer " + name] = tensor.clone();
+    const at::NoGradGuard no_grad;
+    Tensor(tensor).copy_(before[i]);
+  }
+  return results;
+}
+
+static std::string op_names(const ir::Graph& graph) {
+  std::string names;
+  for (const auto& node : graph.nodes) names += node.op + "\n";
+  return names;
+}
+
+static bool calls(const ir::Graph& graph, const std::string& op) {
+  return ("\n" + op_names(graph)).find("\n" + op + "\n") != std::string::npos;
+}
+
+static Captured check_equal(const Model& model) {
+  auto captured = capture::capture(model.request());
+  ir::verify(captured.graph);
+  const auto got = replay(captured, model);
+  const auto wanted = eager(model);
+  for (const auto& [name, tensor] : wanted) {
+    CAPTURE(name);
+    REQUIRE(got.contains(name));
+    CHECK(at::equal(got.at(name), tensor));
+  }
+  for (const auto& [name, tensor] : got) {
+    CAPTURE(name);
+    CHECK((wanted.contains(name) || name.starts_with("buffer ")));
+  }
+  return captured;
+}
+
+static std::string error_of(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+static bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST_CASE("a linear layer's forward and backward are the graph, bit for bit") {
+  Model model{.parameters = {parameter("fc.weight", {4, 8}), parameter("fc.bias", {4})},
+              .inputs = {{"x", random_tensor({3, 8})}}};
+  model.loss = [&](const auto& in) {
+    return at::linear(in[0], model.parameters[0].tensor, model.parameters[1].tensor).relu().pow(2).sum();
+  };
+  const auto captured = check_equal(model);
+  CHECK(captured.graph.nodes.back().phase == ir::Phase::Backward);
+  CHECK(ir::from_text(ir::to_text(captured.graph)) == captured.graph);
+}
+
+static Model of_module(torch::nn::Module& net) {
+  Model model;
+  for (const auto& item : net.named_parameters()) model.parameters.push_back({item.key(), item.value()});
+  for (const auto& item : net.named_buffers()) model.buffers.push_back({item.key(), item.value()});
+  return model;
+}
+
+static models::Gpt2Config tiny_gpt2(double dropout) {
+  return {.vocab_size = 50, .n_positions = 16, .n_embd = 32, .n_layer = 2, .n_head = 4, .embd_pdrop = dropout,
+          .attn_pdrop = dropout, .resid_pdrop = dropout};
+}
+
+static NamedTensor tokens(const char* name) { return {name, at::randint(50, {2, 16}, at::kLong)}; }
+
+TEST_CASE("GPT-2's graph has neutral attention, module paths, and phases in order") {
+  models::Gpt2 net(tiny_gpt2(0));
+  Model model = of_module(*net);
+  model.inputs = {tokens("tokens"), tokens("labels")};
+  model.loss = [&](const auto& in) {
+    return at::cross_entropy_loss(net->forward(in[0]).flatten(0, 1), in[1].flatten());
+  };
+  const auto captured = capture::capture(model.request());
+  ir::verify(captured.graph);
+  CHECK(calls(captured.graph, "shoal::attention"));
+  CHECK(calls(captured.graph, "shoal::attention_backward"));
+  bool named = false;
+  for (const auto& node : captured.graph.nodes)
+    if (node.op == "shoal::attention_backward") named = named || node.module == "transformer.h.1.attn";
+  CHECK(named);
+}
+
+TEST_CASE("a write through a view is a scatter into its base") {
+  Model model{.parameters = {parameter("w", {4, 6})}, .inputs = {{"x", random_tensor({4, 6})}}};
+  model.loss = [&](const auto& in) {
+    auto h = in[0] * model.parameters[0].tensor;
+    h.select(0, 1).add_(1);                 // select
+    h.slice(1, 2, 5).mul_(in[0].slice(1, 2, 5));  // slice
+    h.t().narrow(0, 0, 2).copy_(in[0].t().narrow(0, 0, 2) * 3);
+    h.view({2, 2, 6}).select(1, 0).sub_(2);
+    h.diagonal().zero_();
+    return (h * h).sum() + h.unbind(0)[2].sum();
+  };
+  const auto captured = check_equal(model);
+  CHECK(calls(captured.graph, "aten::select_scatter"));
+  CHECK_FALSE(calls(captured.graph, "aten::as_strided"));
+  CHECK_FALSE(calls(captured.graph, "aten::as_strided_scatter"));
+}
+
+TEST_CASE("views that are written through one piece of a split see each other's writes") {
+  Model model{.parameters = {parameter("w", {6, 4})}, .inputs = {{"x", random_tensor({6, 4})}}};
+  model.loss = [&](const auto& in) {
+    auto h = in[0] * model.parameters[0].tensor;
+    auto same = h.view({24});
+    auto row = h[1];
+    h.mul_(2);
+    row.add_(in[0][0]);
+    return (same * same).sum() + (h.split(2, 0)[1] * h.chunk(3, 0)[2]).sum();
+  };
+  check_equal(model);
+}
+
+TEST_CASE("parameters are known by storage: .data, detach, and views made before the capture are the parameter") {
+  Model model{.parameters = {parameter("w", {4, 4})}, .inputs = {{"x", random_tensor({4, 4})}}};
+  const Tensor w = model.parameters[0].tensor;
+  const Tensor early_row = w.detach()[2];
+  const Tensor early_transpose = w.detach().t();
+  model.loss = [&](const auto& in) {
+    return (in[0] * w).sum() + (w.data() * in[0]).sum() + (early_row * in[0][0]).sum() +
+           at::mm(early_transpose, in[0]).sum();
+  };
+  const auto captured = check_equal(model);
+  CHECK(captured.constants.empty());
+  // Another content of the parameter is seen: nothing froze.
+  {
+    const at::NoGradGuard no_grad;
+    w.add_(1);
+  }
+  CHECK(at::equal(replay(captured, model).at("loss loss"), eager(model).at("loss loss")));
+}
+
+TEST_CASE("a tied parameter is one source and its gradient a sum") {
+  const auto w = parameter("wte.weight", {8, 8});
+  Model model{.parameters = {w, {"lm_head.weight", w.tensor}}, .inputs = {{"x", random_tensor({2, 8})}}};
+  model.loss = [&](const auto& in) { return at::linear(at::linear(in[0], w.tensor).relu(), w.tensor).sum(); };
+  const auto captured = capture::capture(model.request());
+  CHECK(captured.graph.sources.size() == 2);
+  CHECK(at::equal(replay(captured, model).at("gradient wte.weight"), eager(model).at("gradient wte.weight")));
+}
+
+TEST_CASE("factories and what follows from them fold to constants") {
+  Model model{.parameters = {parameter("w", {4, 4})}, .inputs = {{"x", random_tensor({4, 4})}}};
+  model.loss = [&](const auto& in) {
+    const auto mask = at::ones({4, 4}, in[0].options()).tril();
+    const auto positions = at::arange(4, in[0].options());
+    if (mask.sum().template item<double>() != 10) throw std::runtime_error("control flow over constants");
+    return (in[0] * model.parameters[0].tensor * mask + positions).sum();
+  };
+  const auto captured = check_equal(model);
+  CHECK(captured.constants.size() == 2);
+  CHECK_FALSE(calls(captured.graph, "aten::tril"));
+}
+
+TEST_CASE("a constant that a value is written into becomes a value, all its aliases included") {
+  Model model{.parameters = {parameter("w", {4, 2})}, .inputs = {{"x", random_tensor({4, 2})}}};
+  model.loss = [&](const auto& in) {
+    auto y = at::zeros({4, 6}, in[0].options());
+    auto alias = y.t();
+    y.slice(1, 0, 2).copy_(in[0] * model.parameters[0].tensor);
+    y.slice(1, 2, 4).add_(1);
+    return (alias * alias).sum() + y.sum();
+  };
+  const auto captured = check_equal(model);
+  CHECK_FALSE(calls(captured.graph, "aten::as_strided_scatter"));
+}
+
+TEST_CASE("a constant keeps what it was when a value met it, whatever is written to it later") {
+  Model model{.parameters = {parameter("w", {3})}, .inputs = {{"x", random_tensor({3})}}};
+  model.loss = [&](const auto& in) {
+    auto counter = at::zeros({3}, in[0].options());
+    auto first = in[0] * model.parameters[0].tensor + counter;
+    counter.add_(5);
+    return (first * counter).sum();
+  };
+  check_equal(model);
+}
+
+TEST_CASE("batch norm's running statistics, which its schema does not mention, are results") {
+  torch::nn::Sequential net(torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 4, 3).padding(1)), torch::nn::BatchNorm2d(4),
+                            torch::nn::ReLU());
+  net->to(at::kDouble);
+  Model model = of_module(*net);
+  model.inputs = {{"x", random_tensor({2, 3, 5, 5})}};
+  model.loss = [&](const auto& in) { return net->forward(in[0]).pow(2).mean(); };
+  const auto captured = check_equal(model);
+  const auto results = replay(captured, model);
+  CHECK(results.contains("buffer 1.running_mean"));
+  CHECK(results.contains("buffer 1.running_var"));
+  CHECK(results.contains("buffer 1.num_batches_tracked"));
+}
+
+TEST_CASE("buffers that the model writes to are results; the model itself is unchanged") {
+  Model model{.parameters = {parameter("w", {3})}, .buffers = {{"mean", at::zeros({3}, at::kDouble)}},
+              .inputs = {{"x", random_tensor({5, 3})}}};
+  const auto grad_before = at::ones({3}, at::kDouble);
+  model.parameters[0].tensor.mutable_grad() = grad_before;
+  const Tensor buffer = model.buffers[0].tensor;
+  model.loss = [&](const auto& in) {
+    buffer.mul_(0.9).add_(in[0].mean(0).detach(), 0.1);
+    return ((in[0] - buffer) * model.parameters[0].tensor).sum();
+  };
+  const auto w_before = model.parameters[0].tensor.detach().clone();
+  const auto captured = capture::capture(model.request());
+  CHECK(at::equal(buffer, at::zeros({3}, at::kDouble)));
+  CHECK(at::equal(model.parameters[0].tensor.detach(), w_before));
+  CHECK(model.parameters[0].tensor.grad().is_same(grad_before));
+  model.parameters[0].tensor.mutable_grad() = Tensor();
+  const auto wanted = eager(model);
+  CHECK(at::equal(replay(captured, model).at("buffer mean"), wanted.at("buffer mean")));
+}
+
+TEST_CASE("control flow over the batch is computed and guarded") {
+  Model model{.parameters = {parameter("w", {3})}, .inputs = {{"x", random_tensor({3})}, {"mask", at::ones({3}, at::kBool)}}};
+  model.loss = [&](const auto& in) {
+    auto h = in[0] * model.parameters[0].tensor;
+    if (!in[1].all().template item<bool>()) h = h.masked_fill(in[1].logical_not(), 0);
+    return h.sum();
+  };
+  const auto captured = check_equal(model);
+  CHECK(captured.guards.list.size() == 1);
+  const std::vector<Tensor> same = {random_tensor({3}), at::ones({3}, at::kBool)};
+  const std::vector<Tensor> other = {random_tensor({3}), at::zeros({3}, at::kBool)};
+  CHECK(hold(captured.guards, same));
+  CHECK_FALSE(hold(captured.guards, other));
+}
+
+TEST_CASE("a shape that depends on the batch is computed and guarded") {
+  Model model{.parameters = {parameter("w", {4})}, .inputs = {{"x", random_tensor({4})}, {"keep", at::tensor({1, 0, 1, 1}).to(at::kBool)}}};
+  model.loss = [&](const auto& in) { return in[0].mul(model.parameters[0].tensor).masked_select(in[1]).sum() +
+                                            in[0].index({in[1]}).pow(2).sum(); };
+  // masked_select reads a parameter's product: its shape comes from the mask, but the operator as a whole does not.
+  CHECK(contains(error_of([&] { capture::capture(model.request()); }), "masked_select"));
+  model.loss = [&](const auto& in) { return (in[0].index({in[1]}).pow(2).sum() * model.parameters[0].tensor).sum(); };
+  const auto captured = check_equal(model);
+  CHECK(captured.guards.list.size() == 1);
+  CHECK_FALSE(hold(captured.guards, std::vector<Tensor>{random_tensor({4}), at::ones({4}, at::kBool)}));
+}
+
+TEST_CASE("reading what depends on a parameter is an error with module, line and remedy") {
+  Model model{.parameters = {parameter("block.fc.weight", {3})}, .inputs = {{"x", random_tensor({3})}}};
+  model.loss = [&](const auto& in) {
+    auto h = in[0] * model.parameters[0].tensor;
+    if (h.sum().template item<double>() > 0) h = h * 2;
+    return h.sum();
+  };
+  const auto message = error_of([&] { capture::capture(model.request()); });
+  CHECK(contains(message, "depends on a parameter"));
+  CHECK(contains(message, "module block.fc"));
+  CHECK(contains(message, "capture_test.cpp:"));
+  CHECK(contains(message, "torch::where"));
+}
+
+TEST_CASE("a coin toss in control flow is an error") {
+  Model model{.parameters = {parameter("w", {3})}, .inputs = {{"x", random_tensor({3})}}};
+  model.loss = [&](const auto& in) {
+    auto h = in[0] * model.parameters[0].tensor;
+    if (at::rand({1}).item<float>() > 0.5) h = h * 2;
+    return h.sum();
+  };
+  CHECK(contains(error_of([&] { capture::capture(model.request()); }), "random operator"));
+}
+
+TEST_CASE("a model that does something else each time is an error at the line where it does") {
+  Model model{.parameters = {parameter("w", {3})}, .inputs = {{"x", random_tensor({3})}}};
+  int calls_so_far = 0;
+  model.loss = [&](const auto& in) {
+    auto h = in[0] * model.parameters[0].tensor;
+    h = h * static_cast<double>(++calls_so_far);
+    return h.sum();
+  };
+  const auto message = error_of([&] { capture::capture(model.request()); });
+  CHECK(contains(message, "other arguments each time"));
+  CHECK(contains(message, "capture_test.cpp:"));
+  int number = 0;
+  model.loss = [&](const auto& in) {
+    return (in[0] * model.parameters[0].tensor * at::full({3}, ++number, at::kDouble)).sum();
+  };
+  CHECK(contains(error_of([&] { capture::capture(model.request()); }), "content is another each time"));
+}
+
+TEST_CASE("random operators become draws keyed by seed, step and ordinal") {
+  Model model{.parameters = {parameter("w", {64})}, .inputs = {{"x", random_tensor({64})}}};
+  model.loss = [&](const auto& in) {
+    auto h = at::dropout(in[0] * model.parameters[0].tensor, 0.5, true);
+    h = h + at::randn_like(h) * 0.1 + at::rand({64}, at::kDouble) + at::empty_like(h).uniform_(-1, 1);
+    return (h * at::randint(0, 4, {64}, at::kLong)).sum();
+  };
+  const auto captured = capture::capture(model.request());
+  std::vector<std::int64_t> ordinals;
+  for (const auto& node : captured.graph.nodes)
+    if (const auto* ordinal = ir::find(node, "ordinal")) ordinals.push_back(std::get<std::int64_t>(*ordinal));
+  CHECK(ordinals == std::vector<std::int64_t>{0, 1, 2, 3, 4});
+  CHECK(calls(captured.graph, "shoal::bernoulli"));
+  CHECK(calls(captured.graph, "shoal::normal"));
+  CHECK(calls(captured.graph, "shoal::uniform"));
+  CHECK(calls(captured.graph, "shoal::randint"));
+}
+
+TEST_CASE("an eager step under EagerRandom draws the same numbers again for the same seed and step") {
+  const auto draw = [](std::int64_t seed, std::int64_t step) {
+    const EagerRandom random(seed, step);
+    return at::dropout(at::ones({1000}), 0.5, true) + at::rand({1000});
+  };
+  CHECK(at::equal(draw(1, 1), draw(1, 1)));
+  CHECK_FALSE(at::equal(draw(1, 1), draw(1, 2)));
+  CHECK_FALSE(at::equal(draw(1, 1), draw(2, 1)));
+}
+
+TEST_CASE("attention with dropout is written out and drawn like any other dropout") {
+  models::Gpt2 net(tiny_gpt2(0.1));
+  Model model = of_module(*net);
+  model.inputs = {tokens("tokens"), tokens("labels")};
+  model.loss = [&](const auto& in) {
+    return at::cross_entropy_loss(net->forward(in[0]).flatten(0, 1), in[1].flatten());
+  };
+  const auto captured = capture::capture(model.request());
+  int draws = 0;
+  for (const auto& node : captured.graph.nodes) draws += node.op == "shoal::bernoulli";
+  CHECK(draws == 1 + 2 * 3);  // embedding; attention, projection and MLP of each block
+}
+
+TEST_CASE("an unused parameter has no gradient, and an undefined output is no value") {
+  Model model{.parameters = {parameter("used", {4}), parameter("unused", {4})}, .inputs = {{"x", random_tensor({2, 4})}}};
+  model.loss = [&](const auto& in) {
+    return at::layer_norm(in[0], {4}, model.parameters[0].tensor).pow(2).sum();  // no bias; input needs no gradient
+  };
+  const auto captured = check_equal(model);
+  bool undefined = false;
+  for (const auto& node : captured.graph.nodes)
+    for (const auto& output : node.outputs) undefined = undefined || !output;
+  CHECK(undefined);
+  CHECK_FALSE(replay(captured, model).contains("gradient unused"));
+}
+
+TEST_CASE("an activation kept beyond the capture says what it is") {
+  Model model{.parameters = {parameter("w", {3})}, .inputs = {{"x", random_tensor({3})}}};
+  Tensor kept;
+  model.loss = [&](const auto& in) {
+    kept = in[0] * model.parameters[0].tensor;
+    return kept.sum();
+  };
+  capture::capture(model.request());
+  CHECK(contains(error_of([&] { kept.add(1); }), "a capture which has ended"));
+  const Tensor from_before = kept;
+  model.loss = [&](const auto& in) { return (in[0] * model.parameters[0].tensor + from_before).sum(); };
+  CHECK(contains(error_of([&] { capture::capture(model.request()); }), "an activation of an earlier step"));
+}
+
+TEST_CASE("losses that cannot be trained on are errors") {
+  Model model{.parameters = {parameter("w", {3})}, .inputs = {{"x", random_tensor({3})}}};
+  model.loss = [&](const auto& in) { return in[0] * model.parameters[0].tensor; };
+  CHECK(contains(error_of([&] { capture::capture(model.request()); }), "the loss has shape [3]"));
+  model.loss = [&](const auto& in) { return in[0].sum(); };
+  CHECK(contains(error_of([&] { capture::capture(model.request()); }), "does not depend on any parameter"));
+}
+
+TEST_CASE("in-place views, chains of casts, and gradients taken inside the model are recorded") {
+  Model model{.parameters = {parameter("w", {4, 3})}, .inputs = {{"x", random_tensor({3, 4})}}};
+  model.loss = [&](const auto& in) {
+    auto h = in[0] * 2;
+    h.t_().unsqueeze_(0).squeeze_(0);
+    const auto w = model.parameters[0].tensor;
+    const auto inner = (h * w).pow(2).sum();
+    const auto penalty = torch::autograd::grad({inner}, {w}, {}, true, true)[0].pow(2).sum();
+    return inner + penalty + (h * w).to(at::kFloat).to(at::kDouble).sum();
+  };
+  check_equal(model);
+}
+
+TEST_CASE("evaluation is captured without a backward pass") {
+  Model model{.parameters = {parameter("w", {3})}, .inputs = {{"x", random_tensor({3})}}};
+  model.loss = [&](const auto& in) { return (in[0] * model.parameters[0].tensor).sum(); };
+  auto request = model.request();
+  request.mode = Mode::Evaluate;
+  const auto captured = capture::capture(request);
+  CHECK(captured.graph.results.size() == 1);
+  CHECK(captured.graph.nodes.size() == 2);
+}
+
+TEST_CASE("GPT-2 124M is captured within a second and takes no memory beyond the model's") {
+  models::Gpt2 net(models::Gpt2Config{.embd_pdrop = 0, .attn_pdrop = 0, .resid_pdrop = 0});
+  Model model = of_module(*net);
+  model.inputs = {{"tokens", at::randint(50257, {1, 1024}, at::kLong)}, {"labels", at::randint(50257, {1, 1024}, at::kLong)}};
+  model.loss = [&](const auto& in) {
+    return at::cross_entropy_loss(net->forward(in[0]).flatten(0, 1), in[1].flatten());
+  };
+  const auto begin = std::chrono::steady_clock::now();
+  const auto captured = capture::capture(model.request());
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  MESSAGE("captured ", captured.graph.nodes.size(), " nodes twice in ", seconds.count(), " s");
+  CHECK(seconds.count() < 1.0);
+  std::int64_t constant_bytes = 0;
+  for (const auto& tensor : captured.constants) constant_bytes += static_cast<std::int64_t>(tensor.nbytes());
+  CHECK(constant_bytes < 1 << 20);
+}

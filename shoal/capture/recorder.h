@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// Turns operator calls into nodes of a functional graph.
+//
+//   tensor of the model or batch ──► source            (parameters and buffers by storage, offset and strides)
+//   anything that touches no value ──► computed at once; a constant where a value meets it
+//   y.add_(x)                    ──► %2 = aten::add(%y, %x); y now shows %2
+//   y[0].add_(x)                 ──► %2 = select(%y, 0); %3 = add(%2, %x); %4 = select_scatter(%y, %3, 0)
+//   dropout                      ──► shoal::bernoulli(seed, step, ordinal)
+//   x.item()                     ──► computed from the batch and guarded, or an error
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "shoal/capture/capture.h"
+#include "shoal/capture/dispatch.h"
+#include "shoal/capture/recorded_tensor.h"
+#include "shoal/capture/shapes.h"
+
+namespace shoal::capture {
+
+class Recorder final : public Interceptor {
+ public:
+  // `stop_at`: throw, with the user's source line, when that node is recorded; `why` is the message.
+  struct Stop {
+    std::uint32_t node;
+    std::string why;
+  };
+  explicit Recorder(const Request& request, std::optional<Stop> stop = std::nullopt);
+
+  // What stands for the request's inputs.
+  const std::vector<at::Tensor>& inputs() const { return inputs_; }
+  // From here on nodes belong to the backward phase.
+  void start_backward() { phase_ = ir::Phase::Backward; }
+  void add_result(ir::Role role, std::string name, const at::Tensor& tensor);
+  // Names modules, adds the buffers that changed as results, and gives everything away.
+  Captured finish() &&;
+
+  void call(const c10::OperatorHandle& op, torch::jit::Stack& stack) override;
+  bool wants_factory(const c10::OperatorHandle& op) override;
+
+  // Module and line of the operator that is being called; for messages.
+  std::string where() const;
+
+ private:
+  // What is known of an operator from its schema.
+  struct OpInfo {
+    enum class Kind { Functional, View, Write, Random, Reads, InPlaceView, Unsupported };
+    Kind kind = Kind::Functional;
+    std::string name;
+    std::optional<c10::OperatorHandle> functional;  // of a Write
+    std::vector<std::size_t> written;               // argument positions
+    bool dynamic_shape = false;
+  };
+  struct Region {  // memory of a real tensor that stands for a value
+    std::shared_ptr<Alias> alias;
+    at::Tensor tensor;  // the whole; keeps the storage alive, so that its address means it
+    std::int64_t begin, end;  // bytes in the storage
+    ir::Role role;
+    std::string name;
+  };
+  using Outputs = std::vector<std::optional<ir::ValueId>>;
+
+  const OpInfo& info_of(const c10::OperatorHandle& op);
+
+  // Which tensors are values.
+  bool touches_value(const at::Tensor& tensor) const;
+  const Region* region_of(const at::Tensor& tensor) const;
+  View view_of_region(const Region& region, const at::Tensor& tensor);
+  View promote(const at::Tensor& tensor);
+  void add_region(const at::Tensor& tensor, ir::Role role, const std::string& name, ir::ValueId value);
+  ir::ValueId constant(const at::Tensor& tensor);
+  void keep_constants_of(const at::Tensor& about_to_change);
+
+  // Reading and writing.
+  ir::ValueId value_of(const at::Tensor& tensor);
+  ir::ValueId read(View& view);
+  void write(View& view, ir::ValueId value);
+  ir::ValueId conformed(ir::ValueId value, ir::ValueId old);
+  ir::Attribute attribute(const c10::IValue& value, const c10::Argument& argument);
+  std::vector<ir::Argument> arguments_of(const c10::FunctionSchema& schema, const torch::jit::Stack& in);
+
+  // Making nodes.
+  Outputs emit(const c10::OperatorHandle& op, std::vector<ir::Argument> arguments, c10::Device device);
+  Outputs add_node(std::string op, std::vector<ir::Argument> arguments, const std::vector<at::Tensor>& metas,
+                   c10::Device device, bool random);
+  ir::ValueId emit_one(const char* op, std::vector<ir::Argument> arguments);
+  ir::ValueId inverse(const ViewStep& step, ir::ValueId whole, ir::ValueId part);
+  at::Tensor wrap(ir::ValueId value);
+  at::Tensor wrap_view(View view, ir::ValueId value);
+  ir::ValueId scalar(const char* name);
+
+  // Kinds of call.
+  void compute(const OpInfo& info, const c10::OperatorHandle& op, torch::jit::Stack& stack);
+  void record(const OpInfo& info, const c10::OperatorHandle& op, torch::jit::Stack& stack);
+  void record_view(const OpInfo& info, const c10::OperatorHandle& op, torch::jit::Stack& stack);
+  void record_in_place_view(const OpInfo& info, const c10::OperatorHandle& op, torch::jit::Stack& stack);
+  void record_write(const OpInfo& info, const c10::OperatorHandle& op, torch::jit::Stack& stack);
+  void record_random(const c10::OperatorHandle& op, torch::jit::Stack& stack);
+  void record_read(const OpInfo& info, const c10::OperatorHandle& op, torch::jit::Stack& stack);
+  void push_results(const c10::OperatorHandle& op, const Outputs& outputs, torch::jit::Stack& stack);
+  at::Tensor evaluate(ir::ValueId value, const std::string& op);
+  c10::Device device_of(const c10::FunctionSchema& schema, const torch::jit::Stack& in) const;
+  static bool depends_on_data(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> in);
+  std::string where_in_module() const;
+  [[noreturn]] void untraceable(const std::string& what, const std::string& remedy) const;
+
+  const Request& request_;
+  std::optional<Stop> stop_;
+  std::uint64_t id_;
+  ir::Phase phase_ = ir::Phase::Forward;
+  Captured captured_;
+  std::vector<at::Tensor> inputs_;
+
+  // By ValueId.
+  std::vector<at::Tensor> metas_;
+  std::vector<c10::Device> devices_;
+  std::vector<bool> from_inputs_;  // depends on inputs and constants alone
+  // By NodeId: autograd's sequence number of the node's forward operator.
+  std::vector<std::uint64_t> sequence_;
+
+  std::unordered_map<const c10::StorageImpl*, std::vector<Region>> regions_;
+  struct HeldConstant {
+    ir::ValueId value;
+    std::size_t index;  // in captured_.constants
+  };
+  std::unordered_map<const c10::StorageImpl*, std::vector<HeldConstant>> constants_;
+  std::unordered_map<std::string, OpInfo> infos_;
+  std::map<std::string, ir::ValueId> scalars_;
+  std::int64_t random_ordinal_ = 0;
+  std::string last_module_;  // owner of the parameter read last
+  ShapeInference shapes_;
+};
+
+}  // namespace shoal::capture

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+// Three ways, in this order:
+//   1. a shape function, for operators that matter and have no C++ Meta kernel (table below)
+//   2. the operator itself on Meta tensors: no memory, no work
+//   3. the operator on CPU stand-ins, zeros of the same shape: for everything else. Large ones are one zero expanded
+//      (stride 0), so that they take no memory.
+#include "shoal/capture/shapes.h"
+
+#include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
+
+#include <string_view>
+
+#include "shoal/aten/operators.h"
+#include "shoal/base/error.h"
+
+namespace shoal::capture {
+
+using Stack = torch::jit::Stack;
+using Metas = std::vector<at::Tensor>;
+
+static at::Tensor empty(at::IntArrayRef sizes, const at::Tensor& like) { return at::empty(sizes, like.options()); }
+static at::Tensor empty(at::IntArrayRef sizes, const at::Tensor& like, at::ScalarType type) {
+  return at::empty(sizes, like.options().dtype(type));
+}
+
+// As at::empty_like: strides kept where the tensor is dense.
+static at::Tensor same(const at::Tensor& like) { return at::empty_like(like); }
+static at::Tensor same_if(bool wanted, const at::Tensor& like) { return wanted ? same(like) : at::Tensor(); }
+static at::Tensor tensor_or_none(const c10::IValue& value) { return value.isTensor() ? value.toTensor() : at::Tensor(); }
+
+// embedding(weight, indices, …) -> indices' shape × width
+static Metas embedding(const Stack& in) {
+  const auto weight = in[0].toTensor();
+  auto sizes = in[1].toTensor().sizes().vec();
+  sizes.push_back(weight.size(1));
+  return {empty(sizes, weight)};
+}
+
+// embedding_dense_backward(grad_output, indices, num_weights, …)
+static Metas embedding_dense_backward(const Stack& in) {
+  const auto grad = in[0].toTensor();
+  return {empty({in[2].toInt(), grad.size(-1)}, grad)};
+}
+
+// native_layer_norm(input, normalized_shape, weight?, bias?, eps) -> (output, mean, rstd)
+static Metas native_layer_norm(const Stack& in) {
+  const auto input = in[0].toTensor();
+  const auto outer = input.dim() - static_cast<std::int64_t>(in[1].toIntVector().size());
+  auto sizes = input.sizes().vec();
+  for (std::size_t dim = static_cast<std::size_t>(outer); dim < sizes.size(); ++dim) sizes[dim] = 1;
+  const auto weight = tensor_or_none(in[2]);
+  const bool mixed = weight.defined() && weight.scalar_type() != input.scalar_type();
+  const auto type = mixed ? weight.scalar_type() : input.scalar_type();
+  return {at::empty_like(input, input.options(), at::MemoryFormat::Contiguous), empty(sizes, input, type),
+          empty(sizes, input, type)};
+}
+
+// native_layer_norm_backward(grad_out, input, normalized_shape, mean, rstd, weight?, bias?, output_mask)
+static Metas native_layer_norm_backward(const Stack& in) {
+  const auto input = in[1].toTensor();
+  const auto mask = in[7].toBoolList();
+  const auto weight = tensor_or_none(in[5]);
+  const auto bias = tensor_or_none(in[6]);
+  const auto contiguous = [](const at::Tensor& like) {
+    return at::empty_like(like, like.options(), at::MemoryFormat::Contiguous);
+  };
+  return {mask[0] ? contiguous(input) : at::Tensor(), mask[1] && weight.defined() ? contiguous(weight) : at::Tensor(),
+          mask[2] && bias.defined() ? contiguous(bias) : at::Tensor()};
+}
+
+// index_select(self, dim, index)
+static Metas index_select(const Stack& in) {
+  const auto self = in[0].toTensor();
+  auto sizes = self.sizes().vec();
+  if (!sizes.empty()) sizes[static_cast<std::size_t>(c10::maybe_wrap_dim(in[1].toInt(), self.dim()))] = in[2].toTensor().numel();
+  return {empty(sizes, self)};
+}
+
+// _scaled_dot_product_flash_attention_for_cpu(query BHLK, key, value, …) -> (output BHLK, logsumexp BHL); the kernel
+// works on B L H K and transposes views of its results.
+static Metas attention(const Stack& in) {
+  const auto query = in[0].toTensor();
+  const auto value = in[2].toTensor();
+  const auto batch = query.size(0), heads = query.size(1), length = query.size(2);
+  const auto type = at::toOpMathType(query.scalar_type());
+  return {empty({batch, length, heads, value.size(3)}, query).transpose(1, 2),
+          empty({batch, length, heads}, query, type).transpose(1, 2)};
+}
+
+// …_backward(grad_out, query, key, value, …) -> (grad_query, grad_key, grad_value)
+static Metas attention_backward(const Stack& in) {
+  Metas grads;
+  for (const std::size_t i : {1U, 2U, 3U}) {
+    const auto like = in[i].toTensor().transpose(1, 2);
+    grads.push_back(empty(like.sizes(), like).transpose(1, 2));
+  }
+  return grads;
+}
+
+// convolution(input, weight, bias?, stride, padding, dilation, transposed, output_padding, groups)
+static Metas convolution(const Stack& in) {
+  const auto input = in[0].toTensor();
+  const auto weight = in[1].toTensor();
+  const auto stride = in[3].toIntVector(), padding = in[4].toIntVector(), dilation = in[5].toIntVector(),
+             output_padding = in[7].toIntVector();
+  const auto per_dim = [](const std::vector<std::int64_t>& values, std::size_t dim) {
+    return values.size() == 1 ? values[0] : values.at(dim);
+  };
+  const bool transposed = in[6].toBool();
+  std::vector<std::int64_t> sizes = {input.size(0), transposed ? weight.size(1) * in[8].toInt() : weight.size(0)};
+  for (std::int64_t dim = 2; dim < input.dim(); ++dim) {
+    const auto i = static_cast<std::size_t>(dim - 2);
+    const auto reach = per_dim(dilation, i) * (weight.size(dim) - 1);
+    sizes.push_back(transposed ? (input.size(dim) - 1) * per_dim(stride, i) - 2 * per_dim(padding, i) + reach +
+                                     per_dim(output_padding, i) + 1
+                               : (input.size(dim) + 2 * per_dim(padding, i) - reach - 1) / per_dim(stride, i) + 1);
+  }
+  auto format = input.suggest_memory_format();
+  if (format == at::MemoryFormat::Contiguous) format = weight.suggest_memory_format();
+  return {at::empty(sizes, input.options(), input.dim() < 4 ? at::MemoryFormat::Contiguous : format)};
+}
+
+// convolution_backward(grad_output, input, weight, bias_sizes?, …, output_mask) -> (grad_input, grad_weight, grad_bias)
+static Metas convolution_backward(const Stack& in) {
+  const auto input = in[1].toTensor();
+  const auto weight = in[2].toTensor();
+  const auto mask = in[10].toBoolList();
+  return {same_if(mask[0], input), same_if(mask[1], weight),
+          mask[2] ? empty({in[0].toTensor().size(1)}, input) : at::Tensor()};
+}
+
+// native_batch_norm(input, weight?, bias?, running_mean?, running_var?, training, momentum, eps)
+static Metas native_batch_norm(const Stack& in) {
+  const auto input = in[0].toTensor();
+  const bool training = in[5].toBool();
+  const auto weight = tensor_or_none(in[1]);
+  const auto type = weight.defined() ? weight.scalar_type() : at::toOpMathType(input.scalar_type());
+  const std::vector<std::int64_t> statistics = {training ? input.size(1) : 0};
+  return {same(input), empty(statistics, input, type), empty(statistics, input, type)};
+}
+
+// … -> (output, save_mean, save_invstd, running_mean, running_var)
+static Metas native_batch_norm_functional(const Stack& in) {
+  auto results = native_batch_norm(in);
+  results.push_back(same(in[3].toTensor()));
+  results.push_back(same(in[4].toTensor()));
+  return results;
+}
+
+// native_batch_norm_backward(grad_out, input, weight?, …, output_mask)
+static Metas native_batch_norm_backward(const Stack& in) {
+  const auto input = in[1].toTensor();
+  const auto weight = tensor_or_none(in[2]);
+  const auto mask = in[9].toBoolList();
+  const auto statistics = [&] {
+    return empty({input.size(1)}, input, weight.defined() ? weight.scalar_type() : at::toOpMathType(input.scalar_type()));
+  };
+  return {same_if(mask[0], input), mask[1] ? statistics() : at::Tensor(), mask[2] ? statistics() : at::Tensor()};
+}
+
+namespace {
+struct ShapeFunction {
+  std::string_view op;
+  Metas (*results)(const Stack&);
+};
+}  // namespace
+
+static constexpr ShapeFunction kShapeFunctions[] = {
+    {"aten::_native_batch_norm_legit_functional", native_batch_norm_functional},
+    {"aten::_scaled_dot_product_flash_attention_for_cpu", attention},
+    {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", attention_backward},
+    {"aten::convolution", convolution},
+    {"aten::convolution_backward", convolution_backward},
+    {"aten::embedding", embedding},
+    {"aten::embedding_dense_backward", embedding_dense_backward},
+    {"aten::index_select", index_select},
+    {"aten::native_batch_norm", native_batch_norm},
+    {"aten::native_batch_norm_backward", native_batch_norm_backward},
+    {"aten::native_layer_norm", native_layer_norm},
+    {"aten::native_layer_norm_backward", native_layer_norm_backward},
+};
+
+static Metas flattened(Stack stack) {
+  Metas flat;
+  for (const auto& value : stack) {
+    if (value.isTensor()) flat.push_back(value.toTensor());
+    if (value.isTensorList())
+      for (const at::Tensor& tensor : value.toTensorVector()) flat.push_back(tensor);
+  }
+  return flat;
+}
+
+static at::Tensor stand_in(const at::Tensor& meta) {
+  static constexpr std::int64_t kSmall = 1 << 16;  // elements; below this the true strides are worth the memory
+  const auto options = meta.options().device(at::kCPU);
+  if (meta.numel() <= kSmall && meta.is_non_overlapping_and_dense())
+    return at::empty_strided(meta.sizes(), meta.strides(), options).zero_();
+  return at::zeros({}, options).expand(meta.sizes());
+}
+
+static c10::IValue on_cpu(const c10::IValue& value) {
+  if (value.isTensor()) return value.toTensor().defined() ? c10::IValue(stand_in(value.toTensor())) : value;
+  if (value.isDevice()) return c10::Device(at::kCPU);
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(stand_in(tensor));
+    return list;
+  }
+  if (value.isList() && !value.isIntList() && !value.isDoubleList() && !value.isBoolList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const auto& item : value.toListRef())
+      list.push_back(item.isTensor() ? std::optional(stand_in(item.toTensor())) : std::nullopt);
+    return list;
+  }
+  return value;
+}
+
+Metas ShapeInference::results(const c10::OperatorHandle& op, const Stack& arguments) {
+  const auto name = aten::name_of(op.schema());
+  for (const auto& [wanted, function] : kShapeFunctions)
+    if (name == wanted) return function(arguments);
+  if (!without_meta_.contains(name)) {
+    try {
+      Stack stack = arguments;
+      op.callBoxed(stack);
+      return flattened(std::move(stack));
+    } catch (const c10::NotImplementedError&) {
+      without_meta_.insert(name);
+    }
+  }
+  Stack stack;
+  for (const auto& value : arguments) stack.push_back(on_cpu(value));
+  op.callBoxed(stack);
+  Metas metas;
+  for (const auto& tensor : flattened(std::move(stack)))
+    metas.push_back(tensor.defined() ? at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta))
+                                     : at::Tensor());
+  return metas;
+}
+
+}  // namespace shoal::capture

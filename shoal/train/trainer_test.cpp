@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/train/trainer.h"
+
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+#include <torch/nn.h>
+
+#include <cmath>
+#include <limits>
+
+#include "shoal/base/error.h"
+#include "shoal/capture/capture.h"
+
+using namespace shoal;
+using at::Tensor;
+
+static torch::nn::Sequential net() {
+  torch::manual_seed(3);
+  torch::nn::Sequential layers(torch::nn::Linear(8, 16), torch::nn::Tanh(), torch::nn::Linear(16, 4));
+  layers->to(at::kDouble);
+  return layers;
+}
+
+static Tensor squared_error(torch::nn::Sequential& model, const Batch& batch) {
+  return at::mse_loss(model->forward(batch["x"].tensor()), batch["y"]);
+}
+
+static Batch random_batch(std::int64_t rows) {
+  return Batch{{"x", at::randn({rows, 8}, at::kDouble)}, {"y", at::randn({rows, 4}, at::kDouble)}};
+}
+
+static std::string error_of(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+static bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST_CASE("training lowers the loss and changes the user's module") {
+  auto model = net();
+  const auto before = model->parameters()[0].detach().clone();
+  Trainer trainer(model, squared_error, AdamW{.lr = 1e-2}, {.clip_norm = 1.0});
+  const auto batch = random_batch(16);
+  const auto first = trainer.step(batch);
+  for (int i = 0; i < 30; ++i) trainer.step(batch);
+  const auto last = trainer.step(batch);
+  CHECK(last.loss < 0.5 * first.loss);
+  CHECK(first.step == 1);
+  CHECK(last.step == 32);
+  CHECK(first.grad_norm > 0);
+  CHECK_FALSE(at::equal(before, model->parameters()[0]));
+  CHECK(model->parameters()[0].requires_grad());
+}
+
+TEST_CASE("a batch of another shape gets a graph of its own, and optimizer state is shared") {
+  auto model = net();
+  Trainer trainer(model, squared_error, Adam{}, {.max_graphs = 1});
+  trainer.step(random_batch(3));
+  trainer.step(random_batch(5));
+  CHECK(trainer.step(random_batch(3)).step == 3);
+  CHECK(trainer.optimizer_state().size() == 8);
+}
+
+TEST_CASE("evaluation changes nothing and uses evaluation mode") {
+  torch::nn::Sequential model(torch::nn::Linear(8, 4), torch::nn::Dropout(0.5));
+  model->to(at::kDouble);
+  Trainer trainer(model, squared_error, SGD{});
+  const auto batch = random_batch(4);
+  const double once = trainer.evaluate(batch);
+  CHECK(once == trainer.evaluate(batch));
+  CHECK(model->is_training());
+  model->eval();
+  const at::NoGradGuard no_grad;
+  CHECK(once == squared_error(model, batch).item<double>());
+}
+
+TEST_CASE("a loss that is not a number names the module, and nothing is updated") {
+  auto model = net();
+  Trainer trainer(model, squared_error, AdamW{});
+  trainer.step(random_batch(4));
+  {
+    const at::NoGradGuard no_grad;
+    model->parameters()[2][1][1] = std::numeric_limits<double>::quiet_NaN();
+  }
+  const auto before = model->parameters()[0].detach().clone();
+  const auto message = error_of([&] { trainer.step(random_batch(4)); });
+  CHECK(contains(message, "the loss of step 2 is nan"));
+  CHECK(contains(message, "module \"2\""));
+  CHECK(at::equal(before, model->parameters()[0]));
+}
+
+TEST_CASE("a frozen parameter is left alone, also when it is frozen between steps") {
+  auto model = net();
+  Trainer trainer(model, squared_error, AdamW{.lr = 0.1});
+  trainer.step(random_batch(4));
+  model->parameters()[0].set_requires_grad(false);
+  const auto before = model->parameters()[0].detach().clone();
+  const auto bias = model->parameters()[1].detach().clone();
+  trainer.step(random_batch(4));
+  CHECK(at::equal(before, model->parameters()[0]));
+  CHECK_FALSE(at::equal(bias, model->parameters()[1]));
+  model->parameters()[0].set_requires_grad(true);
+  trainer.step(random_batch(4));  // its own update count goes on from 1
+  CHECK_FALSE(at::equal(before, model->parameters()[0]));
+}
+
+TEST_CASE("integers and floats of a batch are read by the model; each value has its graph") {
+  auto model = net();
+  const auto loss = [](torch::nn::Sequential& m, const Batch& batch) {
+    auto y = m->forward(batch[0].tensor());
+    for (std::int64_t i = 0; i < batch[1].integer(); ++i) y = y * batch[2].number();
+    return y.pow(2).sum();
+  };
+  Trainer trainer(model, loss, SGD{.lr = 0});
+  const auto x = at::randn({2, 8}, at::kDouble);
+  const double once = trainer.step(Batch{x, 1, 2.0}).loss;
+  CHECK(trainer.step(Batch{x, 2, 2.0}).loss == doctest::Approx(4 * once));
+  CHECK(trainer.step(Batch{x, 1, 3.0}).loss == doctest::Approx(once * 9 / 4));
+}
+
+TEST_CASE("wrong use of a batch names what was asked for and what is there") {
+  const Batch batch{{"x", at::zeros({2})}};
+  CHECK(contains(error_of([&] { batch["y"]; }), "there is no item \"y\"; there are: x"));
+  CHECK(contains(error_of([&] { batch[0]; }), "an item by number was asked for, but this part of the batch is a map"));
+  CHECK(contains(error_of([&] { Trainer(net(), squared_error, AdamW{.beta1 = 1.5}).step(random_batch(2)); }),
+                 "beta1 is 1.5; it must be in [0, 1)"));
+}
+
+TEST_CASE("a cosine schedule warms up linearly and ends at its minimum") {
+  const LearningRateSchedule schedule{.decay = LearningRateSchedule::Decay::Cosine, .warmup_steps = 4, .total_steps = 12, .min_factor = 0.1};
+  CHECK(factor(schedule, 1) == doctest::Approx(0.25));
+  CHECK(factor(schedule, 4) == doctest::Approx(1));
+  CHECK(factor(schedule, 8) == doctest::Approx(0.55));
+  CHECK(factor(schedule, 12) == doctest::Approx(0.1));
+  CHECK(factor(schedule, 99) == doctest::Approx(0.1));
+}

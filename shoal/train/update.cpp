@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/train/update.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "shoal/base/error.h"
+
+namespace shoal::train {
+
+using ir::Role;
+using ir::ValueId;
+
+namespace {
+struct Parameter {
+  std::string name;
+  ValueId value;
+  ValueId gradient;
+};
+struct Settings {
+  double lr;
+  double weight_decay;
+};
+}  // namespace
+
+static std::vector<Parameter> parameters_of(const ir::Graph& graph) {
+  std::map<std::string, ValueId> sources;
+  for (const auto& source : graph.sources)
+    if (graph.at(source.value).role == Role::Parameter) sources.emplace(source.name, source.value);
+  std::vector<Parameter> parameters;
+  for (const auto& result : graph.results) {
+    if (result.role == Role::Gradient) parameters.push_back({result.name, sources.at(result.name), result.value});
+    SHOAL_CHECK(result.role != Role::Parameter, InvalidInput, "trainer: the model writes to its parameter ", result.name,
+                " while it runs; make it a buffer, or change it between steps");
+  }
+  return parameters;
+}
+
+static Settings settings_of(const Parameter& parameter, const ir::TensorType& type, double lr, double weight_decay,
+                            const std::vector<ParameterGroup>& groups) {
+  for (const auto& group : groups)
+    if (group.contains(parameter.name, type)) return {group.lr.value_or(lr), group.weight_decay.value_or(weight_decay)};
+  return {lr, weight_decay};
+}
+
+namespace {
+
+// Builds one update node after the other.
+class Appender {
+ public:
+  Appender(ir::Graph graph, double clip_norm) : graph_(std::move(graph)), parameters_(parameters_of(graph_)) {
+    if (clip_norm == 0 || parameters_.empty()) return;
+    ir::ValueList gradients;
+    for (const auto& parameter : parameters_) gradients.emplace_back(parameter.gradient);
+    const auto scalar = ir::contiguous(graph_.at(*gradients[0]).type.dtype, {});
+    const auto clip = graph_.add_node({.op = "shoal::clip",
+                                       .arguments = {{"gradients", gradients}, {"max_norm", clip_norm}},
+                                       .phase = ir::Phase::Backward},
+                                      {scalar, scalar});
+    const auto outputs = graph_.at(clip).outputs;
+    graph_.add_result(Role::Output, "grad_norm", *outputs[0]);
+    scale_ = *outputs[1];
+  }
+
+  // `states`: names of the optimizer's tensors for each parameter; `settings`: the op's own arguments after lr and step.
+  void append(const std::string& op, const std::vector<std::pair<std::string, std::string>>& states, double lr,
+              double weight_decay, bool counts, const std::vector<ParameterGroup>& groups,
+              const std::function<std::vector<ir::Argument>(double weight_decay)>& settings,
+              const std::function<std::int64_t(const std::string&)>& updates_of) {
+    std::map<std::tuple<double, double, std::int64_t>, std::vector<const Parameter*>> by_settings;
+    for (const auto& parameter : parameters_) {
+      const auto own = settings_of(parameter, graph_.at(parameter.value).type, lr, weight_decay, groups);
+      by_settings[{own.lr, own.weight_decay, counts ? updates_of(parameter.name) : 0}].push_back(&parameter);
+    }
+    for (const auto& [key, members] : by_settings)
+      append_group(op, states, std::get<0>(key), counts, settings(std::get<1>(key)), members);
+  }
+
+  Update finish() && { return {std::move(graph_), std::move(groups_)}; }
+
+ private:
+  void append_group(const std::string& op, const std::vector<std::pair<std::string, std::string>>& states, double lr,
+                    bool counts, const std::vector<ir::Argument>& settings, const std::vector<const Parameter*>& members) {
+    const auto number = std::to_string(groups_.size());
+    UpdateGroup group{.parameters = {}, .lr = lr, .lr_source = "lr." + number, .step_source = counts ? "update." + number : ""};
+    ir::ValueList values, gradients;
+    std::vector<std::optional<ir::TensorType>> types;
+    std::vector<std::pair<Role, std::string>> results;
+    for (const auto* member : members) {
+      group.parameters.push_back(member->name);
+      values.emplace_back(member->value);
+      gradients.emplace_back(member->gradient);
+      types.emplace_back(graph_.at(member->value).type);
+      results.emplace_back(Role::Parameter, member->name);
+    }
+    ir::Node node{.op = op, .arguments = {{"parameters", values}, {"gradients", gradients}}, .phase = ir::Phase::Update};
+    for (const auto& [argument, suffix] : states) {
+      ir::ValueList list;
+      if (suffix.empty()) {  // the op has this state, but these settings do not need it
+        node.arguments.push_back({argument, list});
+        continue;
+      }
+      for (const auto* member : members) {
+        const auto name = member->name + "." + suffix;
+        const auto type = graph_.at(member->value).type;
+        list.emplace_back(graph_.add_source(Role::OptimizerState, name, type));
+        types.emplace_back(type);
+        results.emplace_back(Role::OptimizerState, name);
+      }
+      node.arguments.push_back({argument, std::move(list)});
+    }
+    node.arguments.push_back({"lr", graph_.add_source(Role::Scalar, group.lr_source, ir::contiguous(DType::Float64, {}))});
+    if (counts)
+      node.arguments.push_back(
+          {"step", graph_.add_source(Role::Scalar, group.step_source, ir::contiguous(DType::Int64, {}))});
+    node.arguments.push_back({"scale", scale_ ? ir::Attribute(*scale_) : ir::Attribute(std::monostate{})});
+    node.arguments.insert(node.arguments.end(), settings.begin(), settings.end());
+    const auto id = graph_.add_node(std::move(node), types);
+    for (std::size_t i = 0; i < results.size(); ++i)
+      graph_.add_result(results[i].first, results[i].second, graph_.at(id).outputs[i].value());
+    groups_.push_back(std::move(group));
+  }
+
+  ir::Graph graph_;
+  std::vector<Parameter> parameters_;
+  std::optional<ValueId> scale_;
+  std::vector<UpdateGroup> groups_;
+};
+
+}  // namespace
+
+static void check(const char* name, double value, bool good, const char* wanted) {
+  SHOAL_CHECK(good, InvalidInput, "optimizer: ", name, " is ", value, "; it must be ", wanted);
+}
+
+template <class A>
+static void append_adam(Appender& appender, const A& adam, bool decoupled,
+                        const std::function<std::int64_t(const std::string&)>& updates_of) {
+  check("lr", adam.lr, adam.lr >= 0, "at least 0");
+  check("beta1", adam.beta1, adam.beta1 >= 0 && adam.beta1 < 1, "in [0, 1)");
+  check("beta2", adam.beta2, adam.beta2 >= 0 && adam.beta2 < 1, "in [0, 1)");
+  check("eps", adam.eps, adam.eps >= 0, "at least 0");
+  check("weight_decay", adam.weight_decay, adam.weight_decay >= 0, "at least 0");
+  appender.append("shoal::adam", {{"exp_avgs", "exp_avg"}, {"exp_avg_sqs", "exp_avg_sq"}}, adam.lr, adam.weight_decay,
+                  true, adam.groups,
+                  [&](double weight_decay) {
+                    return std::vector<ir::Argument>{{"beta1", adam.beta1},
+                                                     {"beta2", adam.beta2},
+                                                     {"eps", adam.eps},
+                                                     {"weight_decay", weight_decay},
+                                                     {"decoupled", decoupled}};
+                  },
+                  updates_of);
+}
+
+Update append_update(ir::Graph graph, const Optimizer& optimizer, double clip_norm,
+                     const std::function<std::int64_t(const std::string&)>& updates_of) {
+  check("clip_norm", clip_norm, clip_norm >= 0, "at least 0 (0: no clipping)");
+  Appender appender(std::move(graph), clip_norm);
+  if (const auto* sgd = std::get_if<SGD>(&optimizer)) {
+    check("lr", sgd->lr, sgd->lr >= 0, "at least 0");
+    check("momentum", sgd->momentum, sgd->momentum >= 0, "at least 0");
+    check("momentum", sgd->momentum, !sgd->nesterov || sgd->momentum > 0, "above 0 with nesterov");
+    check("weight_decay", sgd->weight_decay, sgd->weight_decay >= 0, "at least 0");
+    appender.append("shoal::sgd", {{"momentum_buffers", sgd->momentum > 0 ? "momentum_buffer" : ""}}, sgd->lr,
+                    sgd->weight_decay, false, sgd->groups,
+                    [&](double weight_decay) {
+                      return std::vector<ir::Argument>{
+                          {"momentum", sgd->momentum}, {"weight_decay", weight_decay}, {"nesterov", sgd->nesterov}};
+                    },
+                    updates_of);
+  } else if (const auto* adam = std::get_if<Adam>(&optimizer)) {
+    append_adam(appender, *adam, false, updates_of);
+  } else {
+    append_adam(appender, std::get<AdamW>(optimizer), true, updates_of);
+  }
+  return std::move(appender).finish();
+}
+
+}  // namespace shoal::train

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Appends an optimizer's update to a captured step.
+//
+//   before                              after
+//   return loss "loss" %7,              %9, %10 = shoal::clip(gradients=[%8], max_norm=1) @backward
+//     gradient "w" %8                   %14, %15, %16 = shoal::adam(parameters=[%0], gradients=[%8], …) @update
+//                                       return loss "loss" %7, gradient "w" %8, output "grad_norm" %9,
+//                                         parameter "w" %14, state "w.exp_avg" %15, state "w.exp_avg_sq" %16
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "shoal/ir/graph.h"
+#include "shoal/train/optimizer.h"
+
+namespace shoal::train {
+
+// Parameters that one update node changes: they share settings and have been updated equally often.
+struct UpdateGroup {
+  std::vector<std::string> parameters;
+  double lr = 0;               // before the schedule
+  std::string lr_source;       // f64 scalar
+  std::string step_source;     // i64 scalar: which update of these parameters this is, from 1; "" if unused
+};
+
+struct Update {
+  ir::Graph graph;
+  std::vector<UpdateGroup> groups;
+};
+
+// Every parameter with a gradient is updated. `updates_of` says how often a parameter was before.
+// With clip_norm 0 nothing is clipped and there is no "grad_norm".
+Update append_update(ir::Graph graph, const Optimizer& optimizer, double clip_norm,
+                     const std::function<std::int64_t(const std::string& parameter)>& updates_of);
+
+}  // namespace shoal::train
