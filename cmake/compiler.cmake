@@ -22,6 +22,7 @@ if(CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")
 endif()
 
 if(SHOAL_SANITIZE)
+  set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g1 -DNDEBUG")
   add_compile_options(-fsanitize=${SHOAL_SANITIZE} -fno-omit-frame-pointer -D_GLIBCXX_ASSERTIONS)
   add_link_options(-fsanitize=${SHOAL_SANITIZE})
   if(SHOAL_SANITIZE MATCHES "undefined")

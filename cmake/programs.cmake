@@ -4,7 +4,7 @@ if(NOT SHOAL_TORCH OR NOT TARGET shoal_train)
   return()
 endif()
 
-if(TARGET shoal_cli)
+if(TARGET shoal_cli AND EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/shoal/cli/main.cpp)
   add_executable(shoal shoal/cli/main.cpp)
   target_link_libraries(shoal PRIVATE shoal_cli)
   shoal_compiled_as_ours(shoal)

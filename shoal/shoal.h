@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// All of the public interface: what find_package(Shoal) gives.
+#pragma once
+
+#include "shoal/base/error.h"
+#include "shoal/capture/capture.h"
+#include "shoal/ir/graph.h"
+#include "shoal/ir/text.h"
+#include "shoal/observe/chrome_trace.h"
+#include "shoal/observe/trace.h"
+#include "shoal/train/batch.h"
+#include "shoal/train/optimizer.h"
+#include "shoal/train/trainer.h"
