@@ -1,5 +1,7 @@
 """The checks of tools/ pass on this tree, and bite on a tree with a fault in it."""
 
+import re
+
 import pytest
 
 
@@ -59,3 +61,16 @@ def test_a_convention_that_is_broken_is_named(run, tmp_path, path, line, fault):
 def test_a_file_without_licence_is_named(run, tmp_path):
     result = run("tools/check_conventions.py", tree(tmp_path, "shoal/ir/a.cpp", "int a;\n"))
     assert (result.returncode, result.stdout) == (1, "shoal/ir/a.cpp:1: the first line is the licence's\n")
+
+
+def test_links_of_documents_lead_somewhere(root):
+    for document in [*root.glob("*.md"), *root.glob("docs/**/*.md")]:
+        for link in re.findall(
+            r"\]\((?!https?:)([^)#]+)", re.sub(r"```.*?```", "", document.read_text(), flags=re.S)
+        ):
+            assert (document.parent / link).exists(), f"{document.name}: {link}"
+
+
+def test_the_code_in_readme_is_what_its_file_says(run):
+    result = run("tools/update_readme.py", "--check")
+    assert (result.returncode, result.stderr) == (0, "")
