@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// dataset.name = "bytes": the next byte of the text from the ones before it, each one-hot: in_features / 256
+// of them.
+#include <ATen/Functions.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "shoal/base/error.h"
+#include "shoal/cli/task.h"
+#include "shoal/cli/text_source.h"
+#include "shoal/data/sampler.h"
+
+namespace shoal::cli {
+
+static constexpr std::int64_t kBytes = 256;
+static constexpr std::int64_t kIgnored = -100;  // cross_entropy's default: such a target does not count
+
+// Documents in a row, `context` line breaks before each.
+static at::Tensor bytes_of_all(const std::vector<data::Document>& documents, std::int64_t context) {
+  std::string all;
+  for (const data::Document& document : documents)
+    all += std::string(static_cast<std::size_t>(context), '\n') + document.text;
+  at::Tensor bytes = at::empty({static_cast<std::int64_t>(all.size())}, at::kByte);
+  std::copy(all.begin(), all.end(), bytes.mutable_data_ptr<std::uint8_t>());
+  return bytes;
+}
+
+// Where the bytes of the documents themselves are among those of `bytes_of_all`.
+static std::vector<std::int64_t> places_of(const std::vector<data::Document>& documents,
+                                           std::int64_t context) {
+  std::vector<std::int64_t> places;
+  std::int64_t at = 0;
+  for (const data::Document& document : documents) {
+    at += context;
+    for (std::size_t i = 0; i < document.text.size(); ++i) places.push_back(at++);
+  }
+  return places;
+}
+
+// The rows that predict the bytes at these places; rows beyond them do not count.
+static Batch rows_at(const at::Tensor& bytes, const std::vector<std::int64_t>& places, std::int64_t batch,
+                     std::int64_t context, at::ScalarType type) {
+  const at::Tensor contexts = at::zeros({batch, context}, at::kLong);
+  const at::Tensor targets = at::full({batch}, kIgnored, at::kLong);
+  std::int64_t row = 0;
+  for (const std::int64_t place : places) {
+    contexts.select(0, row).copy_(bytes.narrow(0, place - context, context));
+    targets.select(0, row++).copy_(bytes.select(0, place));
+  }
+  return {{"inputs", at::one_hot(contexts, kBytes).flatten(1).to(type)}, {"targets", targets}};
+}
+
+Task make_bytes_task(const Recipe& recipe) {
+  const TextSource text = read_text(recipe);
+  const std::int64_t context = std::get<models::MlpConfig>(recipe.model.config).in_features / kBytes;
+  const std::int64_t batch = recipe.training.local_batch_size;
+  const auto type = recipe.training.dtype == FloatType::Float64 ? at::kDouble : at::kFloat;
+  const at::Tensor train = bytes_of_all(text.split.train, context);
+  const at::Tensor held_out = bytes_of_all(text.split.held_out, context);
+  const auto places =
+      std::make_shared<const std::vector<std::int64_t>>(places_of(text.split.held_out, context));
+  const data::Windows windows = {.seed = static_cast<std::uint64_t>(recipe.training.seed),
+                                 .num_tokens = train.numel(),
+                                 .batch = batch,
+                                 .length = context + 1};
+  static_cast<void>(data::begins(windows, 0));  // too little text is an error now, not at the first step
+
+  Task task;
+  task.description = text.description;
+  task.unit = "bytes";
+  task.units_per_step = batch;
+  task.batch = [=](std::int64_t step) {
+    std::vector<std::int64_t> drawn = data::begins(windows, step);
+    for (std::int64_t& place : drawn) place += context;
+    return rows_at(train, drawn, batch, context, type);
+  };
+  const auto num_places = static_cast<std::int64_t>(places->size());
+  task.held_out.num_bytes = num_places;
+  task.held_out.num_batches = (num_places + batch - 1) / batch;
+  task.held_out.num_targets = [=](std::int64_t index) { return std::min(batch, num_places - index * batch); };
+  task.held_out.batch = [=, count = task.held_out.num_targets](std::int64_t index) {
+    const auto first = places->begin() + index * batch;
+    return rows_at(held_out, {first, first + count(index)}, batch, context, type);
+  };
+  task.trigram_bits_per_byte = text.trigram_bits_per_byte;
+  return task;
+}
+
+}  // namespace shoal::cli

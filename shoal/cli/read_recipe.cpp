@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// TOML into a recipe, by the table of options alone; an override is a line of TOML with another place in its
+// errors.
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <utility>
+
+#include "shoal/base/error.h"
+#include "shoal/base/text.h"
+#include "shoal/cli/recipe.h"
+
+namespace shoal::cli {
+
+namespace {
+
+// One `section.key = value`, and where it was written.
+struct Setting {
+  std::string section;
+  std::string key;
+  const toml::node* value;  // borrowed from its document
+  std::string place;        // "gpt.toml:3" or "--training.steps=x"
+
+  std::string name() const { return section.empty() ? key : section + "." + key; }
+};
+
+}  // namespace
+
+static std::string number_text(double number) {
+  std::ostringstream out;
+  out << number;
+  return std::move(out).str();
+}
+
+static std::string described(const toml::node& node) {
+  std::ostringstream text;
+  node.visit([&](const auto& value) {
+    if constexpr (toml::is_array<decltype(value)>) {
+      text << "a list";
+    } else if constexpr (toml::is_table<decltype(value)>) {
+      text << "a section";
+    } else if constexpr (toml::is_string<decltype(value)>) {
+      text << "the string " << shoal::quoted(value.get());
+    } else if constexpr (toml::is_boolean<decltype(value)>) {
+      text << "the boolean " << (value.get() ? "true" : "false");
+    } else {
+      text << (toml::is_integer<decltype(value)> ? "the integer " : "the number ") << value.get();
+    }
+  });
+  return std::move(text).str();
+}
+
+[[noreturn]] static void fail_at(const Setting& setting, const std::string& what) {
+  fail(ErrorKind::InvalidInput, setting.place, ": ", setting.name(), ": ", what);
+}
+
+static void check_range(const Setting& setting, const Option& option, double number) {
+  if (number >= option.least && number <= option.most) return;
+  fail_at(setting, number_text(number) + " is not between " + number_text(option.least) + " and " +
+                       number_text(option.most));
+}
+
+static std::int64_t integer_of(const Setting& setting, const Option& option, const toml::node& node,
+                               const std::string& wanted) {
+  const auto number = node.value_exact<std::int64_t>();
+  if (!number) fail_at(setting, "wants " + wanted + ", got " + described(node));
+  check_range(setting, option, static_cast<double>(*number));
+  return *number;
+}
+
+namespace {
+
+// Puts a setting's value into the field of its option.
+struct Assign {
+  const Setting& setting;
+  const Option& option;
+
+  void operator()(std::int64_t* target) const {
+    *target = integer_of(setting, option, *setting.value, "an integer");
+  }
+  void operator()(double* target) const {
+    if (!setting.value->is_number()) wrong("a number");
+    const double number = setting.value->value<double>().value_or(std::nan(""));
+    check_range(setting, option, number);
+    *target = number;
+  }
+  void operator()(bool* target) const {
+    if (!setting.value->is_boolean()) wrong("true or false");
+    *target = setting.value->value_or(false);
+  }
+  void operator()(std::string* target) const {
+    if (!setting.value->is_string()) wrong("a string");
+    *target = setting.value->value_or(std::string());
+  }
+  void operator()(std::vector<std::int64_t>* target) const {
+    const toml::array* list = setting.value->as_array();
+    if (list == nullptr) wrong("a list of integers");
+    target->clear();
+    for (const toml::node& item : *list)
+      target->push_back(integer_of(setting, option, item, "a list of integers"));
+  }
+  void operator()(const Choice& choice) const {
+    if (!setting.value->is_string()) wrong("a string");
+    const std::string word = setting.value->value_or(std::string());
+    const auto at = std::find(choice.names.begin(), choice.names.end(), word);
+    if (at == choice.names.end())
+      fail_at(setting, "there is no " + shoal::quoted(word) + "; did you mean " +
+                           shoal::quoted(nearest(word, choice.names)) + "?");
+    choice.set(choice.target, static_cast<std::size_t>(at - choice.names.begin()));
+  }
+  [[noreturn]] void wrong(const std::string& wanted) const {
+    fail_at(setting, "wants " + wanted + ", got " + described(*setting.value));
+  }
+};
+
+}  // namespace
+
+static std::string place_of(const std::string& path, const toml::source_region& source) {
+  return path + ":" + std::to_string(source.begin.line);
+}
+
+static void append_settings(const toml::table& document, const std::string& path,
+                            std::vector<Setting>& settings) {
+  for (const auto& [section, node] : document) {
+    const toml::table* table = node.as_table();
+    if (table == nullptr) {
+      settings.push_back({"", std::string(section.str()), &node, place_of(path, section.source())});
+      continue;
+    }
+    for (const auto& [key, value] : *table)
+      settings.push_back(
+          {std::string(section.str()), std::string(key.str()), &value, place_of(path, key.source())});
+  }
+}
+
+static toml::table parse_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  SHOAL_CHECK(file, InvalidInput, path, ": there is no such recipe");
+  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  try {
+    return toml::parse(text);
+  } catch (const toml::parse_error& error) {
+    fail(ErrorKind::InvalidInput, place_of(path, error.source()), ": ", error.description());
+  }
+}
+
+// "--training.steps=5" as TOML. What does not read as a number, a boolean, a list or a quoted string is a
+// string as it stands, so that a shell needs no second quotes.
+static toml::table parse_override(const std::string& argument) {
+  const std::size_t equals = argument.find('=');
+  const std::size_t dot = argument.find('.');
+  SHOAL_CHECK(argument.starts_with("--") && equals != std::string::npos && dot != std::string::npos &&
+                  dot < equals && dot > 2 && dot + 1 < equals,
+              InvalidInput, argument, ": an override reads --section.key=value");
+  const std::string name = argument.substr(2, equals - 2);
+  const std::string text = argument.substr(equals + 1);
+  toml::table value;
+  try {
+    value = toml::parse("value = " + text);
+  } catch (const toml::parse_error&) {
+    value = toml::table{{"value", text}};
+  }
+  toml::table section;
+  section.insert(argument.substr(dot + 1, equals - dot - 1), std::move(*value.get("value")));
+  toml::table document;
+  document.insert(argument.substr(2, dot - 2), std::move(section));
+  return document;
+}
+
+static void apply(const std::vector<Setting>& settings, Recipe& recipe, bool only_the_model) {
+  const std::vector<Option> options = options_of(recipe);
+  for (const Setting& setting : settings) {
+    const bool chooses_model = setting.name() == "model.name" || setting.name() == "model.flavor";
+    if (chooses_model != only_the_model) continue;
+    const auto option = std::find_if(options.begin(), options.end(), [&](const Option& row) {
+      return row.section == setting.section && row.key == setting.key;
+    });
+    if (option != options.end()) {
+      std::visit(Assign{setting, *option}, option->target);
+      continue;
+    }
+    std::vector<std::string> names;
+    for (const Option& row : options) names.push_back(concat(row.section, ".", row.key));
+    const std::vector<std::string_view> candidates(names.begin(), names.end());
+    fail(ErrorKind::InvalidInput, setting.place, ": there is no key ", setting.name(),
+         setting.section == "model" ? " of the model " + recipe.model.name : "", "; did you mean ",
+         nearest(setting.name(), candidates), "?");
+  }
+}
+
+static void choose_model(Recipe& recipe, const std::string& place) {
+  std::vector<std::string_view> names;
+  std::vector<std::string_view> sizes;
+  for (const models::Flavor& row : models::flavors()) {
+    names.push_back(row.model);
+    if (row.model == recipe.model.name) sizes.push_back(row.flavor);
+  }
+  SHOAL_CHECK(!sizes.empty(), InvalidInput, place, ": model.name: there is no model ",
+              shoal::quoted(recipe.model.name), "; did you mean ",
+              shoal::quoted(nearest(recipe.model.name, names)), "?");
+  const auto config = models::find(recipe.model.name, recipe.model.flavor);
+  SHOAL_CHECK(config, InvalidInput, place, ": model.flavor: ", recipe.model.name, " has no flavor ",
+              shoal::quoted(recipe.model.flavor), "; did you mean ",
+              shoal::quoted(nearest(recipe.model.flavor, sizes)), "?");
+  recipe.model.config = *config;
+}
+
+// What one key alone cannot tell.
+static void check_together(const Recipe& recipe, const std::string& path) {
+  const auto require = [&](bool holds, const auto&... what) {
+    if (!holds) fail(ErrorKind::InvalidInput, path, ": ", what...);
+  };
+  const DatasetName dataset = recipe.dataset.name;
+  if (const auto* gpt2 = std::get_if<models::Gpt2Config>(&recipe.model.config)) {
+    require(dataset == DatasetName::Text, "model.name gpt2 learns from dataset.name \"text\"");
+    require(gpt2->n_embd % gpt2->n_head == 0, "model.n_embd is ", gpt2->n_embd,
+            ", not a multiple of model.n_head, ", gpt2->n_head);
+    require(recipe.training.seq_len <= gpt2->n_positions, "training.seq_len is ", recipe.training.seq_len,
+            ", more than model.n_positions, ", gpt2->n_positions);
+  }
+  if (const auto* mlp = std::get_if<models::MlpConfig>(&recipe.model.config)) {
+    require(dataset == DatasetName::Bytes, "model.name mlp learns from dataset.name \"bytes\"");
+    require(mlp->in_features % 256 == 0, "model.in_features is ", mlp->in_features,
+            ", not a multiple of 256, one for each value of a byte");
+    require(mlp->out_features == 256, "model.out_features is ", mlp->out_features,
+            ", but a byte has 256 values");
+  }
+  if (std::holds_alternative<models::ResnetConfig>(recipe.model.config))
+    require(dataset == DatasetName::RandomImages,
+            "model.name resnet learns from dataset.name \"random_images\"");
+  require(recipe.lr_scheduler.warmup_steps <= recipe.training.steps, "lr_scheduler.warmup_steps is ",
+          recipe.lr_scheduler.warmup_steps, ", more than training.steps, ", recipe.training.steps);
+  require(!recipe.optimizer.nesterov || recipe.optimizer.momentum > 0,
+          "optimizer.nesterov looks ahead along a momentum, but optimizer.momentum is 0");
+}
+
+Recipe read_recipe(const std::string& path, const std::vector<std::string>& overrides) {
+  std::vector<toml::table> documents;
+  documents.reserve(overrides.size() + 1);  // settings borrow from them
+  std::vector<Setting> settings;
+  documents.push_back(parse_file(path));
+  append_settings(documents.back(), path, settings);
+  for (const std::string& argument : overrides) {
+    documents.push_back(parse_override(argument));
+    const std::size_t first = settings.size();
+    append_settings(documents.back(), "", settings);
+    for (std::size_t i = first; i < settings.size(); ++i) settings[i].place = argument;
+  }
+  Recipe recipe;
+  apply(settings, recipe, true);
+  choose_model(recipe, path);
+  apply(settings, recipe, false);
+  check_together(recipe, path);
+  return recipe;
+}
+
+}  // namespace shoal::cli

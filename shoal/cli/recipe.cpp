@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of a recipe's keys.
+#include "shoal/cli/recipe.h"
+
+#include <nlohmann/json.hpp>
+
+#include "shoal/base/names.h"
+#include "shoal/base/text.h"
+
+namespace shoal::cli {
+
+static constexpr Names<DatasetName, 3> kDatasets = {{{DatasetName::Text, "text"},
+                                                     {DatasetName::Bytes, "bytes"},
+                                                     {DatasetName::RandomImages, "random_images"}}};
+static constexpr Names<OptimizerName, 3> kOptimizers = {
+    {{OptimizerName::SGD, "SGD"}, {OptimizerName::Adam, "Adam"}, {OptimizerName::AdamW, "AdamW"}}};
+static constexpr Names<DecayType, 2> kDecays = {
+    {{DecayType::Constant, "constant"}, {DecayType::Cosine, "cosine"}}};
+static constexpr Names<FloatType, 2> kFloats = {
+    {{FloatType::Float32, "float32"}, {FloatType::Float64, "float64"}}};
+
+// `Table` is one of the tables above; its rows are in the order of the enumerators.
+template <const auto& Table, class Enum>
+static Choice choice(Enum& target) {
+  Choice result = {
+      .names = {},
+      .set = [](void* at, std::size_t index) { *static_cast<Enum*>(at) = Table[index].first; },
+      .get = [](const void* at) { return static_cast<std::size_t>(*static_cast<const Enum*>(at)); },
+      .target = &target};
+  for (const auto& row : Table) result.names.push_back(row.second);
+  return result;
+}
+
+static void append(std::vector<Option>& options, models::MlpConfig& config) {
+  options.insert(options.end(), {{"model", "in_features", &config.in_features, 1, 1e9,
+                                  "inputs; 256 for each byte of context"},
+                                 {"model", "hidden", &config.hidden, 1, 1e9, "width of each hidden layer"},
+                                 {"model", "out_features", &config.out_features, 1, 1e9, "classes"},
+                                 {"model", "dropout", &config.dropout, 0, 0.99, "after each hidden layer"}});
+}
+
+static void append(std::vector<Option>& options, models::Gpt2Config& config) {
+  options.insert(
+      options.end(),
+      {{"model", "vocab_size", &config.vocab_size, 257, 1e9, "tokens, the 256 bytes among them"},
+       {"model", "n_positions", &config.n_positions, 1, 1e9, "longest sequence"},
+       {"model", "n_embd", &config.n_embd, 1, 1e9, "width"},
+       {"model", "n_layer", &config.n_layer, 1, 1e6, "blocks"},
+       {"model", "n_head", &config.n_head, 1, 1e6, "attention heads; divides n_embd"},
+       {"model", "embd_pdrop", &config.embd_pdrop, 0, 0.99, "dropout after the embeddings"},
+       {"model", "attn_pdrop", &config.attn_pdrop, 0, 0.99, "dropout of attention weights"},
+       {"model", "resid_pdrop", &config.resid_pdrop, 0, 0.99, "dropout before each residual sum"},
+       {"model", "layer_norm_epsilon", &config.layer_norm_epsilon, 0, 1, "added to the variance"}});
+}
+
+static void append(std::vector<Option>& options, models::ResnetConfig& config) {
+  options.insert(options.end(),
+                 {{"model", "layers", &config.layers, 1, 1e4, "blocks in each layer"},
+                  {"model", "width", &config.width, 1, 1e6, "channels of the first layer"},
+                  {"model", "in_channels", &config.in_channels, 1, 1e6, "channels of an image"},
+                  {"model", "num_classes", &config.num_classes, 1, 1e9, "classes"}});
+}
+
+std::vector<Option> options_of(Recipe& recipe) {
+  auto& [job, model, dataset, training, optimizer, lr_scheduler, metrics, profiling, validation, sample] =
+      recipe;
+  std::vector<Option> options = {
+      {"job", "dump_folder", &job.dump_folder, 0, 0, "where results go"},
+      {"model", "name", &model.name, 0, 0, "gpt2, mlp or resnet"},
+      {"model", "flavor", &model.flavor, 0, 0, "a published size, which the keys below change"},
+  };
+  std::visit([&](auto& config) { append(options, config); }, model.config);
+  options.insert(
+      options.end(),
+      {{"dataset", "name", choice<kDatasets>(dataset.name), 0, 0,
+        "text: tokens; bytes: next byte; random_images"},
+       {"dataset", "path", &dataset.path, 0, 0, "text file or folder; \"\": text found on the machine"},
+       {"dataset", "held_out_bytes", &dataset.held_out_bytes, 1, 1e12, "of the text, never trained on"},
+       {"dataset", "image_size", &dataset.image_size, 1, 1e5, "height and width of random_images"},
+       {"training", "local_batch_size", &training.local_batch_size, 1, 1e9,
+        "sequences, rows or images a step"},
+       {"training", "seq_len", &training.seq_len, 1, 1e9, "tokens of a sequence"},
+       {"training", "steps", &training.steps, 1, 1e12, "updates"},
+       {"training", "max_norm", &training.max_norm, 0, 1e18, "clip the gradients' global norm; 0: do not"},
+       {"training", "seed", &training.seed, 0, 9e18, "of initial weights, batches, dropout, sample"},
+       {"training", "dtype", choice<kFloats>(training.dtype), 0, 0, "of parameters and arithmetic"},
+       {"optimizer", "name", choice<kOptimizers>(optimizer.name), 0, 0, "update rule"},
+       {"optimizer", "lr", &optimizer.lr, 0, 1e3, "learning rate"},
+       {"optimizer", "beta1", &optimizer.beta1, 0, 1, "Adam, AdamW"},
+       {"optimizer", "beta2", &optimizer.beta2, 0, 1, "Adam, AdamW"},
+       {"optimizer", "eps", &optimizer.eps, 0, 1, "Adam, AdamW"},
+       {"optimizer", "weight_decay", &optimizer.weight_decay, 0, 1e3, "of matrices; vectors have none"},
+       {"optimizer", "momentum", &optimizer.momentum, 0, 1, "SGD"},
+       {"optimizer", "nesterov", &optimizer.nesterov, 0, 0, "SGD; look ahead along the momentum"},
+       {"lr_scheduler", "warmup_steps", &lr_scheduler.warmup_steps, 0, 1e12, "linear rise from 0"},
+       {"lr_scheduler", "decay_type", choice<kDecays>(lr_scheduler.decay_type), 0, 0, "after the warm-up"},
+       {"lr_scheduler", "min_lr_factor", &lr_scheduler.min_lr_factor, 0, 1, "of lr, at the end of cosine"},
+       {"metrics", "log_freq", &metrics.log_freq, 1, 1e12, "steps from one progress line to the next"},
+       {"profiling", "enable_profiling", &profiling.enable_profiling, 0, 0, "write a Chrome trace"},
+       {"validation", "freq", &validation.freq, 0, 1e12, "steps between validations; 0: only at the end"},
+       {"validation", "steps", &validation.steps, 1, 1e12, "batches of each; the last one takes all"},
+       {"sample", "tokens", &sample.tokens, 0, 1e6, "length of the text written at the end; 0: none"},
+       {"sample", "temperature", &sample.temperature, 1e-3, 1e3, "below 1: likelier tokens"},
+       {"sample", "top_k", &sample.top_k, 1, 1e9, "of the likeliest tokens only"},
+       {"sample", "prompt", &sample.prompt, 0, 0, "what the text begins with"}});
+  return options;
+}
+
+namespace {
+
+struct ToText {
+  std::string operator()(const std::string* text) const { return shoal::quoted(*text); }
+  std::string operator()(const Choice& choice) const {
+    return shoal::quoted(choice.names[choice.get(choice.target)]);
+  }
+  template <class Number>
+  std::string operator()(const Number* number) const {
+    return nlohmann::json(*number).dump();
+  }
+};
+
+}  // namespace
+
+std::string value_of(const Option& option) { return std::visit(ToText{}, option.target); }
+
+}  // namespace shoal::cli

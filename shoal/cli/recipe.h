@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// A recipe: what to train and how, as plain structs. Names are torchtitan's where it has one.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "models/models.h"
+
+namespace shoal::cli {
+
+enum class DatasetName { Text, Bytes, RandomImages };
+enum class OptimizerName { SGD, Adam, AdamW };
+enum class DecayType { Constant, Cosine };
+enum class FloatType { Float32, Float64 };
+
+struct Recipe {
+  struct {
+    std::string dump_folder = "outputs";
+  } job;
+  struct {
+    std::string name = "gpt2";
+    std::string flavor;
+    models::Config config = models::Gpt2Config{};  // of the model that `name` says
+  } model;
+  struct {
+    DatasetName name = DatasetName::Text;
+    std::string path;  // a text file or a folder of them; "": what is found on the machine
+    std::int64_t held_out_bytes = 128 << 10;
+    std::int64_t image_size = 64;
+  } dataset;
+  struct {
+    std::int64_t local_batch_size = 8;
+    std::int64_t seq_len = 128;
+    std::int64_t steps = 100;
+    double max_norm = 1.0;  // 0: gradients are not clipped
+    std::int64_t seed = 0;
+    FloatType dtype = FloatType::Float32;
+  } training;
+  struct {
+    OptimizerName name = OptimizerName::AdamW;
+    double lr = 8e-4;
+    double beta1 = 0.9;
+    double beta2 = 0.95;
+    double eps = 1e-8;
+    double weight_decay = 0.1;
+    double momentum = 0;
+    bool nesterov = false;
+  } optimizer;
+  struct {
+    std::int64_t warmup_steps = 0;
+    DecayType decay_type = DecayType::Constant;
+    double min_lr_factor = 0;
+  } lr_scheduler;
+  struct {
+    std::int64_t log_freq = 10;
+  } metrics;
+  struct {
+    bool enable_profiling = false;
+  } profiling;
+  struct {
+    std::int64_t freq = 100;  // 0: only at the end
+    std::int64_t steps = 8;   // batches at each of them; at the end it is all of the held-out text
+  } validation;
+  struct {
+    std::int64_t tokens = 160;  // 0: no sample
+    double temperature = 0.8;
+    std::int64_t top_k = 40;
+    std::string prompt = "def ";
+  } sample;
+};
+
+// One value of an enum, as its place in a list of names.
+struct Choice {
+  std::vector<std::string_view> names;
+  void (*set)(void* target, std::size_t index);
+  std::size_t (*get)(const void* target);
+  void* target;
+};
+
+using Target = std::variant<std::int64_t*, double*, bool*, std::string*, std::vector<std::int64_t>*, Choice>;
+
+// A key of a recipe. The reader, the overrides, `--help` and the test that freezes the keys all go by this
+// table.
+struct Option {
+  std::string_view section;
+  std::string_view key;
+  Target target;     // borrowed from the recipe
+  double least = 0;  // of a number
+  double most = 1e18;
+  std::string_view help;
+};
+
+// The model's own keys are those of the variant that recipe.model.config holds.
+std::vector<Option> options_of(Recipe& recipe);
+std::string value_of(const Option& option);  // as TOML has it
+
+// Reads a file and then the overrides, "--section.key=value" each. Throws InvalidInput that names key, file
+// and line (or the override), and the nearest valid name.
+Recipe read_recipe(const std::string& path, const std::vector<std::string>& overrides);
+
+}  // namespace shoal::cli
