@@ -55,7 +55,7 @@ fi
 # Wanted versions against installed ones, without pip: that takes a second by itself.
 unmet() {
   .venv/bin/python - "$torch_version" <<'PYTHON'
-import importlib.metadata, pathlib, sys
+import importlib.metadata, importlib.util, pathlib, sys
 
 def version(name):
     try:
@@ -65,13 +65,26 @@ def version(name):
 
 wanted = [line.split("==") for line in pathlib.Path("tools/requirements.txt").read_text().split() if "==" in line]
 print(*[name for name, number in wanted if version(name) != number])
-torch = version("torch")
-print("torch" if torch is None or torch.split("+")[0] != sys.argv[1] else "")
+
+def is_whole_cpu_torch():
+    if (version("torch") or "").split("+")[0] != sys.argv[1] or version("typing_extensions") is None:
+        return False
+    [folder] = importlib.util.find_spec("torch").submodule_search_locations
+    return not list(pathlib.Path(folder, "lib").glob("libtorch_cuda*"))
+
+print("" if is_whole_cpu_torch() else "torch")
 PYTHON
 }
 { read -r tools_unmet; read -r torch_unmet; } < <(unmet)
 
-install() { .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input "$@"; }
+install() {
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input "$@" >.venv/pip.log 2>&1
+}
+must_install() {
+  install "$@" && return
+  tail -n 20 .venv/pip.log >&2
+  fail "pip could not install $*; its last words are above"
+}
 is_cpu_build() {
   .venv/bin/python -c 'import sys, torch; sys.exit(torch.version.cuda is not None or torch.version.hip is not None)'
 }
@@ -83,14 +96,14 @@ if [[ $torch_unmet ]]; then
   for attempt in "torch==$torch_version+cpu" \
     "torch==$torch_version+cpu --index-url $torch_index --retries 0 --timeout 20" "torch==$torch_version"; do
     # shellcheck disable=SC2086 # an attempt is several words
-    install --no-deps --force-reinstall $attempt >.venv/torch.log 2>&1 || continue
+    install --no-deps --force-reinstall $attempt || continue
     compgen -G '.venv/lib/python3*/site-packages/torch/lib/libtorch_cuda*' >/dev/null || break
     .venv/bin/python -m pip uninstall --quiet --yes torch
   done
   .venv/bin/python -c 'import importlib.metadata as m; m.version("torch")' 2>/dev/null ||
-    fail "no CPU build of torch $torch_version was found; pip's last words are in .venv/torch.log. Install it yourself:" \
+    fail "no CPU build of torch $torch_version was found; pip's last words are in .venv/pip.log. Install it yourself:" \
       ".venv/bin/pip install torch==$torch_version+cpu --index-url $torch_index"
-  install "torch==$torch_version" # what it depends on
+  must_install "torch==$torch_version" # what it depends on
   if ! is_cpu_build; then
     .venv/bin/python -m pip uninstall --quiet --yes torch
     fail "pip gave a torch that is not the CPU build; it is uninstalled again. Install the right one:" \
@@ -99,5 +112,5 @@ if [[ $torch_unmet ]]; then
 fi
 if [[ $tools_unmet ]]; then
   say "installing $tools_unmet"
-  install -r tools/requirements.txt
+  must_install -r tools/requirements.txt
 fi
