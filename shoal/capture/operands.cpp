@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/capture/operands.h"
+
+#include <ATen/ATen.h>
+
+namespace shoal::capture {
+
+static const NeutralForm kNeutralForms[] = {
+    {"aten::_scaled_dot_product_flash_attention_for_cpu",
+     "shoal::attention",
+     {{"query", "query"}, {"key", "key"}, {"value", "value"}, {"attn_mask", "attn_mask"}, {"is_causal", "is_causal"},
+      {"scale", "scale"}}},
+    {"aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+     "shoal::attention_backward",
+     {{"grad_out", "grad_output"}, {"query", "query"}, {"key", "key"}, {"value", "value"}, {"out", "output"},
+      {"logsumexp", "logsumexp"}, {"attn_mask", "attn_mask"}, {"is_causal", "is_causal"}, {"scale", "scale"}}},
+};
+
+const NeutralForm* neutral_form(std::string_view op) {
+  for (const auto& form : kNeutralForms)
+    if (form.op == op) return &form;
+  return nullptr;
+}
+
+at::Tensor meta_of(const at::Tensor& tensor) {
+  auto meta = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) meta.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return meta;
+}
+
+}  // namespace shoal::capture
