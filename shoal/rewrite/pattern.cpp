@@ -35,9 +35,14 @@ namespace {
 
 // A parsed pattern or replacement: a name, or an op (one of `ops`) over terms.
 struct Term {
+  struct Argument;
   std::string_view name;
   std::vector<std::string_view> ops;
-  std::vector<std::pair<std::string_view, Term>> arguments;
+  std::vector<Argument> arguments;
+};
+struct Term::Argument {
+  std::string_view name;
+  Term term;
 };
 
 // term := name | op ('|' op)* '(' [argument '=' term (',' argument '=' term)*] ')'
@@ -81,7 +86,7 @@ class TermParser {
     do {
       const std::string_view argument = word();
       SHOAL_CHECK(take('='), Internal, "rewrite: the pattern ", text_, " lacks '=' after ", argument);
-      result.arguments.emplace_back(argument, term());
+      result.arguments.push_back({argument, term()});
     } while (take(','));
     SHOAL_CHECK(take(')'), Internal, "rewrite: the pattern ", text_, " lacks a ')'");
     return result;
