@@ -7,6 +7,7 @@ endif()
 if(TARGET shoal_cli AND EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/shoal/cli/main.cpp)
   add_executable(shoal shoal/cli/main.cpp)
   target_link_libraries(shoal PRIVATE shoal_cli)
+  target_compile_definitions(shoal PRIVATE SHOAL_VERSION="${PROJECT_VERSION}")
   shoal_compiled_as_ours(shoal)
 endif()
 
