@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// The shoal command. Exit codes: 0 done, 1 failed, 2 wrong use (command line or recipe), 130 interrupted by
+// Ctrl-C.
+#include <c10/util/Exception.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "shoal/base/error.h"
+#include "shoal/cli/recipe.h"
+#include "shoal/cli/verbs.h"
+
+using namespace shoal;
+
+static constexpr int kFailed = 1;
+static constexpr int kWrongUse = 2;
+
+struct Verb {
+  const char* name;
+  const char* summary;
+  int (*run)(const cli::Recipe&);
+};
+
+static constexpr std::array kVerbs = {
+    Verb{"capture", "Print the graph of a recipe's training step: forward, backward and update",
+         cli::capture},
+    Verb{"train", "Train a recipe's model; results go to job.dump_folder", cli::train},
+};
+
+static std::string keys_of(const cli::Recipe& recipe, std::string_view only_section) {
+  cli::Recipe copy = recipe;
+  std::string text;
+  for (const cli::Option& option : cli::options_of(copy)) {
+    const bool of_model = option.section == "model" && option.key != "name" && option.key != "flavor";
+    if (of_model != (only_section == "model")) continue;
+    std::string row = concat("  ", option.section, ".", option.key, " = ", cli::value_of(option));
+    row.resize(std::max<std::size_t>(row.size() + 2, 45), ' ');
+    text += concat(row, option.help, "\n");
+  }
+  return text;
+}
+
+// Every key there is, with its default.
+static std::string keys() {
+  std::string text = "\nKeys of a recipe; each is also an option, --section.key=value:\n" + keys_of({}, "");
+  for (const models::Flavor& row : models::flavors()) {
+    if (!row.flavor.empty()) continue;
+    cli::Recipe recipe;
+    recipe.model.name = row.model;
+    recipe.model.config = row.config;
+    text += concat("With model.name = \"", row.model, "\":\n", keys_of(recipe, "model"));
+  }
+  return text + "\nExit codes: 0 done, 1 failed, 2 wrong use, 130 interrupted by Ctrl-C.\n";
+}
+
+static int failed(int code, const std::string& message) {
+  std::fprintf(stderr, "shoal: %s\n", message.c_str());
+  return code;
+}
+
+// LibTorch appends where in its own sources an error arose.
+static std::string first_paragraph(std::string message) {
+  for (const char* end : {"\nException raised from", "\n\n"})
+    if (const std::size_t at = message.find(end); at != std::string::npos) message.resize(at);
+  return message;
+}
+
+static int run(const Verb& verb, const std::string& path, const std::vector<std::string>& overrides) {
+  cli::Recipe recipe;
+  try {
+    recipe = cli::read_recipe(path, overrides);
+  } catch (const Error& error) {
+    return failed(kWrongUse, error.what());
+  }
+  try {
+    return verb.run(recipe);
+  } catch (const Error& error) {
+    return failed(kFailed, error.kind() == ErrorKind::Internal
+                               ? concat("a fault of Shoal's own: ", error.what())
+                               : error.what());
+  } catch (const c10::Error& error) {
+    return failed(kFailed, first_paragraph(error.what_without_backtrace()));
+  } catch (const std::bad_alloc&) {
+    return failed(kFailed, "out of memory; a smaller training.local_batch_size needs less");
+  } catch (const std::exception& error) {
+    return failed(kFailed, first_paragraph(error.what()));
+  }
+}
+
+int main(int argc, char** argv) {
+  CLI::App app("Shoal trains an unmodified LibTorch model through its captured graph.", "shoal");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", "shoal " SHOAL_VERSION);
+  std::string path;
+  for (const Verb& verb : kVerbs) {
+    CLI::App* command = app.add_subcommand(verb.name, verb.summary);
+    command->add_option("RECIPE", path, "A TOML file, as those in recipes/")->required();
+    command->allow_extras();
+    command->footer(keys());
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kWrongUse;
+  }
+  for (const Verb& verb : kVerbs)
+    if (const CLI::App* command = app.get_subcommand(verb.name); command->parsed())
+      return run(verb, path, command->remaining());
+  return kWrongUse;
+}
