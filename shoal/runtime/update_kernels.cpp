@@ -263,6 +263,15 @@ std::vector<at::Tensor> tensors_in(const Slots& slots, const std::vector<std::ui
   return tensors;
 }
 
+double scale_in(const Slots& slots, std::uint32_t slot) {
+  return slot == kNoSlot ? 1.0 : scalar_in(slots, slot);
+}
+
+std::vector<at::Tensor> scaled_gradients(const Slots& slots, const std::vector<std::uint32_t>& list,
+                                         std::uint32_t scale) {
+  return scale == kNoSlot ? tensors_in(slots, list) : at::_foreach_mul(tensors_in(slots, list), slots[scale]);
+}
+
 void check_lengths(const Compute& compute, std::size_t parameters, std::size_t others) {
   SHOAL_CHECK(parameters == others, InvalidInput, compute.op, ": ", parameters, " parameters, but a list of ",
               others);
@@ -349,7 +358,7 @@ class Sgd final : public Kernel {
         gradients_(slots_of(compute, "gradients")),
         buffers_(slots_of(compute, "momentum_buffers")),
         lr_(slot_of(compute, "lr")),
-        scale_(slot_of(compute, "scale")),
+        scale_(optional_slot_of(compute, "scale")),
         momentum_(number_of(compute, "momentum")),
         weight_decay_(number_of(compute, "weight_decay")),
         nesterov_(truth_of(compute, "nesterov")) {
@@ -360,7 +369,7 @@ class Sgd final : public Kernel {
   void run(Slots& slots) override {
     const double lr = scalar_in(slots, lr_);
     if (!on_cpu(slots, parameters_)) return run_elsewhere(slots, lr);
-    const double scale = scalar_in(slots, scale_);
+    const double scale = scale_in(slots, scale_);
     Rows rows(slots, parameters_, gradients_, {&buffers_});
     rows.for_each_piece([&](const Row& row, std::int64_t begin, std::int64_t end) {
       AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, row.dtype, "sgd", [&] {
@@ -379,7 +388,7 @@ class Sgd final : public Kernel {
  private:
   void run_elsewhere(Slots& slots, double lr) const {
     const auto parameters = tensors_in(slots, parameters_);
-    const auto gradients = at::_foreach_mul(tensors_in(slots, gradients_), slots[scale_]);
+    const auto gradients = scaled_gradients(slots, gradients_, scale_);
     at::_fused_sgd_(parameters, gradients, tensors_in(slots, buffers_), weight_decay_, momentum_, lr,
                     /*dampening=*/0.0, nesterov_, /*maximize=*/false, /*is_first_step=*/false);
   }
@@ -399,7 +408,7 @@ class AdamKernel final : public Kernel {
         squares_(slots_of(compute, "exp_avg_sqs")),
         lr_(slot_of(compute, "lr")),
         step_(slot_of(compute, "step")),
-        scale_(slot_of(compute, "scale")),
+        scale_(optional_slot_of(compute, "scale")),
         beta1_(number_of(compute, "beta1")),
         beta2_(number_of(compute, "beta2")),
         eps_(number_of(compute, "eps")),
@@ -413,8 +422,8 @@ class AdamKernel final : public Kernel {
     const double lr = scalar_in(slots, lr_);
     const double step = scalar_in(slots, step_);
     if (!on_cpu(slots, parameters_)) return run_elsewhere(slots, lr, step);
-    const auto factors_32 = factors<float>(lr, step, scalar_in(slots, scale_));
-    const auto factors_64 = factors<double>(lr, step, scalar_in(slots, scale_));
+    const auto factors_32 = factors<float>(lr, step, scale_in(slots, scale_));
+    const auto factors_64 = factors<double>(lr, step, scale_in(slots, scale_));
     Rows rows(slots, parameters_, gradients_, {&averages_, &squares_});
     rows.for_each_piece([&](const Row& row, std::int64_t begin, std::int64_t end) {
       AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, row.dtype, "adam", [&] {
@@ -450,7 +459,7 @@ class AdamKernel final : public Kernel {
 
   void run_elsewhere(Slots& slots, double lr, double step) const {
     const auto parameters = tensors_in(slots, parameters_);
-    const auto gradients = at::_foreach_mul(tensors_in(slots, gradients_), slots[scale_]);
+    const auto gradients = scaled_gradients(slots, gradients_, scale_);
     const std::vector<at::Tensor> steps(parameters.size(),
                                         at::full({}, step, parameters[0].options().dtype(at::kFloat)));
     const auto update = decoupled_ ? at::_ops::_fused_adamw_::call : at::_ops::_fused_adam_::call;

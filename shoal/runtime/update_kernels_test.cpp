@@ -9,6 +9,7 @@
 #include <torch/optim/sgd.h>
 
 #include <memory>
+#include <optional>
 
 #include "shoal/aten/types.h"
 #include "shoal/runtime/executor.h"
@@ -43,7 +44,7 @@ static Tensors zeros_like(const Tensors& tensors) {
 class Update {
  public:
   Update(const std::string& op, Tensors parameters, std::vector<std::pair<std::string, Tensors>> states,
-         const std::vector<Argument>& settings, double max_norm = 0)
+         const std::vector<Argument>& settings, std::optional<double> max_norm = std::nullopt)
       : size_(parameters.size()) {
     Graph graph;
     const auto sources = [&](Role role, const std::string& prefix, const Tensors& tensors) {
@@ -58,7 +59,7 @@ class Update {
     const auto step = graph.add_source(Role::Scalar, "step", ir::contiguous(DType::Int64, {}));
     const auto scalar = ir::contiguous(DType::Float64, {});
     const auto clip = graph.add_node({.op = "shoal::clip",
-                                      .arguments = {{"gradients", g}, {"max_norm", max_norm}},
+                                      .arguments = {{"gradients", g}, {"max_norm", max_norm.value_or(0)}},
                                       .outputs = {},
                                       .phase = Phase::Update,
                                       .module = ""},
@@ -81,7 +82,7 @@ class Update {
     }
     arguments.push_back({"lr", lr});
     if (op == "shoal::adam") arguments.push_back({"step", step});
-    arguments.push_back({"scale", scale});
+    arguments.push_back({"scale", max_norm ? ir::Attribute(scale) : ir::Attribute()});
     arguments.insert(arguments.end(), settings.begin(), settings.end());
     const auto node = graph.add_node(
         {.op = op, .arguments = arguments, .outputs = {}, .phase = Phase::Update, .module = ""}, types);
