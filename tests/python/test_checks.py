@@ -74,3 +74,18 @@ def test_links_of_documents_lead_somewhere(root):
 def test_the_code_in_readme_is_what_its_file_says(run):
     result = run("tools/update_readme.py", "--check")
     assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("code", "check"),
+    [
+        ("int NumRanks() { return 1; }", "readability-identifier-naming"),
+        ("int* none = 0;", "modernize-use-nullptr"),
+        ("int count = 0;", "cppcoreguidelines-avoid-non-const-global-variables"),
+    ],
+)
+def test_clang_tidy_bites(run, tmp_path, code, check):
+    (tmp_path / "bad.cpp").write_text(f"{code}\n")
+    result = run("tools/tidy.sh", tmp_path / "bad.cpp")
+    assert result.returncode != 0
+    assert f"[{check}" in result.stdout
