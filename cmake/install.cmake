@@ -31,7 +31,13 @@ foreach(
 endforeach()
 install(TARGETS ${libraries} EXPORT ShoalTargets)
 install(EXPORT ShoalTargets NAMESPACE Shoal:: DESTINATION ${package})
-install(DIRECTORY shoal DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+install(
+  DIRECTORY shoal
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+  FILES_MATCHING
+  PATTERN "*.h"
+  PATTERN "cli" EXCLUDE
+)
 if(TARGET shoal)
   install(TARGETS shoal)
 endif()
