@@ -5,16 +5,15 @@
 
 #include <torch/csrc/profiler/unwind/unwind.h>
 
+#include <algorithm>
 #include <array>
 #include <exception>
 #include <string_view>
 
 namespace shoal::capture {
 
-static bool starts_with_any(std::string_view text, auto&& prefixes) {
-  for (const std::string_view prefix : prefixes)
-    if (text.starts_with(prefix)) return true;
-  return false;
+static bool contains_any(std::string_view text, const auto& parts) {
+  return std::ranges::any_of(parts, [&](std::string_view part) { return text.find(part) != std::string_view::npos; });
 }
 
 // Without line information the symbolizer gives the library's path and an offset in it.
@@ -28,13 +27,10 @@ static bool has_source_file(const torch::unwind::Frame& frame) {
 static bool is_library_code(const torch::unwind::Frame& frame) {
   static constexpr std::array<std::string_view, 6> kFolders = {"/torch/include/", "/include/c++/",    "/shoal/aten/",
                                                                "/shoal/capture/", "/shoal/runtime/", "/shoal/train/"};
-  static constexpr std::array<std::string_view, 6> kNamespaces = {"at::", "c10::", "torch::", "std::", "shoal::", "_"};
-  if (!has_source_file(frame))
-    return frame.funcname.empty() || frame.funcname == "??" || starts_with_any(frame.funcname, kNamespaces);
+  static constexpr std::array<std::string_view, 4> kLibraries = {"/libtorch", "/libc10", "/libstdc++", "/libc."};
   if (frame.filename.ends_with("_test.cpp")) return false;
-  for (const auto folder : kFolders)
-    if (frame.filename.find(folder) != std::string::npos) return true;
-  return false;
+  if (has_source_file(frame)) return contains_any(frame.filename, kFolders);
+  return contains_any(frame.filename, kLibraries) || frame.funcname.empty() || frame.funcname == "??" || frame.funcname.find("shoal::") != std::string::npos;
 }
 
 std::string user_source_line() {

@@ -223,7 +223,7 @@ class Trainer::State {
     return step;
   }
 
-  // Parameters, buffers, optimizer state, constants and the seed stay bound.
+  // Parameters, buffers, optimizer state and constants stay bound.
   void bind_lasting(Step& step, const std::vector<at::Tensor>& constants) {
     std::map<std::string, at::Tensor> by_name;
     for (const auto& [name, tensor] : parameters_) by_name.emplace(name, tensor.detach());
@@ -239,7 +239,6 @@ class Trainer::State {
       }
       step.is_random = step.is_random || (source.role == Role::Scalar && source.name == "seed");
     }
-    if (step.is_random) step.executor->bind(Role::Scalar, "seed", seed_);
     step.has_grad_norm = program::find_result(step.executor->program(), Role::Output, "grad_norm") != nullptr;
   }
 
@@ -258,7 +257,9 @@ class Trainer::State {
     for (auto& [name, tensor] : inputs_of(batch))
       if (program::find_source(step.executor->program(), Role::Input, name) != nullptr)
         step.executor->bind(Role::Input, name, tensor.detach());
-    if (step.is_random) step.executor->bind(Role::Scalar, "step", at::scalar_tensor(number, at::kLong));
+    if (!step.is_random) return;
+    step.executor->bind(Role::Scalar, "seed", seed_);
+    step.executor->bind(Role::Scalar, "step", at::scalar_tensor(number, at::kLong));
   }
 
   [[noreturn]] void report_not_finite(Step& step, const StepResult& result) {

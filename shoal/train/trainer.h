@@ -10,6 +10,7 @@
 
 #include <torch/nn/module.h>
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -49,12 +50,13 @@ class Trainer {
   // `loss(model, batch)` runs the model on a batch and returns a scalar to minimise. It is called when a
   // batch of a new shape comes (twice: both must do the same), not at every step.
   template <class Model, class Loss>
+    requires std::invocable<Loss&, Model&, const Batch&>
   Trainer(Model model, Loss loss, Optimizer optimizer, TrainerOptions options = {})
       : Trainer(module_of(model),
                 LossFunction([model, loss](const Batch& batch) mutable { return loss(model, batch); }),
                 std::move(optimizer), std::move(options)) {}
   Trainer(std::shared_ptr<torch::nn::Module> module, LossFunction loss, Optimizer optimizer,
-          TrainerOptions options);
+          TrainerOptions options = {});
   ~Trainer();
   Trainer(Trainer&&) noexcept;
   Trainer& operator=(Trainer&&) noexcept;
