@@ -8,10 +8,14 @@
 #include <array>
 #include <cstdio>
 #include <exception>
+#include <new>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shoal/base/error.h"
+#include "shoal/base/text.h"
 #include "shoal/cli/recipe.h"
 #include "shoal/cli/verbs.h"
 
@@ -92,7 +96,19 @@ static int run(const Verb& verb, const std::string& path, const std::vector<std:
   }
 }
 
+// A first word that is no verb; nullopt when it is one, or an option.
+static std::optional<std::string> no_verb(int argc, char** argv) {
+  if (argc < 2 || argv[1][0] == '-') return std::nullopt;
+  std::vector<std::string_view> names;
+  for (const Verb& verb : kVerbs) {
+    if (argv[1] == std::string_view(verb.name)) return std::nullopt;
+    names.emplace_back(verb.name);
+  }
+  return concat("there is no verb ", argv[1], "; did you mean ", nearest(argv[1], names), "?");
+}
+
 int main(int argc, char** argv) {
+  if (const auto message = no_verb(argc, argv)) return failed(kWrongUse, *message);
   CLI::App app("Shoal trains an unmodified LibTorch model through its captured graph.", "shoal");
   app.require_subcommand(1);
   app.set_version_flag("--version", "shoal " SHOAL_VERSION);

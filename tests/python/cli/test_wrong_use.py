@@ -60,7 +60,6 @@ LINES = [
     ("steps = 4", "stepz = 4", "there is no key training.stepz; did you mean training.steps?"),
     ("steps = 4", 'steps = "4"', 'training.steps: wants an integer, got the string "4"'),
     ("seq_len = 16\nsteps = 4", "seq_len = 16\nsteps = 1979-05-27", "training.steps: wants an integer, got "),
-    ("[training]", "training = 4", None),
     ("steps = 4", "steps = ", None),
 ]
 
