@@ -148,6 +148,15 @@ static std::string three_digits(double number) {
   return text;
 }
 
+// A model may write any bytes: a terminal gets UTF-8 without control characters.
+static std::string shown(const std::string& sample) {
+  auto text =
+      json::parse(json(sample).dump(-1, ' ', false, json::error_handler_t::replace)).get<std::string>();
+  for (char& c : text)
+    if ((c >= 0 && c < ' ' && c != '\n' && c != '\t') || c == 0x7f) c = '?';
+  return text;
+}
+
 static void report(Run& run, const Validation& validation) {
   json line = {{"step", run.steps_done}, {"validation_loss", validation.loss}};
   std::string text = concat("validate step: ", run.steps_done, "  loss: ", three_digits(validation.loss));
@@ -230,7 +239,7 @@ static void write_results(Run& run, const observe::Trace& trace, double seconds_
   if (run.task.sample) {
     const std::string sample = run.task.sample(run.learner.model);
     observe::write_file(run.folder / "sample.txt", sample);
-    say(concat("\nsample:\n", sample, "\n"));
+    say(concat("\nsample:\n", shown(sample), "\n"));
     say(concat("sample:  ", (run.folder / "sample.txt").string()));
   }
   if (run.recipe.profiling.enable_profiling) {

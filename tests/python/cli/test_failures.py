@@ -49,13 +49,13 @@ def test_a_folder_that_cannot_be_made_is_named(shoal, tiny):
     fails(shoal("train", tiny), f"cannot make the folder {tiny.parent}/out", "--job.dump_folder")
 
 
-def limit_files_to_one_page():
+def limit_files_to_512_bytes():
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (512, 512))
 
 
 def test_a_file_that_cannot_grow_is_named(shoal, tiny):
-    result = shoal("train", tiny, preexec_fn=limit_files_to_one_page)
+    result = shoal("train", tiny, preexec_fn=limit_files_to_512_bytes)
     fails(result, f"cannot write {tiny.parent}/out/tokens.bin: File too large")
     assert not (tiny.parent / "out" / "tokens.bin").exists()
 

@@ -45,7 +45,7 @@ def test_training_leaves_metrics_results_trace_and_sample(shoal, tiny):
     assert results["steps"] == 4 and not results["interrupted"]
     assert results["bits_per_byte"] == lines[-1]["validation_bits_per_byte"]
     assert json.loads((out / "trace.json").read_text())["traceEvents"]
-    assert (out / "sample.txt").read_text().startswith("def ")
+    assert (out / "sample.txt").read_bytes().startswith(b"def ")
 
 
 def test_the_same_recipe_gives_the_same_losses_from_its_cache(shoal, tiny):
