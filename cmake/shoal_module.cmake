@@ -70,7 +70,8 @@ function(shoal_compiled_as_ours target)
       -Wextra
       -Wshadow
       -Wconversion
-      -Wno-missing-field-initializers
+      -Wno-missing-field-initializers # designated initializers leave the rest to their defaults
+      -Wno-restrict # g++ 12 sees overlaps in std::string's operator+ that are not there (GCC bug 105651)
       $<$<BOOL:${SHOAL_WERROR}>:-Werror>
   )
   get_target_property(links ${target} LINK_LIBRARIES)

@@ -67,10 +67,7 @@ class PlainKernels {
 
 }  // namespace
 
-static Captured capture_once(const Request& request, std::optional<Recorder::Stop> stop) {
-  const SavedGradients gradients(request.parameters);
-  const PlainKernels plain_kernels;
-  Recorder recorder(request, std::move(stop));
+static void run_model(const Request& request, Recorder& recorder) {
   const Interception interception(recorder);
   const bool train = request.mode == Mode::Train;
   const at::AutoGradMode grad_mode(train);
@@ -78,14 +75,28 @@ static Captured capture_once(const Request& request, std::optional<Recorder::Sto
   SHOAL_CHECK(loss.defined() && loss.numel() == 1, InvalidInput, "capture: the loss has shape ",
               loss.defined() ? loss.sizes() : at::IntArrayRef{}, "; return a scalar: a mean or a sum");
   recorder.add_result(ir::Role::Loss, "loss", loss);
-  if (train) {
-    SHOAL_CHECK(loss.requires_grad(), InvalidInput,
-                "capture: the loss does not depend on any parameter that requires a gradient; check that the model is "
-                "called and that nothing detaches its output");
-    recorder.start_backward();
-    loss.backward();
-    for (const auto& [name, tensor] : request.parameters)
-      if (tensor.grad().defined()) recorder.add_result(ir::Role::Gradient, name, tensor.grad());
+  if (!train) return;
+  SHOAL_CHECK(loss.requires_grad(), InvalidInput,
+              "capture: the loss does not depend on any parameter that requires a gradient; check that the model is "
+              "called and that nothing detaches its output");
+  recorder.start_backward();
+  loss.backward();
+  for (const auto& [name, tensor] : request.parameters)
+    if (tensor.grad().defined()) recorder.add_result(ir::Role::Gradient, name, tensor.grad());
+}
+
+static Captured capture_once(const Request& request, std::optional<Recorder::Stop> stop) {
+  const SavedGradients gradients(request.parameters);
+  const PlainKernels plain_kernels;
+  Recorder recorder(request, std::move(stop));
+  try {
+    run_model(request, recorder);
+  } catch (const c10::Error& error) {
+    // Shapes that do not fit, and code that asks a recorded tensor for its memory.
+    fail(ErrorKind::InvalidInput, "capture: LibTorch refused what the model does, ", recorder.where_in_module(), ": ",
+         error.what_without_backtrace(),
+         ". If this is about storage or a data pointer: while a model is captured, activations have no data, so "
+         "data_ptr() and accessors cannot be used on them");
   }
   return std::move(recorder).finish();
 }

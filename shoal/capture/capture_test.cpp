@@ -2,6 +2,7 @@
 #include "shoal/capture/capture.h"
 
 #include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
 #include <c10/core/Allocator.h>
 #include <doctest/doctest.h>
 #include <torch/nn.h>
@@ -458,6 +459,69 @@ TEST_CASE("in-place views, chains of casts, and gradients taken inside the model
     return inner + penalty + (h * w).to(at::kFloat).to(at::kDouble).sum();
   };
   check_equal(model);
+}
+
+namespace {
+struct Cube : torch::autograd::Function<Cube> {
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x) {
+    context->save_for_backward({x});
+    return x * x * x;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const auto x = context->get_saved_variables()[0];
+    return {gradients[0] * 3 * x * x};
+  }
+};
+}  // namespace
+
+TEST_CASE("custom autograd functions, hooks and einsum are recorded as they are") {
+  Model model{.parameters = {parameter("w", {4, 4})}, .inputs = {{"x", random_tensor({3, 4})}}};
+  model.loss = [&](const auto& in) {
+    auto h = Cube::apply(at::einsum("bi,ij->bj", {in[0], model.parameters[0].tensor}));
+    h.register_hook([](const Tensor& gradient) { return gradient * 0.5; });
+    return h.sum();
+  };
+  check_equal(model);
+}
+
+TEST_CASE("an autocast region is recorded with its casts") {
+  Model model{.parameters = {{"w", at::randn({4, 4}).requires_grad_()}}, .inputs = {{"x", at::randn({3, 4})}}};
+  model.loss = [&](const auto& in) {
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    auto h = at::mm(in[0], model.parameters[0].tensor);
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+    at::autocast::clear_cache();
+    return h.to(at::kFloat).sum();
+  };
+  const auto captured = check_equal(model);
+  CHECK(captured.graph.at(ir::ValueId{*captured.graph.nodes[0].outputs[0]}).type.dtype == DType::BFloat16);
+}
+
+TEST_CASE("equal and nonzero of the batch are guarded") {
+  Model model{.parameters = {parameter("w", {4})}, .inputs = {{"a", at::tensor({1, 0, 2, 0})}, {"b", at::tensor({1, 0, 2, 0})}}};
+  model.loss = [&](const auto& in) {
+    const double factor = at::equal(in[0], in[1]) ? 2 : 3;
+    return (model.parameters[0].tensor.index_select(0, in[0].nonzero().flatten()) * factor).sum();
+  };
+  const auto captured = check_equal(model);
+  CHECK(captured.guards.list.size() == 2);
+  CHECK(hold(captured.guards, std::vector<Tensor>{at::tensor({0, 1, 2, 0}), at::tensor({0, 1, 2, 0})}));
+  CHECK_FALSE(hold(captured.guards, std::vector<Tensor>{at::tensor({0, 1, 2, 0}), at::tensor({0, 1, 2, 1})}));
+  CHECK_FALSE(hold(captured.guards, std::vector<Tensor>{at::tensor({1, 1, 2, 0}), at::tensor({1, 1, 2, 0})}));
+}
+
+TEST_CASE("asking an activation for its memory is an error that says why") {
+  Model model{.parameters = {parameter("fc.weight", {3})}, .inputs = {{"x", random_tensor({3})}}};
+  model.loss = [&](const auto& in) {
+    const auto h = in[0] * model.parameters[0].tensor;
+    return h * *h.template data_ptr<double>();
+  };
+  const auto message = error_of([&] { capture::capture(model.request()); });
+  CHECK(contains(message, "activations have no data"));
+  CHECK(contains(message, "module fc"));
+  model.loss = [&](const auto& in) { return at::mm(in[0], model.parameters[0].tensor); };
+  CHECK(contains(error_of([&] { capture::capture(model.request()); }), "LibTorch refused what the model does"));
 }
 
 TEST_CASE("evaluation is captured without a backward pass") {

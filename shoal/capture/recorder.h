@@ -44,7 +44,9 @@ class Recorder final : public Interceptor {
   void call(const c10::OperatorHandle& op, torch::jit::Stack& stack) override;
   bool wants_factory(const c10::OperatorHandle& op) override;
 
-  // Module and line of the operator that is being called; for messages.
+  // "in or after module h.0.attn": as near as the parameters read so far tell; for messages.
+  std::string where_in_module() const;
+  // The same with the user's source line; only while an operator is being called.
   std::string where() const;
 
  private:
@@ -107,7 +109,6 @@ class Recorder final : public Interceptor {
   at::Tensor evaluate(ir::ValueId value, const std::string& op);
   c10::Device device_of(const c10::FunctionSchema& schema, const torch::jit::Stack& in) const;
   static bool depends_on_data(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> in);
-  std::string where_in_module() const;
   [[noreturn]] void untraceable(const std::string& what, const std::string& remedy) const;
 
   const Request& request_;
