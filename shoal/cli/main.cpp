@@ -104,7 +104,8 @@ static std::optional<std::string> no_verb(int argc, char** argv) {
     if (argv[1] == std::string_view(verb.name)) return std::nullopt;
     names.emplace_back(verb.name);
   }
-  return concat("there is no verb ", argv[1], "; did you mean ", nearest(argv[1], names), "?");
+  return concat("there is no verb ", argv[1], "; did you mean ", nearest(argv[1], names),
+                "? shoal --help names all");
 }
 
 int main(int argc, char** argv) {

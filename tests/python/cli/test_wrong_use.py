@@ -89,7 +89,10 @@ def test_a_recipe_that_is_not_there_is_named(shoal):
 
 def test_a_verb_that_is_not_there_gets_the_nearest(shoal):
     result = shoal("trian", "x")
-    assert (result.returncode, result.stderr) == (2, "shoal: there is no verb trian; did you mean train?\n")
+    assert (result.returncode, result.stderr) == (
+        2,
+        "shoal: there is no verb trian; did you mean train? shoal --help names all\n",
+    )
 
 
 @pytest.mark.parametrize("arguments", [[], ["train"], ["capture"], ["--nothing"]])
