@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Evaluates values of a graph one by one through the dispatcher: the reference that everything else is held to,
-// and what computes guards. Slow and simple; steps run in runtime/executor.h.
+// Evaluates values of a graph one by one through the dispatcher: the reference that everything else is held
+// to, and what computes guards. Slow and simple; steps run in runtime/executor.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>

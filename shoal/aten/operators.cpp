@@ -73,7 +73,8 @@ ir::Attribute attribute_of(const c10::IValue& value, const c10::Argument& argume
     return std::vector<bool>(list.begin(), list.end());
   }
   if (value.isList() && value.toListRef().empty()) return ir::ValueList{};
-  fail(ErrorKind::InvalidInput, "argument ", argument.name(), " is a ", value.tagKind(), ", which cannot be captured");
+  fail(ErrorKind::InvalidInput, "argument ", argument.name(), " is a ", value.tagKind(),
+       ", which cannot be captured");
 }
 
 static c10::List<std::optional<at::Tensor>> optional_tensors(

@@ -36,8 +36,8 @@ class SavedGradients {
   std::vector<std::pair<at::Tensor, at::Tensor>> saved_;
 };
 
-// On CUDA some operators choose kernels that draw random numbers or change statistics without saying so, before the
-// recorder sees them: cuDNN's batch norm, fused attention. Their plain forms are recorded instead.
+// On CUDA some operators choose kernels that draw random numbers or change statistics without saying so,
+// before the recorder sees them: cuDNN's batch norm, fused attention. Their plain forms are recorded instead.
 class PlainKernels {
  public:
   PlainKernels() {
@@ -76,9 +76,10 @@ static void run_model(const Request& request, Recorder& recorder) {
               loss.defined() ? loss.sizes() : at::IntArrayRef{}, "; return a scalar: a mean or a sum");
   recorder.add_result(ir::Role::Loss, "loss", loss);
   if (!train) return;
-  SHOAL_CHECK(loss.requires_grad(), InvalidInput,
-              "capture: the loss does not depend on any parameter that requires a gradient; check that the model is "
-              "called and that nothing detaches its output");
+  SHOAL_CHECK(
+      loss.requires_grad(), InvalidInput,
+      "capture: the loss does not depend on any parameter that requires a gradient; check that the model is "
+      "called and that nothing detaches its output");
   recorder.start_backward();
   loss.backward();
   for (const auto& [name, tensor] : request.parameters)
@@ -93,9 +94,10 @@ static Captured capture_once(const Request& request, std::optional<Recorder::Sto
     run_model(request, recorder);
   } catch (const c10::Error& error) {
     // Shapes that do not fit, and code that asks a recorded tensor for its memory.
-    fail(ErrorKind::InvalidInput, "capture: LibTorch refused what the model does, ", recorder.where_in_module(), ": ",
-         error.what_without_backtrace(),
-         ". If this is about storage or a data pointer: while a model is captured, activations have no data, so "
+    fail(ErrorKind::InvalidInput, "capture: LibTorch refused what the model does, ",
+         recorder.where_in_module(), ": ", error.what_without_backtrace(),
+         ". If this is about storage or a data pointer: while a model is captured, activations have no data, "
+         "so "
          "data_ptr() and accessors cannot be used on them");
   }
   return std::move(recorder).finish();
@@ -110,12 +112,12 @@ static std::optional<Recorder::Stop> difference(const ir::Graph& first, const ir
   for (std::size_t n = 0; n < std::max(first.nodes.size(), second.nodes.size()); ++n) {
     const auto at = static_cast<std::uint32_t>(n);
     if (name_of(first, n) != name_of(second, n))
-      return Recorder::Stop{at, concat("does something else each time: ", name_of(first, n), " when it was captured first, ",
-                                       name_of(second, n), " the second time")};
+      return Recorder::Stop{
+          at, concat("does something else each time: ", name_of(first, n), " when it was captured first, ",
+                     name_of(second, n), " the second time")};
     const auto& a = first.nodes[n];
     const auto& b = second.nodes[n];
-    if (a != b)
-      return Recorder::Stop{at, concat("calls ", a.op, " with other arguments each time")};
+    if (a != b) return Recorder::Stop{at, concat("calls ", a.op, " with other arguments each time")};
     for (const auto input : ir::inputs_of(a))
       for (std::size_t s = 0; s < first.sources.size() && s < second.sources.size(); ++s)
         if (first.sources[s].value == input && first.sources[s] != second.sources[s])
@@ -134,11 +136,13 @@ Captured capture(const Request& request) {
   if (first.graph == second.graph) return second;
   if (auto stop = difference(first.graph, second.graph)) {
     const auto why = stop->why;
-    capture_once(request, std::move(stop));  // throws where the difference is made, if the model gets there again
+    capture_once(request,
+                 std::move(stop));  // throws where the difference is made, if the model gets there again
     fail(ErrorKind::InvalidInput, "capture: the model ", why,
          ". Remedy: make the model do the same each time it is called with the same batch");
   }
-  fail(ErrorKind::InvalidInput, "capture: the model returns another result each time it is called with the same batch");
+  fail(ErrorKind::InvalidInput,
+       "capture: the model returns another result each time it is called with the same batch");
 }
 
 bool hold(const Guards& guards, std::span<const at::Tensor> inputs) {
@@ -154,7 +158,8 @@ bool hold(const Guards& guards, std::span<const at::Tensor> inputs) {
   for (const auto& [call, expected, shapes_only, where] : guards.list) {
     const auto results = aten::call(call, [&](ir::ValueId value) { return interpreter.value(value); });
     for (std::size_t i = 0; i < results.size(); ++i) {
-      const bool same = shapes_only             ? results[i].toTensor().sizes() == at::IntArrayRef(expected[i].toIntVector())
+      const bool same = shapes_only
+                            ? results[i].toTensor().sizes() == at::IntArrayRef(expected[i].toIntVector())
                         : results[i].isTensor() ? at::equal(results[i].toTensor(), expected[i].toTensor())
                                                 : results[i] == expected[i];
       if (!same) return false;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs a model once on one batch and returns what ATen was asked to do, as a graph.
 //
-// Nothing about the model is swapped or moved: while it runs, a thread-local dispatch key sends every operator to
-// the recorder, and autograd, which works above it, records the backward pass by itself. Capture leaves every byte
-// of the model and every `.grad` as it was.
+// Nothing about the model is swapped or moved: while it runs, a thread-local dispatch key sends every
+// operator to the recorder, and autograd, which works above it, records the backward pass by itself. Capture
+// leaves every byte of the model and every `.grad` as it was.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -38,14 +38,14 @@ struct Request {
   Mode mode = Mode::Train;
 };
 
-// A value that control flow read, or a shape that depends on data, and what it was. A graph is right for a batch
-// only while all of them hold; they depend on inputs alone.
+// A value that control flow read, or a shape that depends on data, and what it was. A graph is right for a
+// batch only while all of them hold; they depend on inputs alone.
 struct Guards {
   struct Guard {
     ir::Node call;                      // reads values of `graph`
     std::vector<c10::IValue> expected;  // what the call returned; sizes alone where shapes_only
     bool shapes_only = false;
-    std::string where;                  // for messages
+    std::string where;  // for messages
   };
   ir::Graph graph;  // computes what the calls read
   std::vector<at::Tensor> constants;
@@ -58,15 +58,16 @@ struct Captured {
   Guards guards;
 };
 
-// Captures twice and compares: a model that does not do the same again (a Python counter, a coin toss) is an error.
-// Throws InvalidInput naming module path, source line and remedy for what cannot be captured.
+// Captures twice and compares: a model that does not do the same again (a Python counter, a coin toss) is an
+// error. Throws InvalidInput naming module path, source line and remedy for what cannot be captured.
 Captured capture(const Request& request);
 
 // Whether a graph with these guards is right for a batch of the shapes it was captured with.
 bool hold(const Guards& guards, std::span<const at::Tensor> inputs);
 
-// While it lives, random operators of this thread draw from Shoal's counter-based generators, with the ordinals that
-// a capture would give them: an eager step then has the same dropout masks as a captured one with that seed and step.
+// While it lives, random operators of this thread draw from Shoal's counter-based generators, with the
+// ordinals that a capture would give them: an eager step then has the same dropout masks as a captured one
+// with that seed and step.
 class EagerRandom {
  public:
   EagerRandom(std::int64_t seed, std::int64_t step);

@@ -25,7 +25,8 @@ using namespace shoal;
 using namespace shoal::capture;
 using at::Tensor;
 
-// ---- a model of a few tensors, its capture, and its replay one node at a time ----------------------------------------
+// ---- a model of a few tensors, its capture, and its replay one node at a time
+// ----------------------------------------
 
 namespace {
 
@@ -130,7 +131,9 @@ static std::string error_of(const std::function<void()>& act) {
   return "no error";
 }
 
-static bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+static bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 TEST_CASE("a linear layer's forward and backward are the graph, bit for bit") {
   Model model{.parameters = {parameter("fc.weight", {4, 8}), parameter("fc.bias", {4})},
@@ -151,8 +154,14 @@ static Model of_module(torch::nn::Module& net) {
 }
 
 static models::Gpt2Config tiny_gpt2(double dropout) {
-  return {.vocab_size = 50, .n_positions = 16, .n_embd = 32, .n_layer = 2, .n_head = 4, .embd_pdrop = dropout,
-          .attn_pdrop = dropout, .resid_pdrop = dropout};
+  return {.vocab_size = 50,
+          .n_positions = 16,
+          .n_embd = 32,
+          .n_layer = 2,
+          .n_head = 4,
+          .embd_pdrop = dropout,
+          .attn_pdrop = dropout,
+          .resid_pdrop = dropout};
 }
 
 static NamedTensor tokens(const char* name) { return {name, at::randint(50, {2, 16}, at::kLong)}; }
@@ -178,7 +187,7 @@ TEST_CASE("a write through a view is a scatter into its base") {
   Model model{.parameters = {parameter("w", {4, 6})}, .inputs = {{"x", random_tensor({4, 6})}}};
   model.loss = [&](const auto& in) {
     auto h = in[0] * model.parameters[0].tensor;
-    h.select(0, 1).add_(1);                 // select
+    h.select(0, 1).add_(1);                       // select
     h.slice(1, 2, 5).mul_(in[0].slice(1, 2, 5));  // slice
     h.t().narrow(0, 0, 2).copy_(in[0].t().narrow(0, 0, 2) * 3);
     h.view({2, 2, 6}).select(1, 0).sub_(2);
@@ -204,7 +213,8 @@ TEST_CASE("views that are written through one piece of a split see each other's 
   check_equal(model);
 }
 
-TEST_CASE("parameters are known by storage: .data, detach, and views made before the capture are the parameter") {
+TEST_CASE(
+    "parameters are known by storage: .data, detach, and views made before the capture are the parameter") {
   Model model{.parameters = {parameter("w", {4, 4})}, .inputs = {{"x", random_tensor({4, 4})}}};
   const Tensor w = model.parameters[0].tensor;
   const Tensor early_row = w.detach()[2];
@@ -270,8 +280,8 @@ TEST_CASE("a constant keeps what it was when a value met it, whatever is written
 }
 
 TEST_CASE("batch norm's running statistics, which its schema does not mention, are results") {
-  torch::nn::Sequential net(torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 4, 3).padding(1)), torch::nn::BatchNorm2d(4),
-                            torch::nn::ReLU());
+  torch::nn::Sequential net(torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 4, 3).padding(1)),
+                            torch::nn::BatchNorm2d(4), torch::nn::ReLU());
   net->to(at::kDouble);
   Model model = of_module(*net);
   model.inputs = {{"x", random_tensor({2, 3, 5, 5})}};
@@ -284,7 +294,8 @@ TEST_CASE("batch norm's running statistics, which its schema does not mention, a
 }
 
 TEST_CASE("buffers that the model writes to are results; the model itself is unchanged") {
-  Model model{.parameters = {parameter("w", {3})}, .buffers = {{"mean", at::zeros({3}, at::kDouble)}},
+  Model model{.parameters = {parameter("w", {3})},
+              .buffers = {{"mean", at::zeros({3}, at::kDouble)}},
               .inputs = {{"x", random_tensor({5, 3})}}};
   const auto grad_before = at::ones({3}, at::kDouble);
   model.parameters[0].tensor.mutable_grad() = grad_before;
@@ -304,7 +315,8 @@ TEST_CASE("buffers that the model writes to are results; the model itself is unc
 }
 
 TEST_CASE("control flow over the batch is computed and guarded") {
-  Model model{.parameters = {parameter("w", {3})}, .inputs = {{"x", random_tensor({3})}, {"mask", at::ones({3}, at::kBool)}}};
+  Model model{.parameters = {parameter("w", {3})},
+              .inputs = {{"x", random_tensor({3})}, {"mask", at::ones({3}, at::kBool)}}};
   model.loss = [&](const auto& in) {
     auto h = in[0] * model.parameters[0].tensor;
     if (!in[1].all().template item<bool>()) h = h.masked_fill(in[1].logical_not(), 0);
@@ -319,12 +331,18 @@ TEST_CASE("control flow over the batch is computed and guarded") {
 }
 
 TEST_CASE("a shape that depends on the batch is computed and guarded") {
-  Model model{.parameters = {parameter("w", {4})}, .inputs = {{"x", random_tensor({4})}, {"keep", at::tensor({1, 0, 1, 1}).to(at::kBool)}}};
-  model.loss = [&](const auto& in) { return in[0].mul(model.parameters[0].tensor).masked_select(in[1]).sum() +
-                                            in[0].index({in[1]}).pow(2).sum(); };
-  // masked_select reads a parameter's product: its shape comes from the mask, but the operator as a whole does not.
+  Model model{.parameters = {parameter("w", {4})},
+              .inputs = {{"x", random_tensor({4})}, {"keep", at::tensor({1, 0, 1, 1}).to(at::kBool)}}};
+  model.loss = [&](const auto& in) {
+    return in[0].mul(model.parameters[0].tensor).masked_select(in[1]).sum() +
+           in[0].index({in[1]}).pow(2).sum();
+  };
+  // masked_select reads a parameter's product: its shape comes from the mask, but the operator as a whole
+  // does not.
   CHECK(contains(error_of([&] { capture::capture(model.request()); }), "masked_select"));
-  model.loss = [&](const auto& in) { return (in[0].index({in[1]}).pow(2).sum() * model.parameters[0].tensor).sum(); };
+  model.loss = [&](const auto& in) {
+    return (in[0].index({in[1]}).pow(2).sum() * model.parameters[0].tensor).sum();
+  };
   const auto captured = check_equal(model);
   CHECK(captured.guards.list.size() == 1);
   CHECK_FALSE(hold(captured.guards, std::vector<Tensor>{random_tensor({4}), at::ones({4}, at::kBool)}));
@@ -414,9 +432,12 @@ TEST_CASE("attention with dropout is written out and drawn like any other dropou
 }
 
 TEST_CASE("an unused parameter has no gradient, and an undefined output is no value") {
-  Model model{.parameters = {parameter("used", {4}), parameter("unused", {4})}, .inputs = {{"x", random_tensor({2, 4})}}};
+  Model model{.parameters = {parameter("used", {4}), parameter("unused", {4})},
+              .inputs = {{"x", random_tensor({2, 4})}}};
   model.loss = [&](const auto& in) {
-    return at::layer_norm(in[0], {4}, model.parameters[0].tensor).pow(2).sum();  // no bias; input needs no gradient
+    return at::layer_norm(in[0], {4}, model.parameters[0].tensor)
+        .pow(2)
+        .sum();  // no bias; input needs no gradient
   };
   const auto captured = check_equal(model);
   bool undefined = false;
@@ -486,7 +507,8 @@ TEST_CASE("custom autograd functions, hooks and einsum are recorded as they are"
 }
 
 TEST_CASE("an autocast region is recorded with its casts") {
-  Model model{.parameters = {{"w", at::randn({4, 4}).requires_grad_()}}, .inputs = {{"x", at::randn({3, 4})}}};
+  Model model{.parameters = {{"w", at::randn({4, 4}).requires_grad_()}},
+              .inputs = {{"x", at::randn({3, 4})}}};
   model.loss = [&](const auto& in) {
     at::autocast::set_autocast_enabled(at::kCPU, true);
     auto h = at::mm(in[0], model.parameters[0].tensor);
@@ -499,7 +521,8 @@ TEST_CASE("an autocast region is recorded with its casts") {
 }
 
 TEST_CASE("equal and nonzero of the batch are guarded") {
-  Model model{.parameters = {parameter("w", {4})}, .inputs = {{"a", at::tensor({1, 0, 2, 0})}, {"b", at::tensor({1, 0, 2, 0})}}};
+  Model model{.parameters = {parameter("w", {4})},
+              .inputs = {{"a", at::tensor({1, 0, 2, 0})}, {"b", at::tensor({1, 0, 2, 0})}}};
   model.loss = [&](const auto& in) {
     const double factor = at::equal(in[0], in[1]) ? 2 : 3;
     return (model.parameters[0].tensor.index_select(0, in[0].nonzero().flatten()) * factor).sum();
@@ -521,7 +544,8 @@ TEST_CASE("asking an activation for its memory is an error that says why") {
   CHECK(contains(message, "activations have no data"));
   CHECK(contains(message, "module fc"));
   model.loss = [&](const auto& in) { return at::mm(in[0], model.parameters[0].tensor); };
-  CHECK(contains(error_of([&] { capture::capture(model.request()); }), "LibTorch refused what the model does"));
+  CHECK(
+      contains(error_of([&] { capture::capture(model.request()); }), "LibTorch refused what the model does"));
 }
 
 TEST_CASE("evaluation is captured without a backward pass") {
@@ -549,7 +573,8 @@ struct PeakMemory : c10::MemoryReportingInfoBase {
 TEST_CASE("GPT-2 124M is captured within a second and takes no memory beyond the model's") {
   models::Gpt2 net(models::Gpt2Config{.embd_pdrop = 0, .attn_pdrop = 0, .resid_pdrop = 0});
   Model model = of_module(*net);
-  model.inputs = {{"tokens", at::randint(50257, {1, 1024}, at::kLong)}, {"labels", at::randint(50257, {1, 1024}, at::kLong)}};
+  model.inputs = {{"tokens", at::randint(50257, {1, 1024}, at::kLong)},
+                  {"labels", at::randint(50257, {1, 1024}, at::kLong)}};
   model.loss = [&](const auto& in) {
     return at::cross_entropy_loss(net->forward(in[0]).flatten(0, 1), in[1].flatten());
   };

@@ -20,12 +20,14 @@ namespace shoal::capture {
 static constexpr std::string_view kInstalledName = "SHOAL_INTERCEPTOR";
 static constexpr c10::DebugInfoKind kInstalled{&kInstalledName};
 
-// Travels with ThreadLocalDebugInfo to autograd's threads. The key set is the one of the start, not computed from
-// the current one: DispatchKeySet::operator- leaves backend bits behind, and the recorder would call itself for ever.
+// Travels with ThreadLocalDebugInfo to autograd's threads. The key set is the one of the start, not computed
+// from the current one: DispatchKeySet::operator- leaves backend bits behind, and the recorder would call
+// itself for ever.
 namespace {
 struct Installed : c10::DebugInfoBase {
   Installed(Interceptor& to, c10::impl::LocalDispatchKeySet before) : interceptor(to), below(before) {
-    below.excluded_ = below.excluded_ | c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
+    below.excluded_ =
+        below.excluded_ | c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
   }
   Interceptor& interceptor;
   c10::impl::LocalDispatchKeySet below;
@@ -36,9 +38,10 @@ static Installed* installed() { return static_cast<Installed*>(c10::ThreadLocalD
 
 static void intercept(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   Installed* to = installed();
-  SHOAL_CHECK(to, InvalidInput, aten::name_of(op.schema()),
-              " is called on a tensor that was recorded in a capture which has ended; it holds no data. Do not keep "
-              "activations outside the model between steps: write what must last into a buffer with copy_()");
+  SHOAL_CHECK(
+      to, InvalidInput, aten::name_of(op.schema()),
+      " is called on a tensor that was recorded in a capture which has ended; it holds no data. Do not keep "
+      "activations outside the model between steps: write what must last into a buffer with copy_()");
   c10::impl::ForceDispatchKeyGuard guard(to->below);
   to->interceptor.call(op, *stack);
 }
@@ -55,39 +58,44 @@ static bool has_tensor_argument(const c10::FunctionSchema& schema) {
 }
 
 // Factories bypass thread-local backend keys (BackendSelect computes a key set of its own), but not this one.
-static void intercept_factories(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+static void intercept_factories(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                                torch::jit::Stack* stack) {
   Installed* to = installed();
   if (to && !has_tensor_argument(op.schema()) && to->interceptor.wants_factory(op)) {
     c10::impl::ForceDispatchKeyGuard guard(to->below);
     to->interceptor.call(op, *stack);
     return;
   }
-  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::DeferredInit), stack);
+  op.redispatchBoxed(
+      keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::DeferredInit), stack);
 }
 
-// One boxed kernel for every operator that does not decompose by itself: structured and CompositeExplicit kernels
-// win over a fallback. Once a process, at the first capture; operators that are loaded later join at the next one.
+// One boxed kernel for every operator that does not decompose by itself: structured and CompositeExplicit
+// kernels win over a fallback. Once a process, at the first capture; operators that are loaded later join at
+// the next one.
 static void register_kernels() {
   static std::mutex mutex;
-  static std::set<std::string> registered;      // guarded by mutex, as is `libraries`
-  static std::list<torch::Library> libraries;   // a registration lasts as long as its Library
+  static std::set<std::string> registered;     // guarded by mutex, as is `libraries`
+  static std::list<torch::Library> libraries;  // a registration lasts as long as its Library
   const std::scoped_lock lock(mutex);
   if (libraries.empty()) {
-    auto& all = libraries.emplace_back(torch::Library::IMPL, "_", c10::DispatchKey::DeferredInit, __FILE__, __LINE__);
+    auto& all =
+        libraries.emplace_back(torch::Library::IMPL, "_", c10::DispatchKey::DeferredInit, __FILE__, __LINE__);
     all.fallback(torch::CppFunction::makeFromBoxedFunction<&intercept_factories>());
   }
   std::map<std::string, torch::Library*> by_namespace;
   for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
     const auto op = c10::Dispatcher::singleton().findSchema(name);
     const auto space = name.getNamespace();
-    if (!op || !space || *space == "prim" || *space == "prims" || registered.contains(toString(name))) continue;
+    if (!op || !space || *space == "prim" || *space == "prims" || registered.contains(toString(name)))
+      continue;
     if (op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) ||
         op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1) || !has_tensor_argument(op->schema()))
       continue;
     auto& library = by_namespace[std::string(*space)];
     if (!library)
-      library = &libraries.emplace_back(torch::Library::IMPL, std::string(*space), c10::DispatchKey::PrivateUse1,
-                                        __FILE__, __LINE__);
+      library = &libraries.emplace_back(torch::Library::IMPL, std::string(*space),
+                                        c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
     library->impl(toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&intercept>());
     registered.insert(toString(name));
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who is asked when an operator runs. The one place with process-wide state: LibTorch's dispatcher registrations.
+// Who is asked when an operator runs. The one place with process-wide state: LibTorch's dispatcher
+// registrations.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -9,8 +10,9 @@
 
 namespace shoal::capture {
 
-// Sees every operator that the threads under an Interception call, below autograd. `call` replaces the operator's
-// arguments on the stack by its results; while it runs, operators go to their real backends again, without autograd.
+// Sees every operator that the threads under an Interception call, below autograd. `call` replaces the
+// operator's arguments on the stack by its results; while it runs, operators go to their real backends again,
+// without autograd.
 class Interceptor {
  public:
   virtual ~Interceptor() = default;
@@ -19,7 +21,8 @@ class Interceptor {
   virtual bool wants_factory(const c10::OperatorHandle& op) = 0;
 };
 
-// While it lives, operators of this thread, and of autograd's threads that work for it, go to the interceptor.
+// While it lives, operators of this thread, and of autograd's threads that work for it, go to the
+// interceptor.
 //
 //   user code → DeferredInit (factories) → autograd → PrivateUse1 (included by thread) → Interceptor::call
 class Interception {

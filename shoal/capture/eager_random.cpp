@@ -26,7 +26,8 @@ static at::Tensor drawn(const Draw& draw, at::TensorOptions options, const aten:
 class EagerRandom::State final : public Interceptor {
  public:
   State(std::int64_t seed, std::int64_t step)
-      : stream_{.seed = static_cast<std::uint64_t>(seed), .step = static_cast<std::uint64_t>(step)}, interception_(*this) {}
+      : stream_{.seed = static_cast<std::uint64_t>(seed), .step = static_cast<std::uint64_t>(step)},
+        interception_(*this) {}
 
   bool wants_factory(const c10::OperatorHandle& op) override { return is_random(aten::name_of(op.schema())); }
 
@@ -56,7 +57,8 @@ class EagerRandom::State final : public Interceptor {
   Interception interception_;
 };
 
-EagerRandom::EagerRandom(std::int64_t seed, std::int64_t step) : state_(std::make_unique<State>(seed, step)) {}
+EagerRandom::EagerRandom(std::int64_t seed, std::int64_t step)
+    : state_(std::make_unique<State>(seed, step)) {}
 EagerRandom::~EagerRandom() = default;
 
 }  // namespace shoal::capture

@@ -4,14 +4,15 @@
 //   node                 reads                    module
 //   layer_norm           h.0.ln_1.weight          h.0.ln_1
 //   addmm                h.0.attn.c_attn.weight   h.0.attn.c_attn
-//   attention            –                        h.0.attn         what its neighbours in order have in common
-//   addmm                h.0.attn.c_proj.weight   h.0.attn.c_proj
+//   attention            –                        h.0.attn         what its neighbours in order have in
+//   common addmm                h.0.attn.c_proj.weight   h.0.attn.c_proj
 //
-// A node that reads no parameter, not even through a view or cast of one, gets the longest common path of the nearest
-// nodes before and after it that do. A backward node belongs to the forward node that made it run.
+// A node that reads no parameter, not even through a view or cast of one, gets the longest common path of the
+// nearest nodes before and after it that do. A backward node belongs to the forward node that made it run.
 #include "shoal/capture/modules.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <unordered_map>
 
@@ -38,7 +39,8 @@ void name_modules(ir::Graph& graph, const std::vector<std::uint64_t>& sequence) 
   std::vector<std::optional<std::string>> owner(graph.values.size());
   for (const auto& source : graph.sources) {
     const auto role = graph.at(source.value).role;
-    if (role == ir::Role::Parameter || role == ir::Role::Buffer) owner[source.value.index] = owner_of(source.name);
+    if (role == ir::Role::Parameter || role == ir::Role::Buffer)
+      owner[source.value.index] = owner_of(source.name);
   }
   std::vector<std::optional<std::string>> own(graph.nodes.size());
   for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
@@ -69,7 +71,10 @@ void name_modules(ir::Graph& graph, const std::vector<std::uint64_t>& sequence) 
     auto& node = graph.nodes[n];
     if (node.phase == ir::Phase::Forward) {
       node.module = own[n] ? *own[n] : common_path(before[n], after[n]);
-      by_sequence.emplace(sequence[n], node.module);  // the first node recorded for a number is its owner
+      // The first node recorded for a number is its owner. Before a thread's first number it is the largest
+      // one, which is also that of autograd's nodes for parameters: those own nothing.
+      if (sequence[n] != std::numeric_limits<std::uint64_t>::max())
+        by_sequence.emplace(sequence[n], node.module);
     } else if (const auto found = by_sequence.find(sequence[n]); found != by_sequence.end()) {
       node.module = previous = found->second;
     } else {

@@ -8,12 +8,23 @@ namespace shoal::capture {
 static const NeutralForm kNeutralForms[] = {
     {"aten::_scaled_dot_product_flash_attention_for_cpu",
      "shoal::attention",
-     {{"query", "query"}, {"key", "key"}, {"value", "value"}, {"attn_mask", "attn_mask"}, {"is_causal", "is_causal"},
+     {{"query", "query"},
+      {"key", "key"},
+      {"value", "value"},
+      {"attn_mask", "attn_mask"},
+      {"is_causal", "is_causal"},
       {"scale", "scale"}}},
     {"aten::_scaled_dot_product_flash_attention_for_cpu_backward",
      "shoal::attention_backward",
-     {{"grad_out", "grad_output"}, {"query", "query"}, {"key", "key"}, {"value", "value"}, {"out", "output"},
-      {"logsumexp", "logsumexp"}, {"attn_mask", "attn_mask"}, {"is_causal", "is_causal"}, {"scale", "scale"}}},
+     {{"grad_out", "grad_output"},
+      {"query", "query"},
+      {"key", "key"},
+      {"value", "value"},
+      {"out", "output"},
+      {"logsumexp", "logsumexp"},
+      {"attn_mask", "attn_mask"},
+      {"is_causal", "is_causal"},
+      {"scale", "scale"}}},
 };
 
 const NeutralForm* neutral_form(std::string_view op) {

@@ -27,7 +27,8 @@ void for_each_tensor(const c10::IValue& value, const Visit& visit) {
   }
 }
 
-// What an attention operator of one device is written down as, null for other operators. The executor chooses again.
+// What an attention operator of one device is written down as, null for other operators. The executor chooses
+// again.
 struct NeutralForm {
   std::string_view op;
   const char* neutral;

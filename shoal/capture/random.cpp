@@ -17,10 +17,11 @@ namespace shoal::capture {
 
 // Sorted. Names without overload.
 static constexpr std::array<std::string_view, 17> kRandom = {
-    "aten::bernoulli", "aten::bernoulli_", "aten::exponential", "aten::exponential_", "aten::native_dropout",
-    "aten::normal",    "aten::normal_",    "aten::normal_functional", "aten::rand", "aten::rand_like",
-    "aten::randint",   "aten::randint_like", "aten::randn",      "aten::randn_like",   "aten::random_",
-    "aten::uniform",   "aten::uniform_"};
+    "aten::bernoulli",      "aten::bernoulli_", "aten::exponential", "aten::exponential_",
+    "aten::native_dropout", "aten::normal",     "aten::normal_",     "aten::normal_functional",
+    "aten::rand",           "aten::rand_like",  "aten::randint",     "aten::randint_like",
+    "aten::randn",          "aten::randn_like", "aten::random_",     "aten::uniform",
+    "aten::uniform_"};
 static_assert(std::ranges::is_sorted(kRandom));
 
 bool is_random(std::string_view op) {
@@ -73,9 +74,10 @@ Draw draw_of(const c10::FunctionSchema& schema, const torch::jit::Stack& in) {
   const Arguments arguments(schema, in);
   const std::string name = schema.name().substr(schema.name().find("::") + 2);
   const auto is = [&](std::string_view prefix) { return name.starts_with(prefix); };
-  SHOAL_CHECK(!arguments.find("generator"), InvalidInput, "capture: ", aten::name_of(schema),
-              " is given a generator of its own, which a captured step cannot advance; leave it out: random numbers "
-              "then follow the trainer's seed");
+  SHOAL_CHECK(
+      !arguments.find("generator"), InvalidInput, "capture: ", aten::name_of(schema),
+      " is given a generator of its own, which a captured step cannot advance; leave it out: random numbers "
+      "then follow the trainer's seed");
 
   at::ScalarType type = c10::get_default_dtype_as_scalartype();
   Draw draw;

@@ -15,9 +15,9 @@ namespace shoal::capture {
 
 // A node's operator and arguments, without seed, step and ordinal.
 struct Draw {
-  std::string op;                         // "shoal::bernoulli"
-  std::vector<ir::Argument> arguments;    // its distribution, shape and dtype, in the operator's order
-  at::Tensor probabilities;               // of shoal::bernoulli_tensor, which takes its shape from it; else undefined
+  std::string op;                       // "shoal::bernoulli"
+  std::vector<ir::Argument> arguments;  // its distribution, shape and dtype, in the operator's order
+  at::Tensor probabilities;  // of shoal::bernoulli_tensor, which takes its shape from it; else undefined
   std::vector<std::int64_t> shape;
   DType dtype = DType::Float32;
 };

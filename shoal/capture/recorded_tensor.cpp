@@ -10,13 +10,16 @@ namespace shoal::capture {
 static c10::DispatchKeySet keys_on(c10::Device device) {
   // Autocast of the real device, so that autocast regions of the model see the tensor.
   const auto real = device.is_cuda() ? c10::BackendComponent::CUDABit : c10::BackendComponent::CPUBit;
-  SHOAL_CHECK(device.is_cuda() || device.is_cpu(), InvalidInput, "capture: a tensor is on device ", device.str(),
-              "; Shoal runs on cpu and cuda");
+  SHOAL_CHECK(device.is_cuda() || device.is_cpu(), InvalidInput, "capture: a tensor is on device ",
+              device.str(), "; Shoal runs on cpu and cuda");
   return c10::DispatchKeySet(c10::DispatchKey::PrivateUse1) | c10::getAutocastRelatedKeySetFromBackend(real);
 }
 
 RecordedTensor::RecordedTensor(View of, at::Tensor shown, c10::Device device, std::uint64_t id)
-    : TensorImpl(keys_on(device), shown.dtype(), device), view(std::move(of)), capture_id(id), device_(device) {
+    : TensorImpl(keys_on(device), shown.dtype(), device),
+      view(std::move(of)),
+      capture_id(id),
+      device_(device) {
   set_custom_device(true);
   take_geometry(std::move(shown));
 }
@@ -35,8 +38,8 @@ c10::intrusive_ptr<c10::TensorImpl> RecordedTensor::shallow_copy_and_detach(
   return copy;
 }
 
-c10::intrusive_ptr<c10::TensorImpl> RecordedTensor::shallow_copy_and_detach(c10::VariableVersion&& version_counter,
-                                                                            bool allow_tensor_metadata_change) const {
+c10::intrusive_ptr<c10::TensorImpl> RecordedTensor::shallow_copy_and_detach(
+    c10::VariableVersion&& version_counter, bool allow_tensor_metadata_change) const {
   const c10::VariableVersion version = std::move(version_counter);
   return shallow_copy_and_detach(version, allow_tensor_metadata_change);
 }
@@ -49,7 +52,8 @@ void RecordedTensor::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& oth
 }
 
 RecordedTensor* recorded(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.key_set().has_backend(c10::BackendComponent::PrivateUse1Bit)) return nullptr;
+  if (!tensor.defined() || !tensor.key_set().has_backend(c10::BackendComponent::PrivateUse1Bit))
+    return nullptr;
   return dynamic_cast<RecordedTensor*>(tensor.unsafeGetTensorImpl());
 }
 

@@ -16,8 +16,8 @@ namespace shoal::capture {
 
 // Memory that several tensors may show parts of. Writing through any of them makes a new value of the whole.
 struct Alias {
-  ir::ValueId value;      // of the whole, now
-  ir::ValueId original;   // when it was made
+  ir::ValueId value;     // of the whole, now
+  ir::ValueId original;  // when it was made
   std::uint32_t version = 0;
 };
 
@@ -34,8 +34,8 @@ struct View {
   std::uint32_t version = 0;
 };
 
-// Reports the real device, so that model code, the choice of kernels and autograd behave as in a real run; its
-// dispatch key is PrivateUse1, so that use after the capture is an error and not a read of nothing.
+// Reports the real device, so that model code, the choice of kernels and autograd behave as in a real run;
+// its dispatch key is PrivateUse1, so that use after the capture is an error and not a read of nothing.
 class RecordedTensor : public c10::TensorImpl {
  public:
   RecordedTensor(View view, at::Tensor meta, c10::Device device, std::uint64_t capture_id);

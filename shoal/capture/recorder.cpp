@@ -32,7 +32,8 @@ static std::uint64_t next_capture_id() {
 
 static std::pair<std::int64_t, std::int64_t> bytes_covered(const at::Tensor& tensor) {
   std::int64_t last = 0;
-  for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) last += std::max<std::int64_t>(tensor.size(dim) - 1, 0) * tensor.stride(dim);
+  for (std::int64_t dim = 0; dim < tensor.dim(); ++dim)
+    last += std::max<std::int64_t>(tensor.size(dim) - 1, 0) * tensor.stride(dim);
   const auto size = static_cast<std::int64_t>(tensor.element_size());
   const auto begin = tensor.storage_offset() * size;
   return {begin, tensor.numel() == 0 ? begin : begin + (last + 1) * size};
@@ -46,7 +47,8 @@ static std::string fingerprint(const at::Tensor& tensor) {
          (tensor.unsafeGetTensorImpl()->is_wrapped_number() ? "w" : "");
 }
 
-// ---- sources -------------------------------------------------------------------------------------------------------
+// ---- sources
+// -------------------------------------------------------------------------------------------------------
 
 Recorder::Recorder(const Request& request, std::optional<Stop> stop)
     : request_(request), stop_(std::move(stop)), id_(next_capture_id()) {
@@ -62,8 +64,8 @@ Recorder::Recorder(const Request& request, std::optional<Stop> stop)
       if (!tensor.defined()) continue;
       SHOAL_CHECK(!recorded(tensor), InvalidInput, "capture: ", ir::name_of(role), " ", name,
                   " was replaced by an activation of an earlier capture; write to it with copy_() instead");
-      SHOAL_CHECK(tensor.layout() == at::kStrided, InvalidInput, "capture: ", ir::name_of(role), " ", name, " is ",
-                  tensor.layout(), "; sparse tensors cannot be captured");
+      SHOAL_CHECK(tensor.layout() == at::kStrided, InvalidInput, "capture: ", ir::name_of(role), " ", name,
+                  " is ", tensor.layout(), "; sparse tensors cannot be captured");
       const auto* region = region_of(tensor);
       if (region && bytes_covered(region->tensor) == bytes_covered(tensor)) continue;  // tied
       add_region(tensor, role, name, source(role, name, tensor));
@@ -96,10 +98,11 @@ const Recorder::Region* Recorder::region_of(const at::Tensor& tensor) const {
 
 bool Recorder::touches_value(const at::Tensor& tensor) const {
   if (const auto* of = recorded(tensor)) {
-    SHOAL_CHECK(of->capture_id == id_, InvalidInput,
-                "capture: the model uses an activation of an earlier step, ", where(),
-                "; a captured step sees its batch, parameters and buffers alone: keep what must last in a buffer and "
-                "write to it with copy_()");
+    SHOAL_CHECK(
+        of->capture_id == id_, InvalidInput, "capture: the model uses an activation of an earlier step, ",
+        where(),
+        "; a captured step sees its batch, parameters and buffers alone: keep what must last in a buffer and "
+        "write to it with copy_()");
     return true;
   }
   return region_of(tensor) != nullptr;
@@ -123,19 +126,20 @@ View Recorder::promote(const at::Tensor& tensor) {
 }
 
 ValueId Recorder::constant(const at::Tensor& tensor) {
-  SHOAL_CHECK(tensor.layout() == at::kStrided && tensor.has_storage(), InvalidInput,
-              "capture: a ", tensor.layout(), " tensor meets the model's values, ", where(), "; use a dense one");
+  SHOAL_CHECK(tensor.layout() == at::kStrided && tensor.has_storage(), InvalidInput, "capture: a ",
+              tensor.layout(), " tensor meets the model's values, ", where(), "; use a dense one");
   const bool wrapped = tensor.unsafeGetTensorImpl()->is_wrapped_number();
   auto& held = constants_[tensor.storage().unsafeGetStorageImpl()];
   for (const auto& [value, index] : held) {
     const auto& other = captured_.constants[index];
-    if (other.sizes() == tensor.sizes() && other.strides() == tensor.strides() && other.dtype() == tensor.dtype() &&
-        other.storage_offset() == tensor.storage_offset() && other.is_conj() == tensor.is_conj() &&
-        other.unsafeGetTensorImpl()->is_wrapped_number() == wrapped)
+    if (other.sizes() == tensor.sizes() && other.strides() == tensor.strides() &&
+        other.dtype() == tensor.dtype() && other.storage_offset() == tensor.storage_offset() &&
+        other.is_conj() == tensor.is_conj() && other.unsafeGetTensorImpl()->is_wrapped_number() == wrapped)
       return value;
   }
   const auto index = captured_.constants.size();
-  const auto value = captured_.graph.add_source(ir::Role::Constant, "c" + std::to_string(index), aten::type_of(tensor));
+  const auto value =
+      captured_.graph.add_source(ir::Role::Constant, "c" + std::to_string(index), aten::type_of(tensor));
   captured_.constants.push_back(wrapped ? tensor : tensor.detach());
   metas_.push_back(meta_of(tensor));
   devices_.push_back(tensor.device());
@@ -148,11 +152,13 @@ void Recorder::keep_constants_of(const at::Tensor& about_to_change) {
   if (!about_to_change.has_storage()) return;
   const auto found = constants_.find(about_to_change.storage().unsafeGetStorageImpl());
   if (found == constants_.end()) return;
-  for (const auto& held : found->second) captured_.constants[held.index] = captured_.constants[held.index].clone();
+  for (const auto& held : found->second)
+    captured_.constants[held.index] = captured_.constants[held.index].clone();
   constants_.erase(found);
 }
 
-// ---- reading and writing -------------------------------------------------------------------------------------------
+// ---- reading and writing
+// -------------------------------------------------------------------------------------------
 
 ValueId Recorder::value_of(const at::Tensor& tensor) {
   if (auto* of = recorded(tensor)) return read(of->view);
@@ -209,24 +215,29 @@ ValueId Recorder::inverse(const ViewStep& step, ValueId whole, ValueId part) {
   if (name == "aten::slice.Tensor") return scatter("aten::slice_scatter", {"dim", "start", "end", "step"});
   if (name == "aten::select.int") return scatter("aten::select_scatter", {"dim", "index"});
   if (name == "aten::diagonal") return scatter("aten::diagonal_scatter", {"offset", "dim1", "dim2"});
-  if (name == "aten::as_strided") return scatter("aten::as_strided_scatter", {"size", "stride", "storage_offset"});
+  if (name == "aten::as_strided")
+    return scatter("aten::as_strided_scatter", {"size", "stride", "storage_offset"});
   if (name == "aten::alias" || name == "aten::detach" || name == "aten::lift_fresh") return part;
   if (name == "aten::t") return emit_one("aten::t", {{"self", part}});
   if (name == "aten::transpose.int")
-    return emit_one("aten::transpose.int", {{"self", part}, {"dim0", argument("dim0")}, {"dim1", argument("dim1")}});
+    return emit_one("aten::transpose.int",
+                    {{"self", part}, {"dim0", argument("dim0")}, {"dim1", argument("dim1")}});
   if (name == "aten::permute") {
     const auto& dims = std::get<std::vector<std::int64_t>>(argument("dims"));
     std::vector<std::int64_t> back(dims.size());
     for (std::size_t i = 0; i < dims.size(); ++i)
-      back[static_cast<std::size_t>(c10::maybe_wrap_dim(dims[i], static_cast<std::int64_t>(dims.size())))] = static_cast<std::int64_t>(i);
+      back[static_cast<std::size_t>(c10::maybe_wrap_dim(dims[i], static_cast<std::int64_t>(dims.size())))] =
+          static_cast<std::int64_t>(i);
     return emit_one("aten::permute", {{"self", part}, {"dims", back}});
   }
   if (name == "aten::view.dtype")
-    return emit_one("aten::view.dtype", {{"self", part}, {"dtype", aten::from_torch(metas_[whole.index].scalar_type())}});
+    return emit_one("aten::view.dtype",
+                    {{"self", part}, {"dtype", aten::from_torch(metas_[whole.index].scalar_type())}});
   if (name == "aten::view_as_real") return emit_one("aten::view_as_complex", {{"self", part}});
   if (name == "aten::view_as_complex") return emit_one("aten::view_as_real", {{"self", part}});
-  const bool reshapes = name == "aten::view" || name == "aten::_reshape_alias" || name.starts_with("aten::squeeze") ||
-                        name == "aten::unsqueeze" || name == "aten::expand";
+  const bool reshapes = name == "aten::view" || name == "aten::_reshape_alias" ||
+                        name.starts_with("aten::squeeze") || name == "aten::unsqueeze" ||
+                        name == "aten::expand";
   if (reshapes && metas_[whole.index].numel() == metas_[part.index].numel()) {
     if (!metas_[part.index].is_contiguous())
       part = emit_one("aten::clone", {{"self", part}, {"memory_format", ir::Symbol{"contiguous_format"}}});
@@ -245,12 +256,13 @@ ir::Attribute Recorder::attribute(const c10::IValue& value, const c10::Argument&
     for (const at::Tensor& tensor : value.toTensorVector()) list.emplace_back(value_of(tensor));
     return list;
   }
-  const bool other_list = value.isList() && !value.isIntList() && !value.isDoubleList() && !value.isBoolList();
+  const bool other_list =
+      value.isList() && !value.isIntList() && !value.isDoubleList() && !value.isBoolList();
   if (other_list && !value.toListRef().empty()) {
     ir::ValueList list;
     for (const auto& item : value.toListRef()) {
-      SHOAL_CHECK(item.isNone() || item.isTensor(), InvalidInput, "capture: argument ", argument.name(), " is a list of ",
-                  item.tagKind(), ", ", where(), ", which cannot be captured");
+      SHOAL_CHECK(item.isNone() || item.isTensor(), InvalidInput, "capture: argument ", argument.name(),
+                  " is a list of ", item.tagKind(), ", ", where(), ", which cannot be captured");
       const bool present = item.isTensor() && item.toTensor().defined();
       list.push_back(present ? std::optional(value_of(item.toTensor())) : std::nullopt);
     }
@@ -266,7 +278,8 @@ std::vector<ir::Argument> Recorder::arguments_of(const c10::FunctionSchema& sche
   return arguments;
 }
 
-// ---- nodes ---------------------------------------------------------------------------------------------------------
+// ---- nodes
+// ---------------------------------------------------------------------------------------------------------
 
 Recorder::Outputs Recorder::add_node(std::string op, std::vector<ir::Argument> arguments,
                                      const std::vector<at::Tensor>& metas, c10::Device device, bool random) {
@@ -276,8 +289,9 @@ Recorder::Outputs Recorder::add_node(std::string op, std::vector<ir::Argument> a
       types.emplace_back();
       continue;
     }
-    SHOAL_CHECK(meta.layout() == at::kStrided, InvalidInput, "capture: ", op, " makes a ", meta.layout(), " tensor, ",
-                where(), "; sparse gradients are not supported: build the embedding with sparse=false");
+    SHOAL_CHECK(meta.layout() == at::kStrided, InvalidInput, "capture: ", op, " makes a ", meta.layout(),
+                " tensor, ", where(),
+                "; sparse gradients are not supported: build the embedding with sparse=false");
     types.emplace_back(aten::type_of(meta));
   }
   ir::Node node{.op = std::move(op), .arguments = std::move(arguments), .phase = phase_};
@@ -291,12 +305,15 @@ Recorder::Outputs Recorder::add_node(std::string op, std::vector<ir::Argument> a
     from_inputs_.push_back(from_inputs);
   }
   const auto running = torch::autograd::get_current_node();
-  sequence_.push_back(phase_ == ir::Phase::Backward && running ? running->sequence_nr() : at::sequence_number::peek() - 1);
-  if (stop_ && stop_->node == id.index) untraceable(stop_->why, "make the model do the same each time it is called with the same batch");
+  sequence_.push_back(phase_ == ir::Phase::Backward && running ? running->sequence_nr()
+                                                               : at::sequence_number::peek() - 1);
+  if (stop_ && stop_->node == id.index)
+    untraceable(stop_->why, "make the model do the same each time it is called with the same batch");
   return captured_.graph.at(id).outputs;
 }
 
-Recorder::Outputs Recorder::emit(const c10::OperatorHandle& op, std::vector<ir::Argument> arguments, c10::Device device) {
+Recorder::Outputs Recorder::emit(const c10::OperatorHandle& op, std::vector<ir::Argument> arguments,
+                                 c10::Device device) {
   const auto& schema = op.schema();
   Stack stack;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -312,14 +329,18 @@ Recorder::Outputs Recorder::emit(const c10::OperatorHandle& op, std::vector<ir::
   } catch (const Error&) {
     throw;
   } catch (const c10::NotImplementedError& error) {
-    untraceable("calls " + aten::name_of(schema) + ", whose result's shape cannot be found without running it (" +
+    untraceable("calls " + aten::name_of(schema) +
+                    ", whose result's shape cannot be found without running it (" +
                     error.what_without_backtrace() + ")",
                 "register a Meta kernel for it");
   }
   auto name = aten::name_of(schema);
   if (const auto* form = neutral_form(name)) {
-    const auto argument = [&](const char* wanted) { return *std::ranges::find(arguments, wanted, &ir::Argument::name); };
-    SHOAL_CHECK(std::get<double>(argument("dropout_p").value) == 0, Internal, "capture: ", name, " with dropout");
+    const auto argument = [&](const char* wanted) {
+      return *std::ranges::find(arguments, wanted, &ir::Argument::name);
+    };
+    SHOAL_CHECK(std::get<double>(argument("dropout_p").value) == 0, Internal, "capture: ", name,
+                " with dropout");
     std::vector<ir::Argument> kept;
     for (const auto& [theirs, ours] : form->arguments) kept.push_back({ours, argument(theirs).value});
     return add_node(form->neutral, std::move(kept), metas, device, false);
@@ -334,8 +355,10 @@ ValueId Recorder::emit_one(const char* op, std::vector<ir::Argument> given) {
   std::vector<ir::Argument> arguments;
   for (const auto& argument : handle->schema().arguments()) {
     const auto found = std::ranges::find(given, argument.name(), &ir::Argument::name);
-    arguments.push_back(found != given.end() ? *found
-                                             : ir::Argument{argument.name(), aten::attribute_of(*argument.default_value(), argument)});
+    arguments.push_back(
+        found != given.end()
+            ? *found
+            : ir::Argument{argument.name(), aten::attribute_of(*argument.default_value(), argument)});
   }
   auto device = c10::Device(at::kCPU);
   for (const auto& argument : arguments)
@@ -348,7 +371,8 @@ at::Tensor Recorder::wrap(ValueId value) {
 }
 
 at::Tensor Recorder::wrap_view(View view, ValueId value) {
-  return at::Tensor(c10::make_intrusive<RecordedTensor>(std::move(view), metas_[value.index], devices_[value.index], id_));
+  return at::Tensor(
+      c10::make_intrusive<RecordedTensor>(std::move(view), metas_[value.index], devices_[value.index], id_));
 }
 
 // The value as an in-place operator leaves it: the old one's dtype, sizes and strides.
@@ -356,12 +380,14 @@ ValueId Recorder::conformed(ValueId value, ValueId old) {
   const auto& graph = captured_.graph;
   const auto& wanted = graph.at(old).type;
   const auto& got = graph.at(value).type;
-  if (wanted == got || (wanted.dtype == got.dtype && wanted.shape == got.shape && ir::is_contiguous(wanted) && ir::is_contiguous(got)))
+  if (wanted == got || (wanted.dtype == got.dtype && wanted.shape == got.shape && ir::is_contiguous(wanted) &&
+                        ir::is_contiguous(got)))
     return value;
   return emit_one("aten::copy", {{"self", old}, {"src", value}});
 }
 
-// ---- messages and the end ----------------------------------------------------------------------------------------
+// ---- messages and the end
+// ----------------------------------------------------------------------------------------
 
 std::string Recorder::where_in_module() const {
   return last_module_.empty() ? "in the root module" : "in or after module " + last_module_;
@@ -391,7 +417,8 @@ Captured Recorder::finish() && {
   name_modules(captured_.graph, sequence_);
   std::size_t held = 0;
   for (auto& source : captured_.graph.sources)
-    if (captured_.graph.at(source.value).role == ir::Role::Constant) source.fingerprint = fingerprint(captured_.constants[held++]);
+    if (captured_.graph.at(source.value).role == ir::Role::Constant)
+      source.fingerprint = fingerprint(captured_.constants[held++]);
   if (!captured_.guards.list.empty()) {
     captured_.guards.graph = captured_.graph;
     captured_.guards.constants = captured_.constants;

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Turns operator calls into nodes of a functional graph.
 //
-//   tensor of the model or batch ──► source            (parameters and buffers by storage, offset and strides)
-//   anything that touches no value ──► computed at once; a constant where a value meets it
-//   y.add_(x)                    ──► %2 = aten::add(%y, %x); y now shows %2
-//   y[0].add_(x)                 ──► %2 = select(%y, 0); %3 = add(%2, %x); %4 = select_scatter(%y, %3, 0)
-//   dropout                      ──► shoal::bernoulli(seed, step, ordinal)
-//   x.item()                     ──► computed from the batch and guarded, or an error
+//   tensor of the model or batch ──► source            (parameters and buffers by storage, offset and
+//   strides) anything that touches no value ──► computed at once; a constant where a value meets it y.add_(x)
+//   ──► %2 = aten::add(%y, %x); y now shows %2 y[0].add_(x)                 ──► %2 = select(%y, 0); %3 =
+//   add(%2, %x); %4 = select_scatter(%y, %3, 0) dropout                      ──► shoal::bernoulli(seed, step,
+//   ordinal) x.item()                     ──► computed from the batch and guarded, or an error
 #pragma once
 
 #include <cstdint>
@@ -61,7 +60,7 @@ class Recorder final : public Interceptor {
   };
   struct Region {  // memory of a real tensor that stands for a value
     std::shared_ptr<Alias> alias;
-    at::Tensor tensor;  // the whole; keeps the storage alive, so that its address means it
+    at::Tensor tensor;        // the whole; keeps the storage alive, so that its address means it
     std::int64_t begin, end;  // bytes in the storage
     ir::Role role;
     std::string name;

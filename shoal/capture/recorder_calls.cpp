@@ -50,7 +50,8 @@ const Recorder::OpInfo& Recorder::info_of(const c10::OperatorHandle& op) {
     if (alias && alias->isWrite()) info.written.push_back(i);
   }
   bool is_view = false;
-  for (const auto& result : schema.returns()) is_view = is_view || (result.alias_info() && !result.alias_info()->isWrite());
+  for (const auto& result : schema.returns())
+    is_view = is_view || (result.alias_info() && !result.alias_info()->isWrite());
 
   if (is_random(name)) {
     info.kind = OpInfo::Kind::Random;
@@ -66,7 +67,8 @@ const Recorder::OpInfo& Recorder::info_of(const c10::OperatorHandle& op) {
     } else if (schema.overload_name().ends_with("out")) {
       auto overload = schema.overload_name().substr(0, schema.overload_name().size() - 3);
       if (overload.ends_with('_')) overload.pop_back();
-      candidates = overload.empty() ? std::vector{base, base + ".Tensor"} : std::vector{base + "." + overload};
+      candidates =
+          overload.empty() ? std::vector{base, base + ".Tensor"} : std::vector{base + "." + overload};
     } else {
       candidates.push_back(base + "_functional");  // _native_batch_norm_legit
     }
@@ -82,7 +84,9 @@ const Recorder::OpInfo& Recorder::info_of(const c10::OperatorHandle& op) {
   return infos_.emplace(std::move(name), std::move(info)).first->second;
 }
 
-bool Recorder::wants_factory(const c10::OperatorHandle& op) { return info_of(op).kind == OpInfo::Kind::Random; }
+bool Recorder::wants_factory(const c10::OperatorHandle& op) {
+  return info_of(op).kind == OpInfo::Kind::Random;
+}
 
 void Recorder::call(const c10::OperatorHandle& op, Stack& stack) {
   const OpInfo& info = info_of(op);
@@ -107,7 +111,8 @@ void Recorder::call(const c10::OperatorHandle& op, Stack& stack) {
 // Nothing of the model or batch is involved: done now, once.
 void Recorder::compute(const OpInfo& info, const c10::OperatorHandle& op, Stack& stack) {
   const auto in = torch::jit::last(stack, op.schema().arguments().size());
-  for (const auto i : info.written) for_each_tensor(in[i], [&](const at::Tensor& tensor) { keep_constants_of(tensor); });
+  for (const auto i : info.written)
+    for_each_tensor(in[i], [&](const at::Tensor& tensor) { keep_constants_of(tensor); });
   op.callBoxed(stack);
 }
 
@@ -124,7 +129,8 @@ c10::Device Recorder::device_of(const c10::FunctionSchema& schema, const Stack& 
 }
 
 static Stack popped(Stack& stack, std::size_t count) {
-  Stack in(std::make_move_iterator(stack.end() - static_cast<std::ptrdiff_t>(count)), std::make_move_iterator(stack.end()));
+  Stack in(std::make_move_iterator(stack.end() - static_cast<std::ptrdiff_t>(count)),
+           std::make_move_iterator(stack.end()));
   torch::jit::drop(stack, count);
   return in;
 }
@@ -138,15 +144,18 @@ void Recorder::push_results(const c10::OperatorHandle& op, const Outputs& output
       stack.emplace_back(output ? wrap(*output) : at::Tensor());
     } else {  // a list takes what the single ones leave
       c10::List<at::Tensor> list;
-      for (const auto end = outputs.size() - (returns.size() - 1); next < end; ++next) list.push_back(wrap(outputs[next].value()));
+      for (const auto end = outputs.size() - (returns.size() - 1); next < end; ++next)
+        list.push_back(wrap(outputs[next].value()));
       stack.emplace_back(std::move(list));
     }
   }
 }
 
-// `x * 2` comes as mul.Tensor with a 0-dim tensor that only its flag tells from a real one; mul.Scalar says it plainly.
+// `x * 2` comes as mul.Tensor with a 0-dim tensor that only its flag tells from a real one; mul.Scalar says
+// it plainly.
 static std::optional<c10::OperatorHandle> scalar_form(const c10::FunctionSchema& schema, const Stack& in) {
-  if (schema.overload_name() != "Tensor" || in.size() < 2 || !in[0].isTensor() || !in[1].isTensor()) return std::nullopt;
+  if (schema.overload_name() != "Tensor" || in.size() < 2 || !in[0].isTensor() || !in[1].isTensor())
+    return std::nullopt;
   if (!in[1].toTensor().defined() || recorded(in[1].toTensor())) return std::nullopt;
   if (!in[1].toTensor().unsafeGetTensorImpl()->is_wrapped_number()) return std::nullopt;
   const auto scalar = c10::Dispatcher::singleton().findSchema({schema.name(), "Scalar"});
@@ -160,8 +169,10 @@ void Recorder::record(const OpInfo& info, const c10::OperatorHandle& op, Stack& 
     if (info.name != name) continue;
     const auto in = torch::jit::last(stack, schema.arguments().size());
     if (!in[only_if].toBool() || !in[written[0]].isTensor() || !in[written[0]].toTensor().defined()) continue;
-    OpInfo writes{.kind = OpInfo::Kind::Write, .name = info.name,
-                  .functional = aten::find_operator(std::string(functional)), .written = {written.begin(), written.end()}};
+    OpInfo writes{.kind = OpInfo::Kind::Write,
+                  .name = info.name,
+                  .functional = aten::find_operator(std::string(functional)),
+                  .written = {written.begin(), written.end()}};
     return record_write(writes, op, stack);
   }
   if (info.dynamic_shape && depends_on_data(schema, torch::jit::last(stack, schema.arguments().size())))
@@ -169,11 +180,13 @@ void Recorder::record(const OpInfo& info, const c10::OperatorHandle& op, Stack& 
 
   auto in = popped(stack, schema.arguments().size());
   const auto device = device_of(schema, in);
-  if (!std::ranges::all_of(schema.returns(), [](const auto& result) { return is_tensor_type(result.type()); })) {
+  if (!std::ranges::all_of(schema.returns(),
+                           [](const auto& result) { return is_tensor_type(result.type()); })) {
     // A question about shapes (is_same_size, …): the answer does not depend on data.
     const auto arguments = arguments_of(schema, in);
     for (std::size_t i = 0; i < arguments.size(); ++i)
-      stack.push_back(aten::ivalue_of(arguments[i].value, schema.arguments()[i], [&](ValueId id) { return metas_[id.index]; }));
+      stack.push_back(aten::ivalue_of(arguments[i].value, schema.arguments()[i],
+                                      [&](ValueId id) { return metas_[id.index]; }));
     op.callBoxed(stack);
     return;
   }
@@ -218,7 +231,8 @@ void Recorder::record_in_place_view(const OpInfo& info, const c10::OperatorHandl
   auto* of = recorded(self);
   const auto underscore = info.name.find('_', info.name.find("::"));
   auto functional = info.name;
-  if (underscore != std::string::npos && schema.name().ends_with('_')) functional.erase(schema.name().size() - 1, 1);
+  if (underscore != std::string::npos && schema.name().ends_with('_'))
+    functional.erase(schema.name().size() - 1, 1);
   const auto view = functional == info.name ? std::nullopt : aten::find_operator(functional);
   if (functional == "aten::detach") {
     stack.emplace_back(self);
@@ -239,9 +253,12 @@ void Recorder::record_in_place_view(const OpInfo& info, const c10::OperatorHandl
 void Recorder::record_write(const OpInfo& info, const c10::OperatorHandle& op, Stack& stack) {
   const auto& schema = op.schema();
   const auto in = popped(stack, schema.arguments().size());
-  if (!info.functional) untraceable("calls " + info.name + ", which writes to its arguments", "use the operator without the underscore");
+  if (!info.functional)
+    untraceable("calls " + info.name + ", which writes to its arguments",
+                "use the operator without the underscore");
   std::vector<at::Tensor> targets;
-  for (const auto i : info.written) for_each_tensor(in[i], [&](const at::Tensor& tensor) { targets.push_back(tensor); });
+  for (const auto i : info.written)
+    for_each_tensor(in[i], [&](const at::Tensor& tensor) { targets.push_back(tensor); });
   // A target that is a constant so far becomes a value first, so that the operator reads it as one.
   for (const auto& target : targets)
     if (!touches_value(target)) promote(target);
@@ -255,7 +272,8 @@ void Recorder::record_write(const OpInfo& info, const c10::OperatorHandle& op, S
     else if (wanted.default_value())
       arguments.push_back({wanted.name(), aten::attribute_of(*wanted.default_value(), wanted)});
     else
-      untraceable("calls " + info.name + ", whose form without side effects takes other arguments", "use the operator without the underscore");
+      untraceable("calls " + info.name + ", whose form without side effects takes other arguments",
+                  "use the operator without the underscore");
   }
   Outputs outputs;
   const auto* source = info.name == "aten::copy_" ? std::get_if<ValueId>(&arguments[1].value) : nullptr;
@@ -315,7 +333,8 @@ void Recorder::record_random(const c10::OperatorHandle& op, Stack& stack) {
     const auto input = value_of(in[0].toTensor());
     const double p = in[1].toDouble();
     const auto kept = emit_one("aten::mul.Tensor", {{"self", input}, {"other", drawn}});
-    stack.emplace_back(wrap(emit_one("aten::mul.Scalar", {{"self", kept}, {"other", p == 1 ? 0.0 : 1 / (1 - p)}})));
+    stack.emplace_back(
+        wrap(emit_one("aten::mul.Scalar", {{"self", kept}, {"other", p == 1 ? 0.0 : 1 / (1 - p)}})));
     stack.emplace_back(wrap(drawn));
   } else if (in_place) {
     const at::Tensor self = in[0].toTensor();
@@ -343,7 +362,8 @@ at::Tensor Recorder::evaluate(ValueId value, const std::string& op) {
   if (!from_inputs_[value.index])
     untraceable("reads a value that depends on a parameter, a buffer or a random operator (" + op +
                     "), so the step is not one fixed graph",
-                "keep it a tensor: torch::where, masks and clamp instead of if, item() and boolean indexing; what depends "
+                "keep it a tensor: torch::where, masks and clamp instead of if, item() and boolean indexing; "
+                "what depends "
                 "on the batch alone may be read");
   aten::Interpreter interpreter(captured_.graph);
   std::size_t input = 0, held = 0;

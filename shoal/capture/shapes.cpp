@@ -2,7 +2,8 @@
 // Three ways, in this order:
 //   1. a shape function, for operators that matter and have no C++ Meta kernel (table below)
 //   2. the operator itself on Meta tensors: no memory, no work
-//   3. the operator on CPU stand-ins, zeros of the same shape: for everything else. Large ones are one zero expanded
+//   3. the operator on CPU stand-ins, zeros of the same shape: for everything else. Large ones are one zero
+//   expanded
 //      (stride 0), so that they take no memory.
 #include "shoal/capture/shapes.h"
 
@@ -19,7 +20,9 @@ namespace shoal::capture {
 using Stack = torch::jit::Stack;
 using Metas = std::vector<at::Tensor>;
 
-static at::Tensor empty(at::IntArrayRef sizes, const at::Tensor& like) { return at::empty(sizes, like.options()); }
+static at::Tensor empty(at::IntArrayRef sizes, const at::Tensor& like) {
+  return at::empty(sizes, like.options());
+}
 static at::Tensor empty(at::IntArrayRef sizes, const at::Tensor& like, at::ScalarType type) {
   return at::empty(sizes, like.options().dtype(type));
 }
@@ -27,7 +30,9 @@ static at::Tensor empty(at::IntArrayRef sizes, const at::Tensor& like, at::Scala
 // As at::empty_like: strides kept where the tensor is dense.
 static at::Tensor same(const at::Tensor& like) { return at::empty_like(like); }
 static at::Tensor same_if(bool wanted, const at::Tensor& like) { return wanted ? same(like) : at::Tensor(); }
-static at::Tensor tensor_or_none(const c10::IValue& value) { return value.isTensor() ? value.toTensor() : at::Tensor(); }
+static at::Tensor tensor_or_none(const c10::IValue& value) {
+  return value.isTensor() ? value.toTensor() : at::Tensor();
+}
 
 // embedding(weight, indices, …) -> indices' shape × width
 static Metas embedding(const Stack& in) {
@@ -65,7 +70,8 @@ static Metas native_layer_norm_backward(const Stack& in) {
   const auto contiguous = [](const at::Tensor& like) {
     return at::empty_like(like, like.options(), at::MemoryFormat::Contiguous);
   };
-  return {mask[0] ? contiguous(input) : at::Tensor(), mask[1] && weight.defined() ? contiguous(weight) : at::Tensor(),
+  return {mask[0] ? contiguous(input) : at::Tensor(),
+          mask[1] && weight.defined() ? contiguous(weight) : at::Tensor(),
           mask[2] && bias.defined() ? contiguous(bias) : at::Tensor()};
 }
 
@@ -73,12 +79,14 @@ static Metas native_layer_norm_backward(const Stack& in) {
 static Metas index_select(const Stack& in) {
   const auto self = in[0].toTensor();
   auto sizes = self.sizes().vec();
-  if (!sizes.empty()) sizes[static_cast<std::size_t>(c10::maybe_wrap_dim(in[1].toInt(), self.dim()))] = in[2].toTensor().numel();
+  if (!sizes.empty())
+    sizes[static_cast<std::size_t>(c10::maybe_wrap_dim(in[1].toInt(), self.dim()))] =
+        in[2].toTensor().numel();
   return {empty(sizes, self)};
 }
 
-// _scaled_dot_product_flash_attention_for_cpu(query BHLK, key, value, …) -> (output BHLK, logsumexp BHL); the kernel
-// works on B L H K and transposes views of its results.
+// _scaled_dot_product_flash_attention_for_cpu(query BHLK, key, value, …) -> (output BHLK, logsumexp BHL); the
+// kernel works on B L H K and transposes views of its results.
 static Metas attention(const Stack& in) {
   const auto query = in[0].toTensor();
   const auto value = in[2].toTensor();
@@ -108,20 +116,23 @@ static Metas convolution(const Stack& in) {
     return values.size() == 1 ? values[0] : values.at(dim);
   };
   const bool transposed = in[6].toBool();
-  std::vector<std::int64_t> sizes = {input.size(0), transposed ? weight.size(1) * in[8].toInt() : weight.size(0)};
+  std::vector<std::int64_t> sizes = {input.size(0),
+                                     transposed ? weight.size(1) * in[8].toInt() : weight.size(0)};
   for (std::int64_t dim = 2; dim < input.dim(); ++dim) {
     const auto i = static_cast<std::size_t>(dim - 2);
     const auto reach = per_dim(dilation, i) * (weight.size(dim) - 1);
-    sizes.push_back(transposed ? (input.size(dim) - 1) * per_dim(stride, i) - 2 * per_dim(padding, i) + reach +
-                                     per_dim(output_padding, i) + 1
-                               : (input.size(dim) + 2 * per_dim(padding, i) - reach - 1) / per_dim(stride, i) + 1);
+    sizes.push_back(transposed
+                        ? (input.size(dim) - 1) * per_dim(stride, i) - 2 * per_dim(padding, i) + reach +
+                              per_dim(output_padding, i) + 1
+                        : (input.size(dim) + 2 * per_dim(padding, i) - reach - 1) / per_dim(stride, i) + 1);
   }
   auto format = input.suggest_memory_format();
   if (format == at::MemoryFormat::Contiguous) format = weight.suggest_memory_format();
   return {at::empty(sizes, input.options(), input.dim() < 4 ? at::MemoryFormat::Contiguous : format)};
 }
 
-// convolution_backward(grad_output, input, weight, bias_sizes?, …, output_mask) -> (grad_input, grad_weight, grad_bias)
+// convolution_backward(grad_output, input, weight, bias_sizes?, …, output_mask) -> (grad_input, grad_weight,
+// grad_bias)
 static Metas convolution_backward(const Stack& in) {
   const auto input = in[1].toTensor();
   const auto weight = in[2].toTensor();
@@ -154,9 +165,11 @@ static Metas native_batch_norm_backward(const Stack& in) {
   const auto weight = tensor_or_none(in[2]);
   const auto mask = in[9].toBoolList();
   const auto statistics = [&] {
-    return empty({input.size(1)}, input, weight.defined() ? weight.scalar_type() : at::toOpMathType(input.scalar_type()));
+    return empty({input.size(1)}, input,
+                 weight.defined() ? weight.scalar_type() : at::toOpMathType(input.scalar_type()));
   };
-  return {same_if(mask[0], input), mask[1] ? statistics() : at::Tensor(), mask[2] ? statistics() : at::Tensor()};
+  return {same_if(mask[0], input), mask[1] ? statistics() : at::Tensor(),
+          mask[2] ? statistics() : at::Tensor()};
 }
 
 namespace {
@@ -192,7 +205,8 @@ static Metas flattened(Stack stack) {
 }
 
 static at::Tensor stand_in(const at::Tensor& meta) {
-  static constexpr std::int64_t kSmall = 1 << 16;  // elements; below this the true strides are worth the memory
+  static constexpr std::int64_t kSmall = 1
+                                         << 16;  // elements; below this the true strides are worth the memory
   const auto options = meta.options().device(at::kCPU);
   if (meta.numel() <= kSmall && meta.is_non_overlapping_and_dense())
     return at::empty_strided(meta.sizes(), meta.strides(), options).zero_();
@@ -234,7 +248,8 @@ Metas ShapeInference::results(const c10::OperatorHandle& op, const Stack& argume
   op.callBoxed(stack);
   Metas metas;
   for (const auto& tensor : flattened(std::move(stack)))
-    metas.push_back(tensor.defined() ? at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta))
+    metas.push_back(tensor.defined() ? at::empty_strided(tensor.sizes(), tensor.strides(),
+                                                         tensor.options().device(at::kMeta))
                                      : at::Tensor());
   return metas;
 }

@@ -14,8 +14,9 @@ namespace shoal::capture {
 
 class ShapeInference {
  public:
-  // Results as tensors on the Meta device, lists flattened, undefined where the operator's are. `arguments` are the
-  // schema's, tensors on Meta, devices too. Own shape functions come first, then Meta kernels, then CPU stand-ins.
+  // Results as tensors on the Meta device, lists flattened, undefined where the operator's are. `arguments`
+  // are the schema's, tensors on Meta, devices too. Own shape functions come first, then Meta kernels, then
+  // CPU stand-ins.
   std::vector<at::Tensor> results(const c10::OperatorHandle& op, const torch::jit::Stack& arguments);
 
  private:

@@ -13,24 +13,29 @@
 namespace shoal::capture {
 
 static bool contains_any(std::string_view text, const auto& parts) {
-  return std::ranges::any_of(parts, [&](std::string_view part) { return text.find(part) != std::string_view::npos; });
+  return std::ranges::any_of(
+      parts, [&](std::string_view part) { return text.find(part) != std::string_view::npos; });
 }
 
 // Without line information the symbolizer gives the library's path and an offset in it.
 static bool has_source_file(const torch::unwind::Frame& frame) {
-  static constexpr std::array<std::string_view, 8> kEndings = {".cpp", ".cc", ".cxx", ".h", ".hpp", ".hh", ".cu", ".cuh"};
+  static constexpr std::array<std::string_view, 8> kEndings = {".cpp", ".cc", ".cxx", ".h",
+                                                               ".hpp", ".hh", ".cu",  ".cuh"};
   for (const auto ending : kEndings)
     if (frame.filename.ends_with(ending)) return frame.lineno != 0;
   return false;
 }
 
 static bool is_library_code(const torch::unwind::Frame& frame) {
-  static constexpr std::array<std::string_view, 6> kFolders = {"/torch/include/", "/include/c++/",    "/shoal/aten/",
-                                                               "/shoal/capture/", "/shoal/runtime/", "/shoal/train/"};
-  static constexpr std::array<std::string_view, 4> kLibraries = {"/libtorch", "/libc10", "/libstdc++", "/libc."};
+  static constexpr std::array<std::string_view, 6> kFolders = {"/torch/include/", "/include/c++/",
+                                                               "/shoal/aten/",    "/shoal/capture/",
+                                                               "/shoal/runtime/", "/shoal/train/"};
+  static constexpr std::array<std::string_view, 4> kLibraries = {"/libtorch", "/libc10", "/libstdc++",
+                                                                 "/libc."};
   if (frame.filename.ends_with("_test.cpp")) return false;
   if (has_source_file(frame)) return contains_any(frame.filename, kFolders);
-  return contains_any(frame.filename, kLibraries) || frame.funcname.empty() || frame.funcname == "??" || frame.funcname.find("shoal::") != std::string::npos;
+  return contains_any(frame.filename, kLibraries) || frame.funcname.empty() || frame.funcname == "??" ||
+         frame.funcname.find("shoal::") != std::string::npos;
 }
 
 std::string user_source_line() {

@@ -6,8 +6,8 @@
 
 namespace shoal::capture {
 
-// "models/gpt2.cpp:84 (models::BlockImpl::forward)"; function alone without debug info; "" if nothing is known.
-// Takes milliseconds: for errors.
+// "models/gpt2.cpp:84 (models::BlockImpl::forward)"; function alone without debug info; "" if nothing is
+// known. Takes milliseconds: for errors.
 std::string user_source_line();
 
 }  // namespace shoal::capture

@@ -27,11 +27,12 @@ static bool same_geometry(const at::Tensor& a, const at::Tensor& b) {
   return a.sizes() == b.sizes() && a.strides() == b.strides() && a.storage_offset() == b.storage_offset();
 }
 
-// Slices, selects and a permutation that make `part` out of a dense `whole`, dim by dim: a stride of the part that is a
-// multiple of one of the whole's, smaller than the next larger one, walks along that dim.
+// Slices, selects and a permutation that make `part` out of a dense `whole`, dim by dim: a stride of the part
+// that is a multiple of one of the whole's, smaller than the next larger one, walks along that dim.
 static std::optional<std::vector<ViewStep>> by_dims(const at::Tensor& whole, const at::Tensor& part) {
   const auto dims = whole.dim();
-  std::vector<std::int64_t> by_stride(static_cast<std::size_t>(dims));  // dims of the whole, largest stride first
+  std::vector<std::int64_t> by_stride(
+      static_cast<std::size_t>(dims));  // dims of the whole, largest stride first
   std::iota(by_stride.begin(), by_stride.end(), 0);
   std::ranges::stable_sort(by_stride, [&](auto a, auto b) { return whole.stride(a) > whole.stride(b); });
 
@@ -49,7 +50,9 @@ static std::optional<std::vector<ViewStep>> by_dims(const at::Tensor& whole, con
       const auto dim = by_stride[i];
       const auto stride = whole.stride(dim);
       if (along[static_cast<std::size_t>(dim)] >= 0 || stride == 0 || part.stride(p) % stride != 0) continue;
-      if (part.stride(p) / stride * (part.size(p) - 1) + start[static_cast<std::size_t>(dim)] >= whole.size(dim)) continue;
+      if (part.stride(p) / stride * (part.size(p) - 1) + start[static_cast<std::size_t>(dim)] >=
+          whole.size(dim))
+        continue;
       along[static_cast<std::size_t>(dim)] = p;
       found = true;
     }
@@ -72,7 +75,8 @@ static std::optional<std::vector<ViewStep>> by_dims(const at::Tensor& whole, con
     ++at;
   }
   std::vector<std::int64_t> permutation(order.size());
-  for (std::size_t i = 0; i < order.size(); ++i) permutation[static_cast<std::size_t>(order[i])] = static_cast<std::int64_t>(i);
+  for (std::size_t i = 0; i < order.size(); ++i)
+    permutation[static_cast<std::size_t>(order[i])] = static_cast<std::int64_t>(i);
   if (!std::ranges::is_sorted(permutation)) steps.push_back(step("aten::permute", {{"dims", permutation}}));
   return steps;
 }
@@ -112,8 +116,9 @@ std::vector<ViewStep> steps_between(const at::Tensor& whole, const at::Tensor& p
 std::vector<ViewStep> steps_of_outputs(const std::string& op, const std::vector<ir::Argument>& arguments,
                                        const at::Tensor& self, const std::vector<at::Tensor>& outputs) {
   const auto* dim_argument = &arguments.back().value;
-  SHOAL_CHECK(arguments.back().name == "dim" && std::holds_alternative<std::int64_t>(*dim_argument), InvalidInput,
-              "capture: ", op, " returns several views in a way that cannot be captured; use split, chunk or unbind");
+  SHOAL_CHECK(arguments.back().name == "dim" && std::holds_alternative<std::int64_t>(*dim_argument),
+              InvalidInput, "capture: ", op,
+              " returns several views in a way that cannot be captured; use split, chunk or unbind");
   const auto dim = c10::maybe_wrap_dim(std::get<std::int64_t>(*dim_argument), self.dim());
   std::vector<ViewStep> steps;
   std::int64_t start = 0;

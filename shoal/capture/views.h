@@ -14,8 +14,8 @@ namespace shoal::capture {
 // A step by operator name; "self" is put in front of the arguments given.
 ViewStep step(const char* op, std::vector<ir::Argument> arguments);
 
-// Steps that lead from the whole to a part of the same storage; both are real or Meta tensors. `permute`, `slice` and
-// `select` where they do, so that the view can be sharded; else `as_strided`.
+// Steps that lead from the whole to a part of the same storage; both are real or Meta tensors. `permute`,
+// `slice` and `select` where they do, so that the view can be sharded; else `as_strided`.
 std::vector<ViewStep> steps_between(const at::Tensor& whole, const at::Tensor& part);
 
 // Steps for each output of a view operator with several (split, unbind).

@@ -56,7 +56,8 @@ class Reader {
   std::size_t at_ = 0;
 };
 
-// Pieces that programs are written in too: a tensor's type, and an argument, in which `read_id` reads each "%3".
+// Pieces that programs are written in too: a tensor's type, and an argument, in which `read_id` reads each
+// "%3".
 TensorType read_type(Reader& in);
 Attribute read_attribute(Reader& in, const std::function<ValueId()>& read_id);
 

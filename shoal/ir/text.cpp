@@ -14,9 +14,7 @@
 
 namespace shoal::ir {
 
-std::string word_or_quoted(std::string_view text) {
-  return is_word(text) ? std::string(text) : quoted(text);
-}
+std::string word_or_quoted(std::string_view text) { return is_word(text) ? std::string(text) : quoted(text); }
 
 static void print(std::string& out, ValueId id) {
   out += '%';

@@ -25,8 +25,8 @@ namespace shoal::ir {
 
 // Of a graph in which every value has a source or a producer (as `verify` demands).
 std::string to_text(const Graph& graph);
-std::string to_text(const TensorType& type);  // "f32[4, 8]{1,4}"
-std::string to_text(const Argument& argument);  // "dim=0"
+std::string to_text(const TensorType& type);        // "f32[4, 8]{1,4}"
+std::string to_text(const Argument& argument);      // "dim=0"
 std::string word_or_quoted(std::string_view text);  // as ops are printed
 // One node on one line, without a line break; for messages.
 std::string to_text(const Graph& graph, const Node& node);

@@ -13,7 +13,8 @@ static std::string kind_of(const Batch& batch) {
 template <class T>
 static const T& get(const Batch& batch, const char* wanted) {
   const T* found = std::get_if<T>(&batch.value());
-  SHOAL_CHECK(found, InvalidInput, "batch: ", wanted, " was asked for, but this part of the batch is ", kind_of(batch));
+  SHOAL_CHECK(found, InvalidInput, "batch: ", wanted, " was asked for, but this part of the batch is ",
+              kind_of(batch));
   return *found;
 }
 
@@ -23,7 +24,8 @@ double Batch::number() const { return get<double>(*this, "a float"); }
 
 const Batch& Batch::operator[](std::size_t index) const {
   const auto& list = get<List>(*this, "an item by number");
-  SHOAL_CHECK(index < list.size(), InvalidInput, "batch: item ", index, " was asked for, but there are ", list.size());
+  SHOAL_CHECK(index < list.size(), InvalidInput, "batch: item ", index, " was asked for, but there are ",
+              list.size());
   return list[index];
 }
 
@@ -49,7 +51,8 @@ static std::string joined(const std::string& path, const std::string& item) {
 static void visit_leaves(const std::string& path, const Batch& batch,
                          const std::function<void(const std::string&, const Batch&)>& visit) {
   if (const auto* list = std::get_if<Batch::List>(&batch.value())) {
-    for (std::size_t i = 0; i < list->size(); ++i) visit_leaves(joined(path, std::to_string(i)), (*list)[i], visit);
+    for (std::size_t i = 0; i < list->size(); ++i)
+      visit_leaves(joined(path, std::to_string(i)), (*list)[i], visit);
   } else if (const auto* map = std::get_if<Batch::Map>(&batch.value())) {
     for (const auto& [name, item] : *map) visit_leaves(joined(path, name), item, visit);
   } else {
@@ -65,7 +68,8 @@ static Batch mapped(const std::string& path, const Batch& batch,
                     const std::function<at::Tensor(const std::string&, const at::Tensor&)>& replacement) {
   if (const auto* list = std::get_if<Batch::List>(&batch.value())) {
     Batch::List items;
-    for (std::size_t i = 0; i < list->size(); ++i) items.push_back(mapped(joined(path, std::to_string(i)), (*list)[i], replacement));
+    for (std::size_t i = 0; i < list->size(); ++i)
+      items.push_back(mapped(joined(path, std::to_string(i)), (*list)[i], replacement));
     return items;
   }
   if (const auto* map = std::get_if<Batch::Map>(&batch.value())) {
@@ -73,7 +77,8 @@ static Batch mapped(const std::string& path, const Batch& batch,
     for (const auto& [name, item] : *map) items.emplace(name, mapped(joined(path, name), item, replacement));
     return items;
   }
-  if (const auto* tensor = std::get_if<at::Tensor>(&batch.value())) return replacement(path.empty() ? "batch" : path, *tensor);
+  if (const auto* tensor = std::get_if<at::Tensor>(&batch.value()))
+    return replacement(path.empty() ? "batch" : path, *tensor);
   return batch;
 }
 

@@ -65,7 +65,8 @@ static std::vector<NamedTensor> named(const torch::OrderedDict<std::string, at::
 
 class Trainer::State {
  public:
-  State(std::shared_ptr<torch::nn::Module> module, LossFunction loss, Optimizer optimizer, TrainerOptions options)
+  State(std::shared_ptr<torch::nn::Module> module, LossFunction loss, Optimizer optimizer,
+        TrainerOptions options)
       : module_(std::move(module)),
         loss_(std::move(loss)),
         optimizer_(std::move(optimizer)),
@@ -74,7 +75,8 @@ class Trainer::State {
         parameters_(named(module_->named_parameters())),
         buffers_(named(module_->named_buffers())),
         seed_(at::scalar_tensor(static_cast<std::int64_t>(options_.seed), at::kLong)) {
-    SHOAL_CHECK(options_.max_graphs > 0, InvalidInput, "trainer: max_graphs is 0; at least one graph must be kept");
+    SHOAL_CHECK(options_.max_graphs > 0, InvalidInput,
+                "trainer: max_graphs is 0; at least one graph must be kept");
   }
 
   StepResult step(const Batch& batch) {
@@ -94,7 +96,8 @@ class Trainer::State {
                       .grad_norm = 0,
                       .learning_rate = std::visit([](const auto& o) { return o.lr; }, optimizer_) * scale,
                       .step = number};
-    if (step.has_grad_norm) result.grad_norm = step.executor->result(Role::Output, "grad_norm").item<double>();
+    if (step.has_grad_norm)
+      result.grad_norm = step.executor->result(Role::Output, "grad_norm").item<double>();
     if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) report_not_finite(step, result);
     step.executor->run(Segment::Update, options_.trace);
     step.executor->release_inputs();
@@ -124,7 +127,8 @@ class Trainer::State {
     std::map<std::string, at::Tensor> gradients;
     if (last_ == nullptr) return gradients;
     for (const auto& result : last_->executor->program().results)
-      if (result.role == Role::Gradient) gradients.emplace(result.name, last_->executor->result(result.role, result.name));
+      if (result.role == Role::Gradient)
+        gradients.emplace(result.name, last_->executor->result(result.role, result.name));
     return gradients;
   }
 
@@ -204,12 +208,17 @@ class Trainer::State {
         .loss =
             [&](std::span<const at::Tensor> inputs) {
               std::size_t next = 0;
-              return loss_(map_tensors(batch, [&](const std::string&, const at::Tensor&) { return inputs[next++]; }));
+              return loss_(
+                  map_tensors(batch, [&](const std::string&, const at::Tensor&) { return inputs[next++]; }));
             },
         .mode = mode,
     };
     auto captured = capture::capture(request);
-    Step step{.key = std::move(key), .guards = std::move(captured.guards), .graph = {}, .groups = {}, .executor = nullptr};
+    Step step{.key = std::move(key),
+              .guards = std::move(captured.guards),
+              .graph = {},
+              .groups = {},
+              .executor = nullptr};
     step.graph = rewrite::cleanup(std::move(captured.graph));
     if (mode == Mode::Train) {
       auto update = train::append_update(std::move(step.graph), optimizer_, options_.clip_norm,
@@ -233,7 +242,9 @@ class Trainer::State {
       switch (source.role) {
         case Role::Parameter:
         case Role::Buffer: step.executor->bind(source.slot, by_name.at(source.name)); break;
-        case Role::Constant: step.executor->bind(source.slot, constants.at(std::stoul(source.name.substr(1)))); break;
+        case Role::Constant:
+          step.executor->bind(source.slot, constants.at(std::stoul(source.name.substr(1))));
+          break;
         case Role::OptimizerState: step.executor->bind(source.slot, state_of(source.name, type)); break;
         default: break;
       }
@@ -247,7 +258,8 @@ class Trainer::State {
     if (!tensor.defined()) {
       const auto parameter = name.substr(0, name.rfind('.'));
       const auto found = std::ranges::find(parameters_, parameter, &NamedTensor::name);
-      SHOAL_CHECK(found != parameters_.end(), Internal, "trainer: optimizer state ", name, " is of no parameter");
+      SHOAL_CHECK(found != parameters_.end(), Internal, "trainer: optimizer state ", name,
+                  " is of no parameter");
       tensor = at::empty_strided(type.shape, type.strides, found->tensor.options()).zero_();
     }
     return tensor;
@@ -264,13 +276,15 @@ class Trainer::State {
 
   [[noreturn]] void report_not_finite(Step& step, const StepResult& result) {
     const auto* first = step.executor->first_not_finite();
-    const auto where = first == nullptr ? std::string("it did not happen again when the step was run once more")
-                       : concat("a value that is not finite first appears in module \"", first->module, "\" (", first->op, ")");
+    const auto where = first == nullptr
+                           ? std::string("it did not happen again when the step was run once more")
+                           : concat("a value that is not finite first appears in module \"", first->module,
+                                    "\" (", first->op, ")");
     step.executor->release();
     step.executor->release_inputs();
     const bool of_loss = !std::isfinite(result.loss);
-    fail(ErrorKind::InvalidInput, "trainer: the ", of_loss ? "loss" : "gradient norm", " of step ", result.step, " is ",
-         of_loss ? result.loss : result.grad_norm, ": ", where,
+    fail(ErrorKind::InvalidInput, "trainer: the ", of_loss ? "loss" : "gradient norm", " of step ",
+         result.step, " is ", of_loss ? result.loss : result.grad_norm, ": ", where,
          ". Nothing was updated. Remedy: a lower learning rate, clip_norm, or a look at this batch");
   }
 
@@ -282,15 +296,17 @@ class Trainer::State {
   std::vector<NamedTensor> parameters_;
   std::vector<NamedTensor> buffers_;
   at::Tensor seed_;
-  std::map<std::string, at::Tensor> state_;          // optimizer state by name
-  std::map<std::string, std::int64_t> updates_;      // by parameter
-  std::list<Step> steps_kept_;                       // most recently used first
-  Step* last_ = nullptr;                             // of the last update; in steps_kept_, or null
+  std::map<std::string, at::Tensor> state_;      // optimizer state by name
+  std::map<std::string, std::int64_t> updates_;  // by parameter
+  std::list<Step> steps_kept_;                   // most recently used first
+  Step* last_ = nullptr;                         // of the last update; in steps_kept_, or null
   std::int64_t steps_ = 0;
 };
 
-Trainer::Trainer(std::shared_ptr<torch::nn::Module> module, LossFunction loss, Optimizer optimizer, TrainerOptions options)
-    : state_(std::make_unique<State>(std::move(module), std::move(loss), std::move(optimizer), std::move(options))) {}
+Trainer::Trainer(std::shared_ptr<torch::nn::Module> module, LossFunction loss, Optimizer optimizer,
+                 TrainerOptions options)
+    : state_(std::make_unique<State>(std::move(module), std::move(loss), std::move(optimizer),
+                                     std::move(options))) {}
 Trainer::~Trainer() = default;
 Trainer::Trainer(Trainer&&) noexcept = default;
 Trainer& Trainer::operator=(Trainer&&) noexcept = default;

@@ -61,9 +61,9 @@ class Trainer {
   Trainer(Trainer&&) noexcept;
   Trainer& operator=(Trainer&&) noexcept;
 
-  // One update. A loss (or, with clipping, a gradient norm) that is not finite throws InvalidInput naming the module in which a
-  // value that is not finite first appears; parameters, buffers and optimizer state are then as before the
-  // step.
+  // One update. A loss (or, with clipping, a gradient norm) that is not finite throws InvalidInput naming the
+  // module in which a value that is not finite first appears; parameters, buffers and optimizer state are
+  // then as before the step.
   StepResult step(const Batch& batch);
   // The loss in evaluation mode, without gradients; nothing changes.
   double evaluate(const Batch& batch);

@@ -38,7 +38,9 @@ static std::string error_of(const std::function<void()>& act) {
   return "no error";
 }
 
-static bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+static bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 TEST_CASE("training lowers the loss and changes the user's module") {
   auto model = net();
@@ -125,13 +127,15 @@ TEST_CASE("integers and floats of a batch are read by the model; each value has 
 TEST_CASE("wrong use of a batch names what was asked for and what is there") {
   const Batch batch{{"x", at::zeros({2})}};
   CHECK(contains(error_of([&] { batch["y"]; }), "there is no item \"y\"; there are: x"));
-  CHECK(contains(error_of([&] { batch[0]; }), "an item by number was asked for, but this part of the batch is a map"));
+  CHECK(contains(error_of([&] { batch[0]; }),
+                 "an item by number was asked for, but this part of the batch is a map"));
   CHECK(contains(error_of([&] { Trainer(net(), squared_error, AdamW{.beta1 = 1.5}).step(random_batch(2)); }),
                  "beta1 is 1.5; it must be in [0, 1)"));
 }
 
 TEST_CASE("a cosine schedule warms up linearly and ends at its minimum") {
-  const LearningRateSchedule schedule{.decay = LearningRateSchedule::Decay::Cosine, .warmup_steps = 4, .total_steps = 12, .min_factor = 0.1};
+  const LearningRateSchedule schedule{
+      .decay = LearningRateSchedule::Decay::Cosine, .warmup_steps = 4, .total_steps = 12, .min_factor = 0.1};
   CHECK(factor(schedule, 1) == doctest::Approx(0.25));
   CHECK(factor(schedule, 4) == doctest::Approx(1));
   CHECK(factor(schedule, 8) == doctest::Approx(0.55));

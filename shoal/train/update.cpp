@@ -32,17 +32,19 @@ static std::vector<Parameter> parameters_of(const ir::Graph& graph) {
     if (graph.at(source.value).role == Role::Parameter) sources.emplace(source.name, source.value);
   std::vector<Parameter> parameters;
   for (const auto& result : graph.results) {
-    if (result.role == Role::Gradient) parameters.push_back({result.name, sources.at(result.name), result.value});
-    SHOAL_CHECK(result.role != Role::Parameter, InvalidInput, "trainer: the model writes to its parameter ", result.name,
-                " while it runs; make it a buffer, or change it between steps");
+    if (result.role == Role::Gradient)
+      parameters.push_back({result.name, sources.at(result.name), result.value});
+    SHOAL_CHECK(result.role != Role::Parameter, InvalidInput, "trainer: the model writes to its parameter ",
+                result.name, " while it runs; make it a buffer, or change it between steps");
   }
   return parameters;
 }
 
-static Settings settings_of(const Parameter& parameter, const ir::TensorType& type, double lr, double weight_decay,
-                            const std::vector<ParameterGroup>& groups) {
+static Settings settings_of(const Parameter& parameter, const ir::TensorType& type, double lr,
+                            double weight_decay, const std::vector<ParameterGroup>& groups) {
   for (const auto& group : groups)
-    if (group.contains(parameter.name, type)) return {group.lr.value_or(lr), group.weight_decay.value_or(weight_decay)};
+    if (group.contains(parameter.name, type))
+      return {group.lr.value_or(lr), group.weight_decay.value_or(weight_decay)};
   return {lr, weight_decay};
 }
 
@@ -65,9 +67,10 @@ class Appender {
     scale_ = *outputs[1];
   }
 
-  // `states`: names of the optimizer's tensors for each parameter; `settings`: the op's own arguments after lr and step.
-  void append(const std::string& op, const std::vector<std::pair<std::string, std::string>>& states, double lr,
-              double weight_decay, bool counts, const std::vector<ParameterGroup>& groups,
+  // `states`: names of the optimizer's tensors for each parameter; `settings`: the op's own arguments after
+  // lr and step.
+  void append(const std::string& op, const std::vector<std::pair<std::string, std::string>>& states,
+              double lr, double weight_decay, bool counts, const std::vector<ParameterGroup>& groups,
               const std::function<std::vector<ir::Argument>(double weight_decay)>& settings,
               const std::function<std::int64_t(const std::string&)>& updates_of) {
     std::map<std::tuple<double, double, std::int64_t>, std::vector<const Parameter*>> by_settings;
@@ -82,10 +85,14 @@ class Appender {
   Update finish() && { return {std::move(graph_), std::move(groups_)}; }
 
  private:
-  void append_group(const std::string& op, const std::vector<std::pair<std::string, std::string>>& states, double lr,
-                    bool counts, const std::vector<ir::Argument>& settings, const std::vector<const Parameter*>& members) {
+  void append_group(const std::string& op, const std::vector<std::pair<std::string, std::string>>& states,
+                    double lr, bool counts, const std::vector<ir::Argument>& settings,
+                    const std::vector<const Parameter*>& members) {
     const auto number = std::to_string(groups_.size());
-    UpdateGroup group{.parameters = {}, .lr = lr, .lr_source = "lr." + number, .step_source = counts ? "update." + number : ""};
+    UpdateGroup group{.parameters = {},
+                      .lr = lr,
+                      .lr_source = "lr." + number,
+                      .step_source = counts ? "update." + number : ""};
     ir::ValueList values, gradients;
     std::vector<std::optional<ir::TensorType>> types;
     std::vector<std::pair<Role, std::string>> results;
@@ -96,7 +103,9 @@ class Appender {
       types.emplace_back(graph_.at(member->value).type);
       results.emplace_back(Role::Parameter, member->name);
     }
-    ir::Node node{.op = op, .arguments = {{"parameters", values}, {"gradients", gradients}}, .phase = ir::Phase::Update};
+    ir::Node node{.op = op,
+                  .arguments = {{"parameters", values}, {"gradients", gradients}},
+                  .phase = ir::Phase::Update};
     for (const auto& [argument, suffix] : states) {
       ir::ValueList list;
       if (suffix.empty()) {  // the op has this state, but these settings do not need it
@@ -112,7 +121,8 @@ class Appender {
       }
       node.arguments.push_back({argument, std::move(list)});
     }
-    node.arguments.push_back({"lr", graph_.add_source(Role::Scalar, group.lr_source, ir::contiguous(DType::Float64, {}))});
+    node.arguments.push_back(
+        {"lr", graph_.add_source(Role::Scalar, group.lr_source, ir::contiguous(DType::Float64, {}))});
     if (counts)
       node.arguments.push_back(
           {"step", graph_.add_source(Role::Scalar, group.step_source, ir::contiguous(DType::Int64, {}))});
@@ -144,16 +154,17 @@ static void append_adam(Appender& appender, const A& adam, bool decoupled,
   check("beta2", adam.beta2, adam.beta2 >= 0 && adam.beta2 < 1, "in [0, 1)");
   check("eps", adam.eps, adam.eps >= 0, "at least 0");
   check("weight_decay", adam.weight_decay, adam.weight_decay >= 0, "at least 0");
-  appender.append("shoal::adam", {{"exp_avgs", "exp_avg"}, {"exp_avg_sqs", "exp_avg_sq"}}, adam.lr, adam.weight_decay,
-                  true, adam.groups,
-                  [&](double weight_decay) {
-                    return std::vector<ir::Argument>{{"beta1", adam.beta1},
-                                                     {"beta2", adam.beta2},
-                                                     {"eps", adam.eps},
-                                                     {"weight_decay", weight_decay},
-                                                     {"decoupled", decoupled}};
-                  },
-                  updates_of);
+  appender.append(
+      "shoal::adam", {{"exp_avgs", "exp_avg"}, {"exp_avg_sqs", "exp_avg_sq"}}, adam.lr, adam.weight_decay,
+      true, adam.groups,
+      [&](double weight_decay) {
+        return std::vector<ir::Argument>{{"beta1", adam.beta1},
+                                         {"beta2", adam.beta2},
+                                         {"eps", adam.eps},
+                                         {"weight_decay", weight_decay},
+                                         {"decoupled", decoupled}};
+      },
+      updates_of);
 }
 
 Update append_update(ir::Graph graph, const Optimizer& optimizer, double clip_norm,
@@ -165,13 +176,14 @@ Update append_update(ir::Graph graph, const Optimizer& optimizer, double clip_no
     check("momentum", sgd->momentum, sgd->momentum >= 0, "at least 0");
     check("momentum", sgd->momentum, !sgd->nesterov || sgd->momentum > 0, "above 0 with nesterov");
     check("weight_decay", sgd->weight_decay, sgd->weight_decay >= 0, "at least 0");
-    appender.append("shoal::sgd", {{"momentum_buffers", sgd->momentum > 0 ? "momentum_buffer" : ""}}, sgd->lr,
-                    sgd->weight_decay, false, sgd->groups,
-                    [&](double weight_decay) {
-                      return std::vector<ir::Argument>{
-                          {"momentum", sgd->momentum}, {"weight_decay", weight_decay}, {"nesterov", sgd->nesterov}};
-                    },
-                    updates_of);
+    appender.append(
+        "shoal::sgd", {{"momentum_buffers", sgd->momentum > 0 ? "momentum_buffer" : ""}}, sgd->lr,
+        sgd->weight_decay, false, sgd->groups,
+        [&](double weight_decay) {
+          return std::vector<ir::Argument>{
+              {"momentum", sgd->momentum}, {"weight_decay", weight_decay}, {"nesterov", sgd->nesterov}};
+        },
+        updates_of);
   } else if (const auto* adam = std::get_if<Adam>(&optimizer)) {
     append_adam(appender, *adam, false, updates_of);
   } else {

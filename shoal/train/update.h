@@ -3,7 +3,8 @@
 //
 //   before                              after
 //   return loss "loss" %7,              %9, %10 = shoal::clip(gradients=[%8], max_norm=1) @backward
-//     gradient "w" %8                   %14, %15, %16 = shoal::adam(parameters=[%0], gradients=[%8], …) @update
+//     gradient "w" %8                   %14, %15, %16 = shoal::adam(parameters=[%0], gradients=[%8], …)
+//     @update
 //                                       return loss "loss" %7, gradient "w" %8, output "grad_norm" %9,
 //                                         parameter "w" %14, state "w.exp_avg" %15, state "w.exp_avg_sq" %16
 #pragma once
@@ -21,9 +22,9 @@ namespace shoal::train {
 // Parameters that one update node changes: they share settings and have been updated equally often.
 struct UpdateGroup {
   std::vector<std::string> parameters;
-  double lr = 0;               // before the schedule
-  std::string lr_source;       // f64 scalar
-  std::string step_source;     // i64 scalar: which update of these parameters this is, from 1; "" if unused
+  double lr = 0;            // before the schedule
+  std::string lr_source;    // f64 scalar
+  std::string step_source;  // i64 scalar: which update of these parameters this is, from 1; "" if unused
 };
 
 struct Update {

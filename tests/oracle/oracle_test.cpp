@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One device, eager LibTorch, is the oracle: every model and optimizer, five updates, must give the same losses,
-// gradients, parameters, buffers and optimizer state.
+// One device, eager LibTorch, is the oracle: every model and optimizer, five updates, must give the same
+// losses, gradients, parameters, buffers and optimizer state.
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 #include <torch/nn.h>
@@ -50,8 +50,9 @@ struct OptimizerCase {
 
 }  // namespace
 
-// Moves every parameter off its initial value. With zero biases GPT-2's key bias, whose true gradient is zero, stays at
-// rounding noise, which Adam divides by its own size: no two implementations would agree on it.
+// Moves every parameter off its initial value. With zero biases GPT-2's key bias, whose true gradient is
+// zero, stays at rounding noise, which Adam divides by its own size: no two implementations would agree on
+// it.
 static void randomise(torch::nn::Module& module) {
   const at::NoGradGuard no_grad;
   for (auto& parameter : module.parameters()) parameter.add_(at::randn_like(parameter), 0.02);
@@ -59,15 +60,24 @@ static void randomise(torch::nn::Module& module) {
 
 static Net mlp(double dropout) {
   torch::manual_seed(5);
-  models::Mlp net(models::MlpConfig{.in_features = 12, .hidden = {16, 16}, .out_features = 5, .dropout = dropout});
+  models::Mlp net(
+      models::MlpConfig{.in_features = 12, .hidden = {16, 16}, .out_features = 5, .dropout = dropout});
   randomise(*net);
-  return {net.ptr(), [net](const Batch& batch) mutable { return at::cross_entropy_loss(net->forward(batch[0]), batch[1]); }};
+  return {net.ptr(), [net](const Batch& batch) mutable {
+            return at::cross_entropy_loss(net->forward(batch[0]), batch[1]);
+          }};
 }
 
 static Net gpt2(double dropout) {
   torch::manual_seed(5);
-  models::Gpt2 net(models::Gpt2Config{.vocab_size = 61, .n_positions = 16, .n_embd = 32, .n_layer = 2, .n_head = 4,
-                                      .embd_pdrop = dropout, .attn_pdrop = dropout, .resid_pdrop = dropout});
+  models::Gpt2 net(models::Gpt2Config{.vocab_size = 61,
+                                      .n_positions = 16,
+                                      .n_embd = 32,
+                                      .n_layer = 2,
+                                      .n_head = 4,
+                                      .embd_pdrop = dropout,
+                                      .attn_pdrop = dropout,
+                                      .resid_pdrop = dropout});
   randomise(*net);
   return {net.ptr(), [net](const Batch& batch) mutable {
             return at::cross_entropy_loss(net->forward(batch[0]).flatten(0, 1), batch[1].tensor().flatten());
@@ -76,9 +86,12 @@ static Net gpt2(double dropout) {
 
 static Net resnet(double) {
   torch::manual_seed(5);
-  models::Resnet net(models::ResnetConfig{.layers = {1, 1, 1, 1}, .width = 8, .in_channels = 3, .num_classes = 7});
+  models::Resnet net(
+      models::ResnetConfig{.layers = {1, 1, 1, 1}, .width = 8, .in_channels = 3, .num_classes = 7});
   randomise(*net);
-  return {net.ptr(), [net](const Batch& batch) mutable { return at::cross_entropy_loss(net->forward(batch[0]), batch[1]); }};
+  return {net.ptr(), [net](const Batch& batch) mutable {
+            return at::cross_entropy_loss(net->forward(batch[0]), batch[1]);
+          }};
 }
 
 static Batch labelled_tokens() {
@@ -88,17 +101,22 @@ static Batch labelled_tokens() {
 }
 
 static const std::vector<ModelCase> kModels = {
-    {"mlp", mlp, [](at::ScalarType type) { return Batch{at::randn({6, 12}, type), at::randint(5, {6}, at::kLong)}; }},
+    {"mlp", mlp,
+     [](at::ScalarType type) { return Batch{at::randn({6, 12}, type), at::randint(5, {6}, at::kLong)}; }},
     {"gpt2", gpt2, [](at::ScalarType) { return labelled_tokens(); }},
     {"resnet", resnet,
-     [](at::ScalarType type) { return Batch{at::randn({4, 3, 32, 32}, type), at::randint(7, {4}, at::kLong)}; }},
+     [](at::ScalarType type) {
+       return Batch{at::randn({4, 3, 32, 32}, type), at::randint(7, {4}, at::kLong)};
+     }},
 };
 
 // Matrices with decay, everything else without.
 template <class Options, class TorchOptimizer>
-static std::unique_ptr<torch::optim::Optimizer> with_groups(const torch::nn::Module& module, const Options& options) {
+static std::unique_ptr<torch::optim::Optimizer> with_groups(const torch::nn::Module& module,
+                                                            const Options& options) {
   std::vector<Tensor> decayed, others;
-  for (const auto& parameter : module.parameters()) (parameter.dim() < 2 ? others : decayed).push_back(parameter);
+  for (const auto& parameter : module.parameters())
+    (parameter.dim() < 2 ? others : decayed).push_back(parameter);
   auto without = std::make_unique<Options>(options);
   without->weight_decay(0);
   std::vector<torch::optim::OptimizerParamGroup> groups;
@@ -110,7 +128,9 @@ static std::unique_ptr<torch::optim::Optimizer> with_groups(const torch::nn::Mod
 static std::vector<OptimizerCase> optimizers() {
   namespace optim = torch::optim;
   const auto sgd = [](optim::SGDOptions options) {
-    return [options](const torch::nn::Module& module) { return std::make_unique<optim::SGD>(module.parameters(), options); };
+    return [options](const torch::nn::Module& module) {
+      return std::make_unique<optim::SGD>(module.parameters(), options);
+    };
   };
   return {
       {"SGD", SGD{.lr = 0.1, .weight_decay = 0.01}, sgd(optim::SGDOptions(0.1).weight_decay(0.01))},
@@ -119,10 +139,12 @@ static std::vector<OptimizerCase> optimizers() {
        sgd(optim::SGDOptions(0.05).momentum(0.9).weight_decay(0.01).nesterov(true))},
       {"Adam", Adam{.lr = 0.01, .weight_decay = 0.02},
        [](const torch::nn::Module& module) {
-         return std::make_unique<optim::Adam>(module.parameters(), optim::AdamOptions(0.01).weight_decay(0.02));
+         return std::make_unique<optim::Adam>(module.parameters(),
+                                              optim::AdamOptions(0.01).weight_decay(0.02));
        }},
       {"AdamW, clipped, decay for matrices alone",
-       AdamW{.lr = 0.01, .beta1 = 0.8, .beta2 = 0.95, .weight_decay = 0.1, .groups = no_decay_below_two_dims()},
+       AdamW{
+           .lr = 0.01, .beta1 = 0.8, .beta2 = 0.95, .weight_decay = 0.1, .groups = no_decay_below_two_dims()},
        [](const torch::nn::Module& module) {
          return with_groups<optim::AdamWOptions, optim::AdamW>(
              module, optim::AdamWOptions(0.01).betas({0.8, 0.95}).weight_decay(0.1));
@@ -169,9 +191,12 @@ static Tensors state_of(const torch::optim::Optimizer& optimizer, const torch::n
   return tensors;
 }
 
-static double largest(const Tensor& tensor) { return tensor.numel() == 0 ? 0 : tensor.to(at::kDouble).abs().max().item<double>(); }
+static double largest(const Tensor& tensor) {
+  return tensor.numel() == 0 ? 0 : tensor.to(at::kDouble).abs().max().item<double>();
+}
 
-// |a − b| ≤ rtol · max|b| + rtol · (largest value of any tensor of the kind). What needs the second term is told.
+// |a − b| ≤ rtol · max|b| + rtol · (largest value of any tensor of the kind). What needs the second term is
+// told.
 static void check_close(const char* kind, const Tensors& ours, const Tensors& theirs) {
   static constexpr double kRtol = 1e-9;
   CAPTURE(std::string(kind));
@@ -184,7 +209,8 @@ static void check_close(const char* kind, const Tensors& ours, const Tensors& th
     const double error = largest(ours.at(name) - tensor);
     CHECK(error <= kRtol * largest(tensor) + kRtol * of_kind);
     if (error > kRtol * largest(tensor))
-      MESSAGE(std::string(kind), " ", name, " is within the tolerance of its kind alone: error ", error, ", largest ", largest(tensor));
+      MESSAGE(std::string(kind), " ", name, " is within the tolerance of its kind alone: error ", error,
+              ", largest ", largest(tensor));
   }
 }
 
@@ -215,7 +241,8 @@ static void compare(const ModelCase& model, const OptimizerCase& optimizer, doub
     Tensors gradients;
     for (const auto& [name, tensor] : gradients_of(*theirs.module)) gradients[name] = tensor.clone();
     double norm = 0;
-    if (optimizer.clip_norm > 0) norm = torch::nn::utils::clip_grad_norm_(theirs.module->parameters(), optimizer.clip_norm);
+    if (optimizer.clip_norm > 0)
+      norm = torch::nn::utils::clip_grad_norm_(theirs.module->parameters(), optimizer.clip_norm);
     eager->step();
 
     const auto result = trainer.step(batch);
@@ -253,6 +280,7 @@ TEST_CASE("float32 gradients are bitwise those of eager") {
       CAPTURE(name);
       CHECK(at::equal(gradients.at(name), tensor));
     }
-    for (const auto& [name, tensor] : buffers_of(*theirs.module)) CHECK(at::equal(buffers_of(*ours.module).at(name), tensor));
+    for (const auto& [name, tensor] : buffers_of(*theirs.module))
+      CHECK(at::equal(buffers_of(*ours.module).at(name), tensor));
   }
 }
