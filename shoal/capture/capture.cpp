@@ -27,7 +27,9 @@ class SavedGradients {
     }
   }
   ~SavedGradients() {
-    for (auto& [tensor, gradient] : saved_) tensor.mutable_grad() = gradient;
+    // Last to first: a tied parameter is there again, when its gradient has been taken away already.
+    for (auto saved = saved_.rbegin(); saved != saved_.rend(); ++saved)
+      saved->first.mutable_grad() = saved->second;
   }
   SavedGradients(const SavedGradients&) = delete;
   SavedGradients& operator=(const SavedGradients&) = delete;

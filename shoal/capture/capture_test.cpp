@@ -240,6 +240,10 @@ TEST_CASE("a tied parameter is one source and its gradient a sum") {
   const auto captured = capture::capture(model.request());
   CHECK(captured.graph.sources.size() == 2);
   CHECK(at::equal(replay(captured, model).at("gradient wte.weight"), eager(model).at("gradient wte.weight")));
+  const auto grad_before = at::ones({8, 8}, at::kDouble);
+  w.tensor.mutable_grad() = grad_before;
+  capture::capture(model.request());
+  CHECK(w.tensor.grad().is_same(grad_before));
 }
 
 TEST_CASE("factories and what follows from them fold to constants") {
