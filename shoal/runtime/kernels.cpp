@@ -174,10 +174,12 @@
 
 #include "shoal/aten/operators.h"
 #include "shoal/base/error.h"
+#include "shoal/ir/views.h"
 #include "shoal/runtime/kernel.h"
 #include "shoal/runtime/neutral_kernels.h"
 #include "shoal/runtime/typed_kernel.h"
 #include "shoal/runtime/update_kernels.h"
+#include "shoal/runtime/view_kernel.h"
 
 namespace shoal::runtime {
 
@@ -456,7 +458,8 @@ std::unique_ptr<Kernel> make_kernel(const Program& program, const Compute& compu
   if (row != std::end(kKernels) && row->op == compute.op) {
     // An op without a form that writes over its input makes a new tensor instead.
     const bool over = compute.over && row->make_over != nullptr;
-    return (over ? row->make_over : row->make)(program, compute);
+    auto kernel = (over ? row->make_over : row->make)(program, compute);
+    return ir::is_view(compute.op) ? make_view(program, compute, std::move(kernel)) : std::move(kernel);
   }
   const auto op = aten::find_operator(compute.op);
   SHOAL_CHECK(op, InvalidInput, "operator ", compute.op,

@@ -33,141 +33,14 @@
 #include "shoal/base/error.h"
 #include "shoal/runtime/arguments.h"
 #include "shoal/runtime/typed_kernel.h"
+#include "shoal/runtime/update_loops.h"
 
 namespace shoal::runtime {
 
 using program::Compute;
 using program::Program;
 
-#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__) && \
-    !defined(__SANITIZE_ADDRESS__)
-#define SHOAL_VECTOR_CLONES \
-  __attribute__((target_clones("default", "arch=haswell", "arch=skylake-avx512"), optimize("O3")))
-#else
-#define SHOAL_VECTOR_CLONES
-#endif
-
 static constexpr std::int64_t kGrain = 32768;  // elements; a thread is not worth waking for fewer
-
-// Half-precision tensors are updated in float.
-template <class T>
-using Math = std::conditional_t<std::is_same_v<T, double>, double, float>;
-
-namespace {
-
-template <class Real>
-struct SgdFactors {
-  Real lr, scale, momentum, weight_decay;
-};
-
-template <class Real>
-struct AdamFactors {
-  Real scale, decay_added, decay_kept, beta1, one_minus_beta1, beta2, one_minus_beta2, root_of_correction2,
-      eps, step_length;
-};
-
-}  // namespace
-
-template <bool kMomentum, bool kNesterov, class T>
-[[gnu::always_inline]] inline void sgd_loop(T* __restrict parameter, const T* __restrict gradient,
-                                            T* __restrict buffer, std::int64_t size,
-                                            SgdFactors<Math<T>> factors) {
-  using Real = Math<T>;
-  for (std::int64_t i = 0; i < size; ++i) {
-    const Real p = static_cast<Real>(parameter[i]);
-    Real g = static_cast<Real>(gradient[i]) * factors.scale + factors.weight_decay * p;
-    if constexpr (kMomentum) {
-      const Real b = static_cast<Real>(buffer[i]) * factors.momentum + g;
-      buffer[i] = static_cast<T>(b);
-      g = kNesterov ? g + factors.momentum * b : b;
-    }
-    parameter[i] = static_cast<T>(p - factors.lr * g);
-  }
-}
-
-template <class T>
-[[gnu::always_inline]] inline void adam_loop(T* __restrict parameter, const T* __restrict gradient,
-                                             T* __restrict average, T* __restrict square, std::int64_t size,
-                                             AdamFactors<Math<T>> factors) {
-  using Real = Math<T>;
-  for (std::int64_t i = 0; i < size; ++i) {
-    Real p = static_cast<Real>(parameter[i]);
-    const Real g = static_cast<Real>(gradient[i]) * factors.scale + factors.decay_added * p;
-    p *= factors.decay_kept;
-    const Real m = static_cast<Real>(average[i]) * factors.beta1 + g * factors.one_minus_beta1;
-    const Real v = static_cast<Real>(square[i]) * factors.beta2 + g * g * factors.one_minus_beta2;
-    average[i] = static_cast<T>(m);
-    square[i] = static_cast<T>(v);
-    const Real denominator = std::sqrt(v) / factors.root_of_correction2 + factors.eps;
-    parameter[i] = static_cast<T>(p - factors.step_length * (m / denominator));
-  }
-}
-
-// The types that matter for speed, compiled for several instruction sets.
-SHOAL_VECTOR_CLONES static void adam_range(float* p, const float* g, float* m, float* v, std::int64_t size,
-                                           const AdamFactors<float>& factors) {
-  adam_loop(p, g, m, v, size, factors);
-}
-SHOAL_VECTOR_CLONES static void adam_range(double* p, const double* g, double* m, double* v,
-                                           std::int64_t size, const AdamFactors<double>& factors) {
-  adam_loop(p, g, m, v, size, factors);
-}
-template <class T>
-static void adam_range(T* p, const T* g, T* m, T* v, std::int64_t size, const AdamFactors<float>& factors) {
-  adam_loop(p, g, m, v, size, factors);
-}
-
-template <class T>
-[[gnu::always_inline]] inline void sgd_any(T* p, const T* g, T* buffer, std::int64_t size,
-                                           const SgdFactors<Math<T>>& factors, bool nesterov) {
-  if (buffer == nullptr)
-    sgd_loop<false, false>(p, g, buffer, size, factors);
-  else if (nesterov)
-    sgd_loop<true, true>(p, g, buffer, size, factors);
-  else
-    sgd_loop<true, false>(p, g, buffer, size, factors);
-}
-SHOAL_VECTOR_CLONES static void sgd_range(float* p, const float* g, float* buffer, std::int64_t size,
-                                          const SgdFactors<float>& factors, bool nesterov) {
-  sgd_any(p, g, buffer, size, factors, nesterov);
-}
-SHOAL_VECTOR_CLONES static void sgd_range(double* p, const double* g, double* buffer, std::int64_t size,
-                                          const SgdFactors<double>& factors, bool nesterov) {
-  sgd_any(p, g, buffer, size, factors, nesterov);
-}
-template <class T>
-static void sgd_range(T* p, const T* g, T* buffer, std::int64_t size, const SgdFactors<float>& factors,
-                      bool nesterov) {
-  sgd_any(p, g, buffer, size, factors, nesterov);
-}
-
-// Squares are summed in double and in sixteen sums side by side, so that millions of floats lose nothing.
-template <class T>
-[[gnu::always_inline]] inline double squares_loop(const T* values, std::int64_t size) {
-  constexpr std::int64_t kSums = 16;
-  double sums[kSums] = {};
-  std::int64_t i = 0;
-  for (; i + kSums <= size; i += kSums)
-    for (std::int64_t lane = 0; lane < kSums; ++lane) {
-      const double value = static_cast<double>(values[i + lane]);
-      sums[lane] += value * value;
-    }
-  for (std::int64_t lane = 0; i < size; ++i, ++lane)
-    sums[lane] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
-  double total = 0;
-  for (const double sum : sums) total += sum;
-  return total;
-}
-SHOAL_VECTOR_CLONES static double squares(const float* values, std::int64_t size) {
-  return squares_loop(values, size);
-}
-SHOAL_VECTOR_CLONES static double squares(const double* values, std::int64_t size) {
-  return squares_loop(values, size);
-}
-template <class T>
-static double squares(const T* values, std::int64_t size) {
-  return squares_loop(values, size);
-}
 
 namespace {
 
@@ -320,11 +193,11 @@ class Clip final : public Kernel {
     const auto sum_blocks = [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t at = first; at < last; ++at) {
         const auto& [tensor, begin, end] = blocks[static_cast<std::size_t>(at)];
-        AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, tensor->scalar_type(), "clip",
-                                        [&, from = begin, to = end] {
-                                          sums[static_cast<std::size_t>(at)] =
-                                              squares(tensor->const_data_ptr<scalar_t>() + from, to - from);
-                                        });
+        AT_DISPATCH_FLOATING_TYPES_AND2(
+            at::kHalf, at::kBFloat16, tensor->scalar_type(), "clip", [&, from = begin, to = end] {
+              sums[static_cast<std::size_t>(at)] =
+                  fast_squares(tensor->const_data_ptr<scalar_t>() + from, to - from);
+            });
       }
     };
     std::int64_t elements = 0;
@@ -377,9 +250,9 @@ class Sgd final : public Kernel {
         const SgdFactors<Real> factors{static_cast<Real>(lr), static_cast<Real>(scale),
                                        static_cast<Real>(momentum_), static_cast<Real>(weight_decay_)};
         auto* const buffer = static_cast<scalar_t*>(row.state[0]);
-        sgd_range(static_cast<scalar_t*>(row.parameter) + begin,
-                  static_cast<const scalar_t*>(row.gradient) + begin,
-                  buffer == nullptr ? nullptr : buffer + begin, end - begin, factors, nesterov_);
+        fast_sgd(static_cast<scalar_t*>(row.parameter) + begin,
+                 static_cast<const scalar_t*>(row.gradient) + begin,
+                 buffer == nullptr ? nullptr : buffer + begin, end - begin, factors, nesterov_);
       });
     });
     rows.finish();
@@ -433,10 +306,10 @@ class AdamKernel final : public Kernel {
           else
             return factors_32;
         }();
-        adam_range(static_cast<scalar_t*>(row.parameter) + begin,
-                   static_cast<const scalar_t*>(row.gradient) + begin,
-                   static_cast<scalar_t*>(row.state[0]) + begin, static_cast<scalar_t*>(row.state[1]) + begin,
-                   end - begin, all);
+        fast_adam(static_cast<scalar_t*>(row.parameter) + begin,
+                  static_cast<const scalar_t*>(row.gradient) + begin,
+                  static_cast<scalar_t*>(row.state[0]) + begin, static_cast<scalar_t*>(row.state[1]) + begin,
+                  end - begin, all);
       });
     });
     rows.finish();
@@ -452,7 +325,7 @@ class AdamKernel final : public Kernel {
             .one_minus_beta1 = static_cast<Real>(1.0 - beta1_),
             .beta2 = static_cast<Real>(beta2_),
             .one_minus_beta2 = static_cast<Real>(1.0 - beta2_),
-            .root_of_correction2 = static_cast<Real>(std::sqrt(1.0 - std::pow(beta2_, step))),
+            .inverse_root_of_correction2 = static_cast<Real>(1.0 / std::sqrt(1.0 - std::pow(beta2_, step))),
             .eps = static_cast<Real>(eps_),
             .step_length = static_cast<Real>(lr / (1.0 - std::pow(beta1_, step)))};
   }
