@@ -2,7 +2,7 @@
 // Times one training step: Shoal, LibTorch eager with torch::optim, and PyTorch eager in a process of its
 // own.
 //
-//   bench/step [SHAPE …] [--rounds=30] [--shapes=bench/shapes.toml] [--python=.venv/bin/python]
+//   bench/step [SHAPE …] [--rounds=30] [--shapes=bench/shapes.toml] [--python=.venv/bin/python] [--profile]
 //
 // The three take turns, so that what else the machine does strikes all of them: each round gives one ratio,
 // and the median of the ratios is reported with its 95 % interval (order statistics of the binomial
@@ -21,6 +21,7 @@
 #include <cstdio>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -114,14 +115,15 @@ double measured(Runner& runner, std::int64_t steps) {
   return seconds;
 }
 
-Runner shoal_runner(const Shape& shape, const Task& task, double* last_loss) {
+Runner shoal_runner(const Shape& shape, const Task& task, double* last_loss, shoal::observe::Trace* trace) {
   torch::manual_seed(1);
   auto model = std::make_shared<torch::nn::AnyModule>(models::make(config_of(shape)));
   const auto loss = [model](const shoal::Batch& batch) { return loss_of(*model, batch[0], batch[1]); };
   const shoal::Optimizer optimizer = shape.is("optimizer", "sgd")
                                          ? shoal::Optimizer(shoal::SGD{.lr = 1e-3, .momentum = 0.9})
                                          : shoal::Optimizer(shoal::AdamW{.lr = 1e-3});
-  auto trainer = std::make_shared<shoal::Trainer>(model->ptr(), loss, optimizer, shoal::TrainerOptions{});
+  auto trainer =
+      std::make_shared<shoal::Trainer>(model->ptr(), loss, optimizer, shoal::TrainerOptions{.trace = trace});
   return {"shoal", [=](std::int64_t steps) {
             return seconds_of([&] {
               for (std::int64_t i = 0; i < steps; ++i)
@@ -222,7 +224,28 @@ Interval ratio_of(const Runner& a, const Runner& b) {
   return median_of(std::move(ratios));
 }
 
-void bench(const Shape& shape, int rounds, const std::string& python) {
+// Where Shoal's time goes: all instructions of the rounds, by op, the largest share first.
+void print_profile(const shoal::observe::Trace& trace) {
+  std::map<std::string, std::pair<std::int64_t, std::int64_t>> by_op;  // nanoseconds, calls
+  std::int64_t total = 0;
+  for (const auto& event : trace.events) {
+    if (event.stream != "compute") continue;
+    auto& [nanoseconds, calls] = by_op[event.name];
+    nanoseconds += event.end - event.begin;
+    ++calls;
+    total += event.end - event.begin;
+  }
+  std::vector<std::pair<std::int64_t, std::string>> order;
+  for (const auto& [op, sums] : by_op) order.emplace_back(-sums.first, op);
+  std::ranges::sort(order);
+  for (const auto& [nanoseconds, op] : order)
+    std::printf("  %5.1f %%  %8.2f us x %7lld  %s\n",
+                -100.0 * static_cast<double>(nanoseconds) / static_cast<double>(total),
+                -1e-3 * static_cast<double>(nanoseconds) / static_cast<double>(by_op[op].second),
+                static_cast<long long>(by_op[op].second), op.c_str());
+}
+
+void bench(const Shape& shape, int rounds, const std::string& python, bool profile) {
   at::set_num_threads(static_cast<int>(shape.number("threads")));
   torch::manual_seed(0);
   const Task task = task_of(shape);
@@ -237,7 +260,8 @@ void bench(const Shape& shape, int rounds, const std::string& python) {
     runners.back().peak_bytes = 0;
     before = shoal::runtime::memory_counts().live_bytes;
   };
-  add(shoal_runner(shape, task, &loss[0]));
+  shoal::observe::Trace trace;
+  add(shoal_runner(shape, task, &loss[0], profile ? &trace : nullptr));
   add(libtorch_runner(shape, task, &loss[1]));
   if (!python.empty()) add(pytorch_runner(python, shape));
   for (int round = 0; round < rounds; ++round)
@@ -257,6 +281,7 @@ void bench(const Shape& shape, int rounds, const std::string& python) {
       std::printf("%21s", "");
     std::printf("   %10s\n", runner.name == "pytorch" ? "-" : shoal::human_bytes(runner.peak_bytes).c_str());
   }
+  if (profile) print_profile(trace);
   std::fflush(stdout);
 }
 
@@ -278,6 +303,7 @@ int main(int argc, char** argv) {
     std::string path = "bench/shapes.toml";
     std::string python = ".venv/bin/python";
     int rounds = 30;
+    bool profile = false;
     std::vector<std::string> wanted;
     for (int i = 1; i < argc; ++i) {
       const std::string argument = argv[i];
@@ -288,6 +314,8 @@ int main(int argc, char** argv) {
         path = value;
       else if (argument.starts_with("--python="))
         python = value;  // empty: without PyTorch
+      else if (argument == "--profile")
+        profile = true;
       else
         wanted.push_back(argument);
     }
@@ -299,7 +327,7 @@ int main(int argc, char** argv) {
         first_line_of("sed -n 's/^model name.*: //p' /proc/cpuinfo").c_str(), rounds);
     for (const Shape& shape : shapes_in(path))
       if (wanted.empty() || std::ranges::find(wanted, shape.name) != wanted.end())
-        bench(shape, rounds, python);
+        bench(shape, rounds, python, profile);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;
