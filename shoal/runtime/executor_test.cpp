@@ -349,6 +349,35 @@ TEST_CASE("what does not fit is told by name") {
       "aten::relu: argument self is missing", Error);
 }
 
+TEST_CASE("views show what their base holds now, step after step") {
+  Graph graph;
+  const auto x = graph.add_source(Role::Input, "x", f32({4, 6}));
+  const auto w = graph.add_source(Role::Parameter, "w", f32({3, 2}));
+  const auto made = one(graph, "aten::neg", {{"self", x}}, f32({4, 6}));
+  const auto halves =
+      add(graph, "aten::split.Tensor",
+          {{"self", made}, {"split_size", std::int64_t{3}}, {"dim", std::int64_t{1}}},
+          {ir::TensorType{DType::Float32, {4, 3}, {6, 1}}, ir::TensorType{DType::Float32, {4, 3}, {6, 1}}});
+  const auto turned = one(graph, "aten::t", {{"self", w}}, {DType::Float32, {2, 3}, {1, 2}});
+  graph.add_result(Role::Output, "left", halves[0]);
+  graph.add_result(Role::Output, "right", halves[1]);
+  graph.add_result(Role::Output, "turned", turned);
+  Executor executor(program::lower(graph));
+  const auto parameter = at::randn({3, 2});
+  executor.bind(Role::Parameter, "w", parameter);
+  for (int step = 0; step < 4; ++step) {
+    const auto a = at::randn({4, 6});
+    executor.bind(Role::Input, "x", a);
+    if (step == 2) executor.bind(Role::Parameter, "w", at::randn({3, 2}));
+    executor.at(w).mul_(2);
+    executor.run(Segment::Gradients);
+    CHECK(at::equal(executor.result(Role::Output, "left"), -a.slice(1, 0, 3)));
+    CHECK(at::equal(executor.result(Role::Output, "right"), -a.slice(1, 3, 6)));
+    CHECK(at::equal(executor.result(Role::Output, "turned"), executor.at(w).t()));
+    CHECK(executor.result(Role::Output, "turned").is_alias_of(executor.at(w)));
+  }
+}
+
 TEST_CASE("an error of a kernel names op and module") {
   Executor executor(program::from_text(
       "source %0 input \"x\" : f32[2, 3]\n"
