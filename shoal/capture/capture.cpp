@@ -5,7 +5,9 @@
 #include <ATen/Context.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "shoal/aten/interpreter.h"
@@ -69,6 +71,11 @@ class PlainKernels {
 
 }  // namespace
 
+static bool same_memory(const at::Tensor& a, const at::Tensor& b) {
+  return a.is_same(b) || (a.defined() && a.is_alias_of(b) && a.storage_offset() == b.storage_offset() &&
+                          a.sizes() == b.sizes() && a.strides() == b.strides());
+}
+
 static void run_model(const Request& request, Recorder& recorder) {
   const Interception interception(recorder);
   const bool train = request.mode == Mode::Train;
@@ -84,8 +91,20 @@ static void run_model(const Request& request, Recorder& recorder) {
       "called and that nothing detaches its output");
   recorder.start_backward();
   loss.backward();
+  std::map<std::string, at::Tensor> gradients;  // by first name
+  for (const auto& parameter : request.parameters) {
+    if (!parameter.tensor.grad().defined()) continue;
+    const auto& first = *std::ranges::find_if(request.parameters, [&](const NamedTensor& each) {
+      return same_memory(each.tensor, parameter.tensor);
+    });
+    auto& gradient = gradients[first.name];
+    if (!gradient.defined())
+      gradient = parameter.tensor.grad();
+    else if (!parameter.tensor.is_same(first.tensor))  // tied through .data: leaves of their own
+      gradient = gradient + parameter.tensor.grad();
+  }
   for (const auto& [name, tensor] : request.parameters)
-    if (tensor.grad().defined()) recorder.add_result(ir::Role::Gradient, name, tensor.grad());
+    if (gradients.contains(name)) recorder.add_result(ir::Role::Gradient, name, gradients.at(name));
 }
 
 static Captured capture_once(const Request& request, std::optional<Recorder::Stop> stop) {

@@ -246,6 +246,18 @@ TEST_CASE("a tied parameter is one source and its gradient a sum") {
   CHECK(w.tensor.grad().is_same(grad_before));
 }
 
+TEST_CASE("two parameters tied through .data are one source, and their gradient is the sum of both") {
+  const auto w = parameter("wte.weight", {4, 4});
+  const auto tied = w.tensor.detach().requires_grad_();
+  Model model{.parameters = {w, {"lm_head.weight", tied}}, .inputs = {{"x", random_tensor({2, 4})}}};
+  model.loss = [&](const auto& in) { return at::linear(at::linear(in[0], w.tensor).relu(), tied).sum(); };
+  const auto captured = capture::capture(model.request());
+  const auto wanted = eager(model);
+  CHECK(captured.graph.sources.size() == 2);
+  CHECK(at::equal(replay(captured, model).at("gradient wte.weight"),
+                  wanted.at("gradient wte.weight") + wanted.at("gradient lm_head.weight")));
+}
+
 TEST_CASE("factories and what follows from them fold to constants") {
   Model model{.parameters = {parameter("w", {4, 4})}, .inputs = {{"x", random_tensor({4, 4})}}};
   model.loss = [&](const auto& in) {
@@ -270,6 +282,32 @@ TEST_CASE("a constant that a value is written into becomes a value, all its alia
   };
   const auto captured = check_equal(model);
   CHECK_FALSE(calls(captured.graph, "aten::as_strided_scatter"));
+}
+
+TEST_CASE("memory that a model leaves as it found it is not a constant of its own each time") {
+  Model model{.parameters = {parameter("w", {4, 2})}, .inputs = {{"x", random_tensor({4, 2})}}};
+  double garbage = 0;
+  model.loss = [&](const auto& in) {
+    {
+      const auto left_behind = at::full({4, 6}, ++garbage, at::kDouble);
+    }
+    auto y = at::empty({4, 6}, in[0].options());
+    y.slice(1, 2, 4).copy_(in[0] * model.parameters[0].tensor);
+    y.slice(1, 0, 2).fill_(1);
+    y.slice(1, 4, 6).zero_();
+    return (y * y).sum();
+  };
+  check_equal(model);
+}
+
+TEST_CASE("a write through a permutation leaves the strides of what is written to") {
+  Model model{.parameters = {parameter("w", {2, 3, 4})}, .inputs = {{"row", random_tensor({4})}}};
+  model.loss = [&](const auto& in) {
+    auto h = model.parameters[0].tensor * 2;
+    h.permute({1, 0, 2}).unsqueeze(0).select(1, 2).copy_(in[0]);
+    return h.tanh().mean() + h.view({24}).cumsum(0).mean();
+  };
+  check_equal(model);
 }
 
 TEST_CASE("a constant keeps what it was when a value met it, whatever is written to it later") {
@@ -477,7 +515,7 @@ TEST_CASE("in-place views, chains of casts, and gradients taken inside the model
   Model model{.parameters = {parameter("w", {4, 3})}, .inputs = {{"x", random_tensor({3, 4})}}};
   model.loss = [&](const auto& in) {
     auto h = in[0] * 2;
-    h.t_().unsqueeze_(0).squeeze_(0);
+    h.t_().unsqueeze_(0).squeeze_(0).transpose_(0, 1).transpose_(0, 1);
     const auto w = model.parameters[0].tensor;
     const auto inner = (h * w).pow(2).sum();
     const auto penalty = torch::autograd::grad({inner}, {w}, {}, true, true)[0].pow(2).sum();
