@@ -192,7 +192,8 @@ void Recorder::write(View& view, ValueId value) {
   }
   ValueId whole = value;
   for (std::size_t i = view.steps.size(); i-- > 0;) whole = inverse(view.steps[i], wholes[i], whole);
-  view.alias->value = whole;
+  // In the strides it had: what reads it later sums in the order that eager does, and view() finds its dims.
+  view.alias->value = conformed(whole, view.alias->value);
   ++view.alias->version;
   view.value = value;
   view.version = view.alias->version;
