@@ -84,8 +84,15 @@ const Recorder::OpInfo& Recorder::info_of(const c10::OperatorHandle& op) {
   return infos_.emplace(std::move(name), std::move(info)).first->second;
 }
 
+// What they find in memory would make the constant another one each time.
+static bool leaves_memory_as_it_is(std::string_view op) {
+  return op == "aten::empty.memory_format" || op == "aten::empty_strided" || op == "aten::empty_like" ||
+         op == "aten::new_empty" || op == "aten::new_empty_strided";
+}
+
 bool Recorder::wants_factory(const c10::OperatorHandle& op) {
-  return info_of(op).kind == OpInfo::Kind::Random;
+  const auto& info = info_of(op);
+  return info.kind == OpInfo::Kind::Random || leaves_memory_as_it_is(info.name);
 }
 
 void Recorder::call(const c10::OperatorHandle& op, Stack& stack) {
@@ -114,6 +121,7 @@ void Recorder::compute(const OpInfo& info, const c10::OperatorHandle& op, Stack&
   for (const auto i : info.written)
     for_each_tensor(in[i], [&](const at::Tensor& tensor) { keep_constants_of(tensor); });
   op.callBoxed(stack);
+  if (leaves_memory_as_it_is(info.name)) stack.back().toTensor().zero_();
 }
 
 c10::Device Recorder::device_of(const c10::FunctionSchema& schema, const Stack& in) const {
@@ -233,7 +241,8 @@ void Recorder::record_in_place_view(const OpInfo& info, const c10::OperatorHandl
   auto functional = info.name;
   if (underscore != std::string::npos && schema.name().ends_with('_'))
     functional.erase(schema.name().size() - 1, 1);
-  const auto view = functional == info.name ? std::nullopt : aten::find_operator(functional);
+  auto view = functional == info.name ? std::nullopt : aten::find_operator(functional);
+  if (functional == "aten::transpose") view = aten::find_operator("aten::transpose.int");
   if (functional == "aten::detach") {
     stack.emplace_back(self);
     return;
