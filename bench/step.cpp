@@ -279,7 +279,11 @@ void bench(const Shape& shape, int rounds, const std::string& python, bool profi
       std::printf("%6.3f [%.3f, %.3f]", ratio.median, ratio.low, ratio.high);
     else
       std::printf("%21s", "");
-    std::printf("   %10s\n", runner.name == "pytorch" ? "-" : shoal::human_bytes(runner.peak_bytes).c_str());
+    if (runner.name == "pytorch")
+      std::printf("\n");
+    else
+      std::printf("   %10s   %.4f\n", shoal::human_bytes(runner.peak_bytes).c_str(),
+                  static_cast<double>(runners[0].peak_bytes) / static_cast<double>(runner.peak_bytes));
   }
   if (profile) print_profile(trace);
   std::fflush(stdout);
