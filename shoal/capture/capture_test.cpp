@@ -628,6 +628,11 @@ TEST_CASE("GPT-2 124M is captured within a second and takes no memory beyond the
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   MESSAGE("captured twice in ", seconds.count(), " s, ", memory->peak, " bytes at the peak");
-  CHECK(seconds.count() < 1.0);
+#ifdef __SANITIZE_ADDRESS__
+  const double limit = 10;  // instrumented
+#else
+  const double limit = 1;
+#endif
+  CHECK(seconds.count() < limit);
   CHECK(memory->peak < 1 << 20);
 }
