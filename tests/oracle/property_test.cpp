@@ -9,8 +9,8 @@
 // A failure prints the seed, the fewest statements that still fail, and their graph. To run one seed alone,
 // set kFirstSeed to it and kNumSeeds to 1.
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <ATen/ExpandUtils.h>
+#include <ATen/Parallel.h>
 #include <doctest/doctest.h>
 #include <torch/nn/module.h>
 
