@@ -14,6 +14,8 @@ LAYERS = {
     "base": [],
     "observe": ["base"],
     "ir": ["base"],
+    "rendezvous": ["base", "observe"],
+    "comm": ["base", "observe", "rendezvous"],
     "rewrite": ["base", "ir"],
     "program": ["base", "ir"],
     "data": ["base", "observe"],
