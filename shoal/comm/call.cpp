@@ -131,6 +131,34 @@ Call checked(Request& request, int rank, int size) {
   return call;
 }
 
+std::string uneven_pair(std::uint64_t number, int from, std::int64_t sent, int to, std::int64_t taken) {
+  return concat("comm: call ", number, ": rank ", from, " all_to_all(", sent, " to rank ", to, "), rank ", to,
+                " all_to_all(", taken, " from rank ", from, ")");
+}
+
+std::string uneven_counts(std::uint64_t number, std::span<const Request> ranks) {
+  if (ranks.empty() || ranks[0].op != Op::AllToAll) return "";
+  for (std::size_t from = 0; from < ranks.size(); ++from)
+    for (std::size_t to = 0; to < ranks.size(); ++to)
+      if (ranks[from].in_counts[to] != ranks[to].out_counts[from])
+        return uneven_pair(number, static_cast<int>(from), ranks[from].in_counts[to], static_cast<int>(to),
+                           ranks[to].out_counts[from]);
+  return "";
+}
+
+int place_in(std::span<const int> ranks, int rank, int size) {
+  std::vector<int> seen(ranks.begin(), ranks.end());
+  std::ranges::sort(seen);
+  const auto twice = std::ranges::adjacent_find(seen);
+  SHOAL_CHECK(twice == seen.end(), InvalidInput, "comm: subgroup: rank ", *twice, " is named twice");
+  SHOAL_CHECK(seen.empty() || (seen.front() >= 0 && seen.back() < size), InvalidInput, "comm: subgroup: rank ",
+              seen.front() < 0 ? seen.front() : seen.back(), " is outside the group of ", size, " ranks");
+  const auto place = std::ranges::find(ranks, rank);
+  SHOAL_CHECK(place != ranks.end(), InvalidInput, "comm: subgroup: rank ", rank,
+              " calls it, but is not one of its ranks");
+  return static_cast<int>(place - ranks.begin());
+}
+
 std::unique_ptr<Work> RequestCommunicator::broadcast(Buffer buffer, int root) {
   return submit({.op = Op::Broadcast, .in = buffer, .out = buffer, .peer = root});
 }

@@ -60,6 +60,16 @@ std::string mismatch(std::uint64_t number, int rank, const Call& call, int other
 // the group, a size that does not fit, an average of integers.
 Call checked(Request& request, int rank, int size);
 
+// Of all ranks' checked requests of one call: the first pair of ranks whose counts of all_to_all differ, as an error
+// says it; else empty.
+std::string uneven_counts(std::uint64_t number, std::span<const Request> ranks);
+// The same of one pair: what `from` sends to `to`, and what that takes.
+std::string uneven_pair(std::uint64_t number, int from, std::int64_t sent, int to, std::int64_t taken);
+
+// This rank's place in a subgroup. Throws InvalidInput where the ranks are none, not in the group, named twice, or
+// without this one.
+int place_in(std::span<const int> ranks, int rank, int size);
+
 // A communicator whose calls are all one function of a Request: the body of a class that has `submit`. For those
 // that treat the calls alike; the functions are the same everywhere and would hide what differs.
 class RequestCommunicator : public Communicator {
