@@ -19,6 +19,7 @@ foreach(
   ir
   rewrite
   program
+  checkpoint
   data
   aten
   capture

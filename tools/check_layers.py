@@ -18,12 +18,13 @@ LAYERS = {
     "comm": ["base", "observe", "rendezvous"],
     "rewrite": ["base", "ir"],
     "program": ["base", "ir"],
+    "checkpoint": ["base"],
     "data": ["base", "observe"],
     "aten": ["base", "ir"],
     "capture": ["base", "ir", "aten"],
     "runtime": ["base", "observe", "ir", "program", "aten"],
-    "train": ["base", "observe", "ir", "rewrite", "program", "data", "aten", "capture", "runtime"],
-    "cli": ["base", "observe", "ir", "rewrite", "program", "data", "capture", "runtime", "train", "models"],
+    "train": ["base", "observe", "ir", "rewrite", "program", "checkpoint", "data", "aten", "capture", "runtime"],
+    "cli": ["base", "observe", "ir", "rewrite", "program", "checkpoint", "data", "capture", "runtime", "train", "models"],
 }
 TORCH = {"aten", "capture", "runtime", "train", "cli", "models"}
 
