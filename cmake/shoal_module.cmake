@@ -1,10 +1,10 @@
-# shoal_module(NAME ir USES base [TORCH] [LIBRARIES fmt::fmt] [FOLDER shoal/ir])
+# shoal_module(NAME ir USES base [TORCH] [LIBRARIES fmt::fmt] [FOLDER shoal/ir] [ABSENT /no_cuda.cpp])
 #
 # Every .cpp of shoal/<name>/ is the library shoal_<name>; every *_test.cpp is in its test program <name>_test;
-# main.cpp is in neither. A module sees only what it USES, and torch's headers only if it says TORCH: an include
-# that goes the wrong way does not compile or does not link.
+# main.cpp and the file that is ABSENT are in neither. A module sees only what it USES, and torch's headers only if
+# it says TORCH: an include that goes the wrong way does not compile or does not link.
 function(shoal_module)
-  cmake_parse_arguments(M "TORCH" "NAME;FOLDER" "USES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(M "TORCH" "NAME;FOLDER;ABSENT" "USES;LIBRARIES" ${ARGN})
   if(M_TORCH AND NOT SHOAL_TORCH)
     return()
   endif()
@@ -12,6 +12,9 @@ function(shoal_module)
     set(M_FOLDER shoal/${M_NAME})
   endif()
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${M_FOLDER}/*.cpp)
+  if(M_ABSENT)
+    list(FILTER sources EXCLUDE REGEX "${M_ABSENT}$")
+  endif()
   set(tests ${sources})
   list(FILTER sources EXCLUDE REGEX "(_test|/main)\\.cpp$")
   list(FILTER tests INCLUDE REGEX "_test\\.cpp$")

@@ -21,12 +21,15 @@ LAYERS = {
     "checkpoint": ["base"],
     "data": ["base", "observe"],
     "aten": ["base", "ir"],
+    "comm_c10d": ["base", "rendezvous", "comm", "aten"],
+    "collectives": ["base", "rendezvous", "comm", "aten"],
     "capture": ["base", "ir", "aten"],
     "runtime": ["base", "observe", "ir", "program", "aten"],
     "train": ["base", "observe", "ir", "rewrite", "program", "checkpoint", "data", "aten", "capture", "runtime"],
-    "cli": ["base", "observe", "ir", "rewrite", "program", "checkpoint", "data", "capture", "runtime", "train", "models"],
+    "cli": ["base", "observe", "ir", "rendezvous", "comm", "rewrite", "program", "checkpoint", "data", "comm_c10d"]
+    + ["capture", "runtime", "train", "models"],
 }
-TORCH = {"aten", "capture", "runtime", "train", "cli", "models"}
+TORCH = {"aten", "comm_c10d", "collectives", "capture", "runtime", "train", "cli", "models"}
 
 
 def folder_of(module):

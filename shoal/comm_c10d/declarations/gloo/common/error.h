@@ -1,0 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stands for Gloo's header of this name, which LibTorch's packages leave out though their own headers include
+// it.
+#pragma once

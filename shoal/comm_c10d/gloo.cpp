@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/comm_c10d/gloo.h"
+
+#include <ATen/ops/empty.h>
+
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <utility>
+
+#include "shoal/base/error.h"
+#include "shoal/comm_c10d/communicator.h"
+#include "shoal/comm_c10d/store.h"
+
+namespace shoal::comm_c10d {
+
+// Gloo ends calls in one way only: a wait for a message that runs out of time closes the connections to all
+// ranks, and everything that waits for one throws. So this waits, for a message that nobody sends.
+static void interrupt(c10d::ProcessGroupGloo& gloo) {
+  constexpr int kNeverSent = 1000;
+  for (int peer = 0; peer < gloo.getSize(); ++peer) {
+    if (peer == gloo.getRank()) continue;
+    try {
+      std::vector<at::Tensor> nothing = {at::empty({1}, at::kByte)};
+      gloo.recv(nothing, peer, kNeverSent)->wait(std::chrono::milliseconds(1));
+    } catch (const std::exception&) {  // as it should; or this connection is closed already
+    }
+  }
+}
+
+static c10::intrusive_ptr<c10d::ProcessGroupGloo> connect(rendezvous::Store& store,
+                                                          const GlooOptions& options) {
+  const auto limit = std::chrono::ceil<std::chrono::milliseconds>(options.limit);
+  auto with = c10d::ProcessGroupGloo::Options::create(limit);
+  with->threads = 1;  // calls of a communicator run one after the other
+  try {
+    with->devices = {c10d::ProcessGroupGloo::createDeviceForInterface(options.interface)};
+  } catch (const std::exception& error) {
+    fail(ErrorKind::InvalidInput, "gloo: cannot listen on the interface ", options.interface, ": ",
+         error.what());
+  }
+  auto keys = c10::make_intrusive<PrefixedStore>(store, options.name + "/gloo/", limit);
+  auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(keys, options.rank, options.size, with);
+  c10d::BarrierOptions within;
+  within.timeout = limit;
+  gloo->barrier(within)->wait();  // nobody looks for addresses any more
+  keys->remove_own_keys();
+  return gloo;
+}
+
+std::unique_ptr<comm::Communicator> make_gloo(rendezvous::Store& store, const GlooOptions& options) {
+  SHOAL_CHECK(options.size >= 1 && 0 <= options.rank && options.rank < options.size, InvalidInput,
+              "gloo: there is no rank ", options.rank, " in a group of ", options.size);
+  Engine engine{.calls = options.calls};
+  if (options.size > 1) {
+    try {
+      auto gloo = connect(store, options);
+      engine.interrupt = [gloo] { interrupt(*gloo); };
+      engine.backend = gloo;
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& error) {
+      fail(ErrorKind::PeerLost, "gloo: group ", options.name, ": rank ", options.rank,
+           " could not connect to all ranks: ", error.what());
+    }
+  }
+  const Group group{.name = options.name, .rank = options.rank, .size = options.size};
+  return make_communicator(group, std::move(engine), store, [&store, options](const Group& part) {
+    GlooOptions again = options;
+    again.name = part.name;
+    again.rank = part.rank;
+    again.size = part.size;
+    return make_gloo(store, again);
+  });
+}
+
+}  // namespace shoal::comm_c10d

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Gloo inside LibTorch as a Communicator: for ranks on several hosts, and what shm is measured against.
+//
+// Its sockets know no key: any process that can reach the interface can connect to them. They listen on the
+// interface that is named here and on no other; loopback by default.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "shoal/comm/communicator.h"
+#include "shoal/rendezvous/store.h"
+
+namespace shoal::comm_c10d {
+
+enum class Calls {
+  // Each call runs on a thread of the communicator, and what the ranks called is exchanged and compared
+  // first:
+  // one more small message round. Without it a difference ends the process inside Gloo.
+  Compared,
+  // As LibTorch has it, to measure against: a call runs before it returns, and nothing is compared.
+  Bare,
+};
+
+struct GlooOptions {
+  std::string name;  // of the group: the same on all its ranks, new to the store
+  int rank = 0;
+  int size = 1;
+  std::string interface = "lo";
+  std::chrono::nanoseconds limit = std::chrono::seconds(60);  // for all ranks to have connected
+  Calls calls = Calls::Compared;
+};
+
+// Called by all ranks at once. `store` is borrowed, and outlives the communicator; of the keys that are set
+// there none is left but the reason of an abort. Throws Timeout where a rank does not come, InvalidInput
+// where there is no such interface.
+std::unique_ptr<comm::Communicator> make_gloo(rendezvous::Store& store, const GlooOptions& options);
+
+}  // namespace shoal::comm_c10d

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/comm_c10d/gloo.h"
+
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "shoal/base/error.h"
+#include "shoal/comm_c10d/nccl.h"
+#include "shoal/rendezvous/memory_store.h"
+
+using namespace shoal;
+using namespace std::chrono_literals;
+
+// Runs a function on ranks that are threads, and gives back what each threw: "" if nothing.
+static std::vector<std::string> run(int size, const std::function<void(comm::Communicator&)>& rank_of,
+                                    rendezvous::Store& store) {
+  std::vector<std::string> errors(static_cast<std::size_t>(size));
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < size; ++rank)
+    threads.emplace_back([&, rank] {
+      std::string& error = errors[static_cast<std::size_t>(rank)];
+      try {
+        const auto gloo = comm_c10d::make_gloo(store, {.name = "g", .rank = rank, .size = size});
+        rank_of(*gloo);
+      } catch (const Error& caught) {
+        error = concat(name_of(caught.kind()), ": ", caught.what());
+      } catch (const std::exception& caught) {
+        error = caught.what();
+      }
+    });
+  threads.clear();
+  return errors;
+}
+
+static const std::vector<std::string> kFine3(3);
+
+TEST_CASE("ranks sum over gloo, and no key stays in the store") {
+  rendezvous::MemoryStore store;
+  const auto errors = run(
+      3,
+      [](comm::Communicator& ranks) {
+        std::vector<float> values = {1, static_cast<float>(ranks.rank())};
+        ranks.all_reduce({values.data(), 2, DType::Float32}, comm::ReduceOp::Sum)->wait(10s);
+        SHOAL_CHECK(values == std::vector<float>({3, 3}), Internal, "wrong sum");
+      },
+      store);
+  CHECK(errors == kFine3);
+  CHECK(store.num_keys() == 0);
+}
+
+TEST_CASE("every rank sends round a ring before it receives") {
+  rendezvous::MemoryStore store;
+  const auto errors = run(
+      3,
+      [](comm::Communicator& ranks) {
+        const int next = (ranks.rank() + 1) % 3, last = (ranks.rank() + 2) % 3;
+        std::int64_t mine = ranks.rank(), its = -1;
+        const auto sent = ranks.send({&mine, 1, DType::Int64}, next);
+        ranks.receive({&its, 1, DType::Int64}, last)->wait(10s);
+        sent->wait(10s);
+        SHOAL_CHECK(its == last, Internal, "wrong message");
+      },
+      store);
+  CHECK(errors == kFine3);
+}
+
+TEST_CASE("ranks that call different things all get the same error, which shows both calls") {
+  rendezvous::MemoryStore store;
+  const auto errors = run(
+      3,
+      [](comm::Communicator& ranks) {
+        std::vector<float> values(8);
+        ranks.all_reduce({values.data(), ranks.rank() == 1 ? 4 : 8, DType::Float32}, comm::ReduceOp::Sum)
+            ->wait(10s);
+      },
+      store);
+  const std::string wanted =
+      "invalid input: comm: call 0: rank 0 all_reduce(f32 x 8, sum), rank 1 all_reduce(f32 x 4, sum)";
+  CHECK(errors == std::vector<std::string>(3, wanted));
+}
+
+TEST_CASE("a message of another size than the one that is wanted is an error on both ends") {
+  rendezvous::MemoryStore store;
+  const auto errors = run(
+      2,
+      [](comm::Communicator& ranks) {
+        std::vector<float> values(8);
+        if (ranks.rank() == 0) ranks.send({values.data(), 8, DType::Float32}, 1)->wait(10s);
+        if (ranks.rank() == 1) ranks.receive({values.data(), 4, DType::Float32}, 0)->wait(10s);
+      },
+      store);
+  const std::string wanted =
+      "invalid input: comm: call 0: rank 0 send(f32 x 8, to 1), rank 1 receive(f32 x 4, from 0)";
+  CHECK(errors == std::vector<std::string>(2, wanted));
+}
+
+TEST_CASE("a wait past its limit ends the group, and the reason reaches the other ranks") {
+  rendezvous::MemoryStore store;
+  const auto errors = run(
+      3,
+      [](comm::Communicator& ranks) {
+        float value = 1;
+        const comm::Buffer buffer = {&value, 1, DType::Float32};
+        // Rank 2 calls only once the others have given up.
+        if (ranks.rank() == 2) try {
+            ranks.receive(buffer, 1)->wait(30s);
+          } catch (const Error&) {
+          }
+        ranks.all_reduce(buffer, comm::ReduceOp::Sum)->wait(ranks.rank() == 0 ? 300ms : 30s);
+      },
+      store);
+  CHECK(errors[0] == "timeout: g: rank 0 all_reduce(f32 x 1, sum): not done after 0.3 s");
+  CHECK(errors[1] == "peer lost: g: rank 0 all_reduce(f32 x 1, sum): not done after 0.3 s");
+  CHECK(errors[2] == errors[1]);
+}
+
+TEST_CASE("abort ends the calls of every rank with its reason") {
+  rendezvous::MemoryStore store;
+  const auto errors = run(
+      2,
+      [](comm::Communicator& ranks) {
+        float value = 1;
+        if (ranks.rank() == 1) ranks.abort("enough");
+        ranks.receive({&value, 1, DType::Float32}, 1 - ranks.rank())->wait(30s);
+      },
+      store);
+  CHECK(errors == std::vector<std::string>(2, "peer lost: enough"));
+}
+
+TEST_CASE("a communicator that ends with calls under way ends those of the others") {
+  rendezvous::MemoryStore store;
+  const auto errors = run(
+      2,
+      [](comm::Communicator& ranks) {
+        float value = 1;
+        const auto work = ranks.receive({&value, 1, DType::Float32}, 1 - ranks.rank());
+        if (ranks.rank() == 0) work->wait(30s);
+      },
+      store);
+  CHECK(errors == std::vector<std::string>(
+                      {"peer lost: g: rank 1 receive(f32 x 1, from 0): given up before it was done", ""}));
+}
+
+TEST_CASE("subgroups of the same ranks, one after the other, are groups of their own") {
+  rendezvous::MemoryStore store;
+  const auto errors = run(
+      3,
+      [](comm::Communicator& ranks) {
+        if (ranks.rank() == 1) return;
+        const std::vector<int> members = {2, 0};
+        for (int i = 0; i < 2; ++i) {
+          const auto part = ranks.subgroup(members);
+          SHOAL_CHECK(part->size() == 2 && part->rank() == (ranks.rank() == 2 ? 0 : 1), Internal,
+                      "wrong rank");
+          std::int32_t value = 10 + ranks.rank();
+          part->broadcast({&value, 1, DType::Int32}, 0)->wait(10s);
+          SHOAL_CHECK(value == 12, Internal, "wrong value");
+        }
+      },
+      store);
+  CHECK(errors == kFine3);
+}
+
+TEST_CASE("a rank that does not come is waited for no longer than the limit") {
+  rendezvous::MemoryStore store;
+  try {
+    comm_c10d::make_gloo(store, {.name = "g", .rank = 0, .size = 2, .limit = 100ms});
+    FAIL("made without the other rank");
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::Timeout);
+    CHECK(std::string(error.what()).find("was not set within 0.1 s") != std::string::npos);
+  }
+}
+
+TEST_CASE("an interface that is not there is named") {
+  rendezvous::MemoryStore store;
+  CHECK_THROWS_WITH_AS(
+      comm_c10d::make_gloo(store, {.name = "g", .rank = 0, .size = 2, .interface = "nowhere0"}),
+      doctest::Contains("gloo: cannot listen on the interface nowhere0"), Error);
+}
+
+TEST_CASE("bare calls give the same results") {
+  rendezvous::MemoryStore store;
+  std::vector<std::jthread> threads;
+  std::vector<std::vector<float>> results(2);
+  for (int rank = 0; rank < 2; ++rank)
+    threads.emplace_back([&, rank] {
+      const auto gloo = comm_c10d::make_gloo(
+          store, {.name = "g", .rank = rank, .size = 2, .calls = comm_c10d::Calls::Bare});
+      std::vector<float> in(4, static_cast<float>(rank + 1)), out(2);
+      gloo->reduce_scatter({in.data(), 4, DType::Float32}, {out.data(), 2, DType::Float32},
+                           comm::ReduceOp::Average)
+          ->wait(10s);
+      results[static_cast<std::size_t>(rank)] = out;
+    });
+  threads.clear();
+  CHECK(results == std::vector<std::vector<float>>(2, std::vector<float>(2, 1.5F)));
+}
+
+TEST_CASE("without CUDA there is no nccl, and the error says so") {
+  rendezvous::MemoryStore store;
+  CHECK_THROWS_WITH_AS(comm_c10d::make_nccl(store, {.name = "g"}), doctest::Contains("built without CUDA"),
+                       Error);
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/comm_c10d/lane.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace shoal::comm_c10d {
+
+using std::chrono::steady_clock;
+
+LaneWork::~LaneWork() {
+  std::unique_lock lock(mutex_);
+  if (is_done_) return;
+  lock.unlock();
+  group_.fail_with(Error(ErrorKind::PeerLost, concat(what_, ": given up before it was done")));
+  lock.lock();
+  finished_.wait(lock, [&] { return is_done_; });
+}
+
+void LaneWork::wait(std::chrono::nanoseconds limit) {
+  // Where a rank has ended the group that this call does not hear from, its reason lies in the store.
+  constexpr auto kLook = std::chrono::milliseconds(100);
+  const auto begin = steady_clock::now();
+  std::unique_lock lock(mutex_);
+  while (!is_done_) {
+    const auto left = limit - (steady_clock::now() - begin);
+    if (finished_.wait_for(lock, std::min<std::chrono::nanoseconds>(left, kLook), [&] { return is_done_; }))
+      break;
+    lock.unlock();
+    if (left <= kLook)
+      group_.fail_with(Error(ErrorKind::Timeout, concat(what_, ": not done after ",
+                                                        std::chrono::duration<double>(limit).count(), " s")));
+    else
+      group_.look_for_an_end();
+    lock.lock();
+    if (left <= kLook) finished_.wait(lock, [&] { return is_done_; });
+  }
+  if (error_) throw Error(*error_);
+}
+
+bool LaneWork::done() {
+  const std::lock_guard lock(mutex_);
+  return is_done_;
+}
+
+void LaneWork::finish(std::optional<Error> error) {
+  const std::lock_guard lock(mutex_);
+  error_ = std::move(error);
+  is_done_ = true;
+  finished_.notify_all();  // under the lock: the call may be gone right after it
+}
+
+Lane::~Lane() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_over_ = true;
+    changed_.notify_all();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void Lane::run(std::function<void()> job) {
+  const std::lock_guard lock(mutex_);
+  jobs_.push_back(std::move(job));
+  if (!thread_.joinable()) thread_ = std::thread(&Lane::work, this);
+  changed_.notify_all();
+}
+
+bool Lane::is_idle() {
+  const std::lock_guard lock(mutex_);
+  return jobs_.empty();
+}
+
+void Lane::work() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return is_over_ || !jobs_.empty(); });
+    if (jobs_.empty()) return;
+    std::function<void()>& job = jobs_.front();  // stays where it is while others are added
+    lock.unlock();
+    job();
+    lock.lock();
+    jobs_.pop_front();
+  }
+}
+
+}  // namespace shoal::comm_c10d
