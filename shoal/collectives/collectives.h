@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collectives that autograd goes through: what ranks exchange is part of the graph, and the gradient crosses
+// them.
+//
+// The gradient is that of the sum of all ranks' losses. Each operation's derivative is another of them,
+// called through these same functions, so gradients of gradients are right too:
+//
+//   broadcast  <-> reduce             all_reduce <-> all_reduce       gather <-> scatter
+//   all_gather <-> reduce_scatter     all_to_all <-> all_to_all       send   <-> receive
+//
+// Backward calls what forward called, the other way round: autograd runs nodes on the CPU in the reverse
+// order of their making, so ranks that call the same operations in the same order, each from one thread, also
+// meet in backward. For that every rank has to take part:
+//   - a tensor requires a gradient on all ranks or on none, also where its elements are not read;
+//   - the loss of each rank depends on every result, if only by adding result.sum() * 0; send returns a token
+//   for
+//     it, which is zero. What no loss depends on is not differentiated there, and others wait for it in vain.
+// Tensors may have any strides, no elements, or no dimension; tensors of integers have no gradient.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+#include "shoal/comm/communicator.h"
+
+namespace shoal::collectives {
+
+// With whom, and how long each wait may take, in backward too. The communicator outlives every graph that
+// went through it.
+struct Ranks {
+  comm::Communicator& communicator;
+  std::chrono::nanoseconds limit = std::chrono::minutes(5);
+
+  // NOLINTNEXTLINE(google-explicit-constructor): a communicator is what a caller has
+  Ranks(comm::Communicator& of, std::chrono::nanoseconds wait = std::chrono::minutes(5))
+      : communicator(of), limit(wait) {}
+};
+
+using comm::ReduceOp;
+
+// Of Min and Max the gradient goes to the elements that are it, in equal shares where several ranks have it.
+at::Tensor all_reduce(const at::Tensor& tensor, Ranks ranks, ReduceOp op = ReduceOp::Sum);
+// Root's tensor; of the others' only the type is read, and their gradient is zero.
+at::Tensor broadcast(const at::Tensor& tensor, Ranks ranks, int root);
+// On root the sum, elsewhere zeros, whose gradient is ignored.
+at::Tensor reduce(const at::Tensor& tensor, Ranks ranks, int root, ReduceOp op = ReduceOp::Sum);
+
+// The parts of all ranks, of one shape, joined along dim 0, by rank. A tensor without dims is a row.
+at::Tensor all_gather(const at::Tensor& tensor, Ranks ranks);
+// Elsewhere than on root: zeros of that shape, whose gradient is ignored.
+at::Tensor gather(const at::Tensor& tensor, Ranks ranks, int root);
+
+// This rank's part of dim 0, a multiple of the number of ranks, of the sum of all ranks' tensors.
+at::Tensor reduce_scatter(const at::Tensor& tensor, Ranks ranks, ReduceOp op = ReduceOp::Sum);
+// The same of root's tensor; of the others' only the type is read, and their gradient is zero.
+at::Tensor scatter(const at::Tensor& tensor, Ranks ranks, int root);
+
+// in_counts[r] rows of dim 0 go to rank r, out_counts[r] come from it, by rank; none: equal parts.
+at::Tensor all_to_all(const at::Tensor& tensor, Ranks ranks, const std::vector<std::int64_t>& in_counts = {},
+                      const std::vector<std::int64_t>& out_counts = {});
+
+// A token: a zero without dims, to be added to the loss. Its gradient is the signal to receive that of
+// `tensor`.
+at::Tensor send(const at::Tensor& tensor, Ranks ranks, int to);
+// A tensor of the type of `like`, whose elements are not read and whose gradient is zero; the result has a
+// gradient if it does. To order a receive after something else in backward, let `like` depend on that.
+at::Tensor receive(const at::Tensor& like, Ranks ranks, int from);
+
+}  // namespace shoal::collectives
