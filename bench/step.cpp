@@ -264,9 +264,11 @@ void bench(const Shape& shape, int rounds, const std::string& python, bool profi
   add(shoal_runner(shape, task, &loss[0], profile ? &trace : nullptr));
   add(libtorch_runner(shape, task, &loss[1]));
   if (!python.empty()) add(pytorch_runner(python, shape));
+  // A B C, A C B, A B C, …: each follows each of the others equally often. Whoever follows PyTorch finds a
+  // core that the other process's idle threads still spin on.
   for (int round = 0; round < rounds; ++round)
     for (std::size_t turn = 0; turn < runners.size(); ++turn) {
-      Runner& runner = runners[(turn + static_cast<std::size_t>(round)) % runners.size()];
+      Runner& runner = runners[round % 2 == 0 || turn == 0 ? turn : runners.size() - turn];
       runner.seconds.push_back(measured(runner, steps));
     }
   // Same parameters, same batch, same steps: the two must have learned the same.
