@@ -26,10 +26,11 @@ LAYERS = {
     "capture": ["base", "ir", "aten"],
     "runtime": ["base", "observe", "ir", "program", "aten"],
     "train": ["base", "observe", "ir", "rewrite", "program", "checkpoint", "data", "aten", "capture", "runtime"],
+    "python": ["base", "ir", "capture", "train"],
     "cli": ["base", "observe", "ir", "rendezvous", "comm", "rewrite", "program", "checkpoint", "data", "comm_c10d"]
     + ["capture", "runtime", "train", "models"],
 }
-TORCH = {"aten", "comm_c10d", "collectives", "capture", "runtime", "train", "cli", "models"}
+TORCH = {"aten", "comm_c10d", "collectives", "capture", "runtime", "train", "python", "cli", "models"}
 
 
 def folder_of(module):

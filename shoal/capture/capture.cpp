@@ -81,9 +81,13 @@ static void run_model(const Request& request, Recorder& recorder) {
   const bool train = request.mode == Mode::Train;
   const at::AutoGradMode grad_mode(train);
   const at::Tensor loss = request.loss(recorder.inputs());
-  SHOAL_CHECK(loss.defined() && loss.numel() == 1, InvalidInput, "capture: the loss has shape ",
-              loss.defined() ? loss.sizes() : at::IntArrayRef{}, "; return a scalar: a mean or a sum");
-  recorder.add_result(ir::Role::Loss, "loss", loss);
+  if (loss.defined() || !request.outputs || train) {
+    SHOAL_CHECK(loss.defined() && loss.numel() == 1, InvalidInput, "capture: the loss has shape ",
+                loss.defined() ? loss.sizes() : at::IntArrayRef{}, "; return a scalar: a mean or a sum");
+    recorder.add_result(ir::Role::Loss, "loss", loss);
+  }
+  if (request.outputs)
+    for (const auto& [name, tensor] : request.outputs()) recorder.add_result(ir::Role::Output, name, tensor);
   if (!train) return;
   SHOAL_CHECK(
       loss.requires_grad(), InvalidInput,

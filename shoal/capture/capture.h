@@ -34,8 +34,13 @@ struct Request {
   std::vector<NamedTensor> parameters;  // a tensor that is there twice counts under its first name
   std::vector<NamedTensor> buffers;
   std::vector<NamedTensor> inputs;
-  std::function<at::Tensor(std::span<const at::Tensor> inputs)> loss;  // runs the model; returns a scalar
+  // Runs the model; returns a scalar. In mode Evaluate it may be undefined, where there are outputs.
+  std::function<at::Tensor(std::span<const at::Tensor> inputs)> loss;
   Mode mode = Mode::Train;
+  // More results of the run that `loss` made, asked for right after it; may be empty. Their names are unique.
+  std::function<std::vector<NamedTensor>()> outputs = {};
+  // Where in the user's code the current operator was called, for messages; empty: the C++ stack is walked.
+  std::function<std::string()> source_line = {};
 };
 
 // A value that control flow read, or a shape that depends on data, and what it was. A graph is right for a

@@ -2,6 +2,7 @@
 #include "shoal/capture/capture.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <c10/core/Allocator.h>
 #include <doctest/doctest.h>
@@ -430,6 +431,25 @@ TEST_CASE("a model that does something else each time is an error at the line wh
     return (in[0] * model.parameters[0].tensor * at::full({3}, ++number, at::kDouble)).sum();
   };
   CHECK(contains(error_of([&] { capture::capture(model.request()); }), "content is another each time"));
+}
+
+TEST_CASE("a generator that is set back gives the same random numbers again, and is left as it was") {
+  auto generator = at::detail::getDefaultCPUGenerator();
+  const auto before = generator.get_state();
+  Model model{.parameters = {parameter("w", {64})}};
+  model.loss = [&](const auto&) {
+    const auto& w = model.parameters[0].tensor;
+    const auto state = generator.get_state();
+    const auto first = at::dropout(w, 0.5, true);
+    generator.set_state(state);  // as checkpointing does
+    return (first - at::dropout(w, 0.5, true) + at::dropout(w, 0.5, true)).sum();
+  };
+  const auto captured = capture::capture(model.request());
+  std::vector<std::int64_t> ordinals;
+  for (const auto& node : captured.graph.nodes)
+    if (const auto* ordinal = ir::find(node, "ordinal")) ordinals.push_back(std::get<std::int64_t>(*ordinal));
+  CHECK(ordinals == std::vector<std::int64_t>{0, 0, 1});
+  CHECK(at::equal(generator.get_state(), before));
 }
 
 TEST_CASE("random operators become draws keyed by seed, step and ordinal") {

@@ -39,8 +39,8 @@ class EagerRandom::State final : public Interceptor {
     torch::jit::drop(stack, count);
     const at::Tensor self = !in.empty() && in[0].isTensor() ? in[0].toTensor() : at::Tensor();
     const auto options = self.defined() ? self.options() : at::TensorOptions();
+    stream_.ordinal = static_cast<std::uint64_t>(ordinals_.next());
     const auto tensor = drawn(draw_of(schema, in), options, stream_);
-    ++stream_.ordinal;
     if (schema.name() == "aten::native_dropout") {
       const double p = in[1].toDouble();
       stack.emplace_back(self * tensor * (p == 1 ? 0.0 : 1 / (1 - p)));
@@ -54,6 +54,7 @@ class EagerRandom::State final : public Interceptor {
 
  private:
   aten::RandomStream stream_;
+  Ordinals ordinals_;
   Interception interception_;
 };
 

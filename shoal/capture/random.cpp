@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shoal/capture/random.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <c10/core/DefaultDtype.h>
 
@@ -8,6 +9,8 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <mutex>
+#include <utility>
 
 #include "shoal/aten/operators.h"
 #include "shoal/aten/types.h"
@@ -26,6 +29,30 @@ static_assert(std::ranges::is_sorted(kRandom));
 
 bool is_random(std::string_view op) {
   return std::ranges::binary_search(kRandom, op.substr(0, op.find('.')));
+}
+
+static at::Tensor state_of_generator() {
+  auto generator = at::detail::getDefaultCPUGenerator();
+  const std::scoped_lock lock(generator.mutex());
+  return generator.get_state();
+}
+
+Ordinals::Ordinals() : before_(state_of_generator()) {}
+
+Ordinals::~Ordinals() {
+  auto generator = at::detail::getDefaultCPUGenerator();
+  const std::scoped_lock lock(generator.mutex());
+  generator.set_state(before_);
+}
+
+std::int64_t Ordinals::next() {
+  const auto state = state_of_generator();
+  std::string key(static_cast<const char*>(state.const_data_ptr()), state.nbytes());
+  const auto [found, added] = known_.try_emplace(std::move(key), static_cast<std::int64_t>(known_.size()));
+  auto generator = at::detail::getDefaultCPUGenerator();
+  const std::scoped_lock lock(generator.mutex());
+  at::check_generator<at::CPUGeneratorImpl>(generator)->random();  // the state of the next one
+  return found->second;
 }
 
 namespace {

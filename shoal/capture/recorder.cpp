@@ -395,7 +395,7 @@ std::string Recorder::where_in_module() const {
 }
 
 std::string Recorder::where() const {
-  const auto line = user_source_line();
+  const auto line = request_.source_line ? request_.source_line() : user_source_line();
   return where_in_module() + (line.empty() ? "" : " at " + line);
 }
 

@@ -18,6 +18,7 @@
 
 #include "shoal/capture/capture.h"
 #include "shoal/capture/dispatch.h"
+#include "shoal/capture/random.h"
 #include "shoal/capture/recorded_tensor.h"
 #include "shoal/capture/shapes.h"
 
@@ -132,7 +133,7 @@ class Recorder final : public Interceptor {
   std::unordered_map<const c10::StorageImpl*, std::vector<HeldConstant>> constants_;
   std::unordered_map<std::string, OpInfo> infos_;
   std::map<std::string, ir::ValueId> scalars_;
-  std::int64_t random_ordinal_ = 0;
+  Ordinals ordinals_;
   std::string last_module_;  // owner of the parameter read last
   ShapeInference shapes_;
 };

@@ -333,7 +333,7 @@ void Recorder::record_random(const c10::OperatorHandle& op, Stack& stack) {
     draw.shape = draw.probabilities.sizes().vec();
   }
   for (const char* name : {"seed", "step"}) draw.arguments.push_back({name, scalar(name)});
-  draw.arguments.push_back({"ordinal", random_ordinal_++});
+  draw.arguments.push_back({"ordinal", ordinals_.next()});
   const auto meta = at::empty(draw.shape, at::TensorOptions(at::kMeta).dtype(aten::to_torch(draw.dtype)));
   const auto device = device_of(schema, in);
   const auto drawn = add_node(draw.op, std::move(draw.arguments), {meta}, device, true).at(0).value();

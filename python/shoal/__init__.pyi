@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+__version__: str
+
+class Error(RuntimeError):
+    """What Shoal refuses or cannot do; its subclasses say what to do about it."""
+
+class InvalidInput(Error, ValueError):
+    """The model, the batch or an argument; the message says the remedy."""
+
+class Infeasible(Error):
+    """Well-formed, but there is no way to do it here: no memory, no disk space."""
+
+class PeerLost(Error):
+    """Another rank stopped."""
+
+class Timeout(Error, TimeoutError):
+    """A wait went past its limit."""
+
+class Corrupt(Error):
+    """Bytes that were stored or sent are not what they were."""
+
+class Internal(Error):
+    """A fault of Shoal's own."""
+
+class Graph:
+    """What ATen was asked to do, one node a line when printed."""
+
+    def __len__(self) -> int: ...
+    @property
+    def ops(self) -> list[str]:
+        """Names of the operators, in the order in which they run."""
+    @property
+    def modules(self) -> list[str]:
+        """For each operator the path of the module that it belongs to."""
+
+class StepResult:
+    """What one update did."""
+
+    @property
+    def loss(self) -> float: ...
+    @property
+    def grad_norm(self) -> float:
+        """Global L2 norm of the gradients before clipping; 0 without clipping, where nobody computes it."""
+    @property
+    def learning_rate(self) -> float:
+        """Of the optimizer's first parameter group."""
+    @property
+    def step(self) -> int:
+        """Updates made so far, this one included."""
+    @property
+    def outputs(self) -> Any:
+        """What the model returned, if it was asked for; caches are None."""
+
+class Evaluation:
+    """The loss of a batch in evaluation mode."""
+
+    @property
+    def loss(self) -> float: ...
+    @property
+    def outputs(self) -> Any:
+        """What the model returned, if it was asked for; caches are None."""
+    def __float__(self) -> float: ...
+
+class Trainer:
+    """Trains a module through its captured graph. One thread at a time.
+
+    The module always holds the current parameters and buffers: read, save or change them between steps.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        loss_fn: Callable[[Any, Any], Any] | None = None,
+        *,
+        clip_norm: float = 0.0,
+        seed: int = 0,
+        max_graphs: int = 16,
+    ) -> None:
+        """`loss_fn(model, batch)` returns the loss, or something with a loss in it. Without it the model is
+        called with the batch (a mapping as keywords, a tuple or list as arguments), and its output has the loss."""
+    def step(self, batch: Any, *, outputs: bool = False) -> StepResult:
+        """One update. A loss that is not finite is an error; parameters, buffers and optimizer state are then as
+        before the step."""
+    def evaluate(self, batch: Any, *, outputs: bool = False) -> Evaluation:
+        """The loss in evaluation mode, without gradients; nothing changes."""
+    def graph(self, batch: Any) -> Graph:
+        """The whole captured step for a batch of this shape, update included."""
+    def gradients(self) -> dict[str, torch.Tensor]:
+        """Gradients of the last step, before clipping, by parameter name."""
+    def state_dict(self) -> dict[str, Any]:
+        """Model, optimizer and number of updates; load_state_dict() goes on from there."""
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def forget_graphs(self) -> None:
+        """Drops all captured graphs: for a model whose code or settings were changed between steps."""
+    @property
+    def model(self) -> torch.nn.Module: ...
+    @property
+    def optimizer(self) -> torch.optim.Optimizer: ...
+
+def capture(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Graph:
+    """The graph of fn(*args, **kwargs): forward, and backward if it returns a loss that requires a gradient.
+    Tensors among the arguments are its inputs; parameters are those of modules that fn is, closes over or is
+    given."""

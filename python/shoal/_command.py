@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts the command that lies beside this file, with PyTorch's libraries, which it needs, in reach."""
+
+import importlib.util
+import os
+import pathlib
+import sys
+
+
+def main():
+    command = pathlib.Path(__file__).with_name("bin") / "shoal"
+    torch = importlib.util.find_spec("torch")
+    if torch is None:
+        sys.exit("shoal: torch is not installed; install the version that shoal was built for")
+    [folder] = torch.submodule_search_locations
+    path = [str(pathlib.Path(folder) / "lib"), os.environ.get("LD_LIBRARY_PATH", "")]
+    os.execve(command, ["shoal", *sys.argv[1:]], {**os.environ, "LD_LIBRARY_PATH": ":".join(filter(None, path))})
+
+
+if __name__ == "__main__":
+    main()

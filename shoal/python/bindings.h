@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// What each bound module adds to the extension; module.cpp lists them.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace shoal::python {
+
+void bind_base(pybind11::module_& module);
+void bind_capture(pybind11::module_& module);
+void bind_ir(pybind11::module_& module);
+void bind_train(pybind11::module_& module);
+
+}  // namespace shoal::python

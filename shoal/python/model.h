@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// A Python model and its loss, as capture and Trainer see a model.
+//
+//   batch of Python ──► Tree ──► Batch{path: tensor}        each step
+//   Batch of recorded tensors ──► the same containers ──► model(**batch).loss      when a graph is captured
+#pragma once
+
+#include <torch/csrc/utils/pybind.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "shoal/python/tree.h"
+#include "shoal/train/trainer.h"
+
+namespace shoal::python {
+
+// Made, called and destroyed with the interpreter's lock; what view() holds takes the lock by itself.
+class Model {
+ public:
+  // `loss`: loss(model, batch), or None: the model is called with the batch, and its output has the loss.
+  Model(py::object module, py::object loss);
+
+  // Borrows this.
+  ModelView view();
+
+  // What the next run is for. Checks that the batch has the structure of the first one of its kind.
+  enum class Use { Step, Evaluation };
+  Batch start(py::handle batch, Use use, bool keep_outputs);
+  // What the model returned, with these tensors; caches are None.
+  py::object outputs(const std::map<std::string, at::Tensor>& tensors) const;
+
+  const ModelView::NamedTensors& parameters() const { return parameters_; }
+  py::handle module() const { return module_; }
+
+  // Evaluation mode for all of the module; returns the modes there were, for restore_modes().
+  std::vector<bool> enter_evaluation();
+  void restore_modes(const std::vector<bool>& modes);
+
+ private:
+  at::Tensor run(const Batch& batch);
+  py::object call(py::handle batch) const;
+  std::string mode() const;
+  void keep_replaced_buffers(bool write);
+
+  struct BufferSlot {
+    py::dict buffers;  // of the module that owns it
+    py::object key;
+    py::object tensor;
+  };
+
+  py::object module_;
+  py::object loss_;
+  std::vector<py::object> modules_;
+  ModelView::NamedTensors parameters_;
+  ModelView::NamedTensors buffers_;
+  std::vector<BufferSlot> buffer_slots_;
+  Tree batch_;                       // of the run that is under way
+  std::string values_;               // its leaves that are no tensors
+  bool keep_outputs_ = false;
+  std::map<Use, std::string> structures_;
+  ModelView::NamedTensors results_;  // of the run that was recorded last; recorded tensors
+  std::vector<Tree> shapes_;         // of outputs: without tensors, each structure once
+};
+
+// The loss in what a model or loss function returned: a scalar tensor, `.loss`, ["loss"] or the first item.
+// Null if there is none.
+py::object loss_in(py::handle result);
+
+// Calls `act`, Python code under a capture. An error of Shoal's that went through Python is thrown as
+// shoal::Error again; one that tells that an activation was asked for its memory says what is allowed.
+py::object called_in_capture(const std::function<py::object()>& act);
+
+}  // namespace shoal::python

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/train/trainer.h"
+
+#include <torch/csrc/utils/pybind.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shoal/base/error.h"
+#include "shoal/python/bindings.h"
+#include "shoal/python/model.h"
+#include "shoal/python/optimizer.h"
+
+namespace shoal::python {
+
+namespace {
+
+struct Step {
+  StepResult result;
+  py::object outputs;
+};
+
+struct Evaluation {
+  double loss;
+  py::object outputs;
+};
+
+// The interpreter's lock is held on the way in and out; graphs are captured and run without it.
+class PythonTrainer {
+ public:
+  PythonTrainer(py::object model, py::object optimizer, py::object loss_fn, double clip_norm, std::uint64_t seed,
+                std::size_t max_graphs)
+      : model_(std::move(model), std::move(loss_fn)),
+        optimizer_(std::move(optimizer), model_.parameters()),
+        trainer_(model_.view(), optimizer_.parts(),
+                 TrainerOptions{.clip_norm = clip_norm, .seed = seed, .max_graphs = max_graphs}) {
+    load_from_optimizer();
+    const py::handle hooked = optimizer_.object();
+    hooks_.push_back(hooked.attr("register_state_dict_pre_hook")(
+        py::cpp_function([this](const py::object&) { save_to_optimizer(); })));
+    hooks_.push_back(hooked.attr("register_load_state_dict_post_hook")(
+        py::cpp_function([this](const py::object&) { load_from_optimizer(); })));
+  }
+  ~PythonTrainer() {
+    try {
+      for (const auto& hook : hooks_) hook.attr("remove")();
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable("shoal.Trainer");
+    }
+  }
+  PythonTrainer(const PythonTrainer&) = delete;
+  PythonTrainer& operator=(const PythonTrainer&) = delete;
+
+  Step step(const py::object& python_batch, bool outputs) {
+    follow_optimizer();
+    const Batch batch = model_.start(python_batch, Model::Use::Step, outputs);
+    Step step;
+    {
+      const py::gil_scoped_release unlocked;
+      step.result = trainer_.step(batch);
+    }
+    optimizer_.note_step();
+    step.outputs = model_.outputs(trainer_.outputs());
+    return step;
+  }
+
+  Evaluation evaluate(const py::object& python_batch, bool outputs) {
+    const Batch batch = model_.start(python_batch, Model::Use::Evaluation, outputs);
+    const auto modes = model_.enter_evaluation();
+    Evaluation evaluation{};
+    try {
+      const py::gil_scoped_release unlocked;
+      evaluation.loss = trainer_.evaluate(batch);
+    } catch (...) {
+      model_.restore_modes(modes);
+      throw;
+    }
+    model_.restore_modes(modes);
+    evaluation.outputs = model_.outputs(trainer_.outputs());
+    return evaluation;
+  }
+
+  ir::Graph graph(const py::object& python_batch) {
+    const Batch batch = model_.start(python_batch, Model::Use::Step, false);
+    const py::gil_scoped_release unlocked;
+    return trainer_.graph(batch);
+  }
+
+  py::dict state_dict() const {
+    py::dict state;
+    state["model"] = model_.module().attr("state_dict")();
+    state["optimizer"] = optimizer_.object().attr("state_dict")();
+    state["steps"] = trainer_.progress().steps;
+    return state;
+  }
+
+  void load_state_dict(const py::dict& state) {
+    for (const char* part : {"model", "optimizer", "steps"})
+      SHOAL_CHECK(state.contains(part), InvalidInput, "trainer: the state has no \"", part,
+                  "\"; give what state_dict() returned");
+    model_.module().attr("load_state_dict")(state["model"]);
+    optimizer_.object().attr("load_state_dict")(state["optimizer"]);
+    auto progress = trainer_.progress();
+    progress.steps = py::cast<std::int64_t>(state["steps"]);
+    trainer_.restore({}, progress);
+  }
+
+  std::map<std::string, at::Tensor> gradients() const { return trainer_.gradients(); }
+  void forget_graphs() { trainer_.forget_graphs(); }
+  py::object model() const { return py::reinterpret_borrow<py::object>(model_.module()); }
+  py::object optimizer() const { return py::reinterpret_borrow<py::object>(optimizer_.object()); }
+
+ private:
+  // Schedulers change groups between steps; anything but the learning rate is part of the graph.
+  void follow_optimizer() {
+    if (optimizer_.changed()) trainer_.set_optimizers(optimizer_.parts());
+    const auto rates = optimizer_.learning_rates();
+    for (std::size_t part = 0; part < rates.size(); ++part) trainer_.set_learning_rate(part, rates[part]);
+  }
+
+  // The torch.optim optimizer's state_dict() is that of this trainer, and loading one goes on from it.
+  void save_to_optimizer() const { optimizer_.set_state(trainer_.optimizer_state(), trainer_.progress()); }
+  void load_from_optimizer() {
+    Progress progress;
+    const auto state = optimizer_.state(progress);
+    if (state.empty()) return;
+    trainer_.restore(state, progress);
+    save_to_optimizer();
+  }
+
+  Model model_;
+  TorchOptimizer optimizer_;
+  Trainer trainer_;
+  std::vector<py::object> hooks_;  // on the optimizer, which may live longer
+};
+
+}  // namespace
+
+static std::string text_of(const Step& step) {
+  return "StepResult(loss=" + std::string(py::repr(py::float_(step.result.loss))) +
+         ", step=" + std::to_string(step.result.step) + ")";
+}
+
+void bind_train(py::module_& module) {
+  py::class_<Step>(module, "StepResult", "What one update did.")
+      .def_property_readonly("loss", [](const Step& step) { return step.result.loss; })
+      .def_property_readonly(
+          "grad_norm", [](const Step& step) { return step.result.grad_norm; },
+          "Global L2 norm of the gradients before clipping; 0 without clipping, where nobody computes it.")
+      .def_property_readonly(
+          "learning_rate", [](const Step& step) { return step.result.learning_rate; },
+          "Of the optimizer's first parameter group.")
+      .def_property_readonly(
+          "step", [](const Step& step) { return step.result.step; }, "Updates made so far, this one included.")
+      .def_readonly("outputs", &Step::outputs,
+                    "What the model returned, if it was asked for; caches are None.")
+      .def("__repr__", text_of);
+  py::class_<Evaluation>(module, "Evaluation", "The loss of a batch in evaluation mode.")
+      .def_readonly("loss", &Evaluation::loss)
+      .def_readonly("outputs", &Evaluation::outputs,
+                    "What the model returned, if it was asked for; caches are None.")
+      .def("__float__", [](const Evaluation& evaluation) { return evaluation.loss; })
+      .def("__repr__", [](const Evaluation& evaluation) {
+        return "Evaluation(loss=" + std::string(py::repr(py::float_(evaluation.loss))) + ")";
+      });
+  py::class_<PythonTrainer>(module, "Trainer", "Trains a module through its captured graph. One thread at a time.")
+      .def(py::init<py::object, py::object, py::object, double, std::uint64_t, std::size_t>(), py::arg("model"),
+           py::arg("optimizer"), py::arg("loss_fn") = py::none(), py::kw_only(), py::arg("clip_norm") = 0.0,
+           py::arg("seed") = 0, py::arg("max_graphs") = 16)
+      .def("step", &PythonTrainer::step, py::arg("batch"), py::kw_only(), py::arg("outputs") = false,
+           "One update. A loss that is not finite is an error; parameters, buffers and optimizer state are then as "
+           "before the step.")
+      .def("evaluate", &PythonTrainer::evaluate, py::arg("batch"), py::kw_only(), py::arg("outputs") = false,
+           "The loss in evaluation mode, without gradients; nothing changes.")
+      .def("graph", &PythonTrainer::graph, py::arg("batch"),
+           "The whole captured step for a batch of this shape, update included.")
+      .def("state_dict", &PythonTrainer::state_dict,
+           "Model, optimizer and number of updates; load_state_dict() goes on from there.")
+      .def("load_state_dict", &PythonTrainer::load_state_dict, py::arg("state"))
+      .def("gradients", &PythonTrainer::gradients,
+           "Gradients of the last step, before clipping, by parameter name.")
+      .def("forget_graphs", &PythonTrainer::forget_graphs,
+           "Drops all captured graphs: for a model whose code or settings were changed between steps.")
+      .def_property_readonly("model", &PythonTrainer::model)
+      .def_property_readonly("optimizer", &PythonTrainer::optimizer);
+}
+
+}  // namespace shoal::python

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+import copy
+import os
+import pathlib
+import sys
+
+import pytest
+import torch
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+COMMAND = ROOT / "bin" / "shoal"
+BUILD = COMMAND.resolve().parent if COMMAND.exists() else ROOT / "build" / os.environ.get("PRESET", "dev")
+sys.path.insert(0, str(BUILD / "python"))
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is downloaded: models are made from their configurations
+
+
+def adamw(parameters):
+    return torch.optim.AdamW(parameters, lr=1e-3)
+
+
+class Comparison:
+    """Two copies of a model, one trained by PyTorch and one by Shoal, held against each other.
+
+    A tensor is right if it is within `rtol` of its own largest value plus `rtol` of the largest value among all
+    tensors of its kind: a gradient that is zero but for rounding would fail any relative bound.
+    """
+
+    def __init__(self, model, loss_of=None, optimizer=adamw, **options):
+        import shoal
+
+        self.plain = model.double().train()
+        self.captured = copy.deepcopy(self.plain)
+        self.loss_of = loss_of or (lambda model, batch: model(**batch).loss)
+        self.optimizer = optimizer(self.plain.parameters())
+        self.trainer = shoal.Trainer(self.captured, optimizer(self.captured.parameters()), loss_of, **options)
+
+    def step(self, batch):
+        self.optimizer.zero_grad()
+        loss = self.loss_of(self.plain, batch)
+        loss.backward()
+        self.optimizer.step()
+        return loss.item(), self.trainer.step(batch).loss
+
+    def run(self, batch, updates=5, rtol=1e-9):
+        for update in range(updates):
+            wanted, got = self.step(batch)
+            assert abs(wanted - got) <= rtol * max(1, abs(wanted)), f"loss of update {update}: {got}, not {wanted}"
+        self.check(rtol)
+
+    def check(self, rtol=1e-9):
+        gradients = {
+            name: parameter.grad for name, parameter in self.plain.named_parameters() if parameter.grad is not None
+        }
+        same(self.trainer.gradients(), gradients, rtol, "gradient")
+        same(dict(self.captured.named_parameters()), dict(self.plain.named_parameters()), rtol, "parameter")
+        same(dict(self.captured.named_buffers()), dict(self.plain.named_buffers()), rtol, "buffer")
+
+
+def same(got, wanted, rtol, kind):
+    assert got.keys() == wanted.keys(), f"{kind}s: {sorted(got.keys() ^ wanted.keys())} are on one side only"
+    numbers = [tensor.detach().abs().max().item() for tensor in wanted.values() if tensor.numel()]
+    largest = max(numbers, default=0)
+    for name, tensor in wanted.items():
+        if not tensor.numel():
+            continue
+        bound = rtol * (tensor.detach().abs().max().item() + largest)
+        worst = (got[name].detach().double() - tensor.detach().double()).abs().max().item()
+        assert worst <= bound, f"{kind} {name} is off by {worst}, more than {bound}"
+
+
+@pytest.fixture
+def compare():
+    torch.manual_seed(0)
+    return Comparison

@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hugging Face models, unmodified: five updates in float64 are those of plain PyTorch."""
+
+import families
+import pytest
+
+
+@pytest.mark.parametrize("family", families.JUDGED + families.OTHERS, ids=lambda family: family.__name__)
+def test_five_updates_are_those_of_plain_pytorch(compare, family):
+    model, batch = family()
+    compare(model).run(batch)
