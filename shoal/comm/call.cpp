@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 #include "shoal/base/error.h"
@@ -212,6 +213,12 @@ std::unique_ptr<Work> forward(Communicator& to, const Request& request) {
     case Op::Barrier: break;
   }
   return to.barrier();
+}
+
+void perform_alone(const Request& request) {
+  if (request.in.data != request.out.data && request.in.count > 0)
+    std::memmove(request.out.data, request.in.data,
+                 static_cast<std::size_t>(request.in.count * bytes_of(request.in.dtype)));
 }
 
 namespace {

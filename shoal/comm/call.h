@@ -94,6 +94,9 @@ class RequestCommunicator : public Communicator {
 // The call of `request` on another communicator of the same size.
 std::unique_ptr<Work> forward(Communicator& to, const Request& request);
 
+// What a collective does in a group of one: its input is its result.
+void perform_alone(const Request& request);
+
 // A call that was over before it returned.
 std::unique_ptr<Work> done_work();
 // What the memory of a communicator is where nothing is shared: pages of this process.

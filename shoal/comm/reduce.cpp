@@ -195,20 +195,18 @@ void reduce_plain(const Reduction& how, Inputs from, Outputs to) { reduce_any<So
 
 #ifdef __x86_64__
 
-// float16 by F16C, eight at a time.
+// float16 by F16C, eight at a time. Functions of their own: a block is worth a call.
 struct VectorHalf {
   using Stored = std::uint16_t;
   using Summed = float;
-  [[gnu::target("avx2,f16c"), gnu::always_inline]] static void widen(const std::byte* from, float* to,
-                                                                     std::int64_t count) {
+  [[gnu::target("avx2,f16c")]] static void widen(const std::byte* from, float* to, std::int64_t count) {
     std::int64_t i = 0;
     for (; i + 8 <= count; i += 8)
       _mm256_storeu_ps(to + i,
                        _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 2 * i))));
     for (; i < count; ++i) to[i] = float_of_half(load<std::uint16_t>(from, i));
   }
-  [[gnu::target("avx2,f16c"), gnu::always_inline]] static void narrow(const float* from, std::byte* to,
-                                                                      std::int64_t count) {
+  [[gnu::target("avx2,f16c")]] static void narrow(const float* from, std::byte* to, std::int64_t count) {
     std::int64_t i = 0;
     for (; i + 8 <= count; i += 8)
       _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 2 * i),

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/comm/shm/group.h"
+
+#include <linux/futex.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "shoal/base/error.h"
+
+namespace shoal::comm::shm {
+
+using rendezvous::Clock;
+
+// How often a waiting rank looks before it sleeps: some 30 µs, or, where ranks have to take turns on the cores, a
+// few turns.
+static constexpr int kLooks = 1000;
+static constexpr int kCrowdedLooks = 30;
+static constexpr std::chrono::milliseconds kNap{5};
+
+static int num_cores() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+}
+
+static void pause_briefly() {
+#ifdef __x86_64__
+  __builtin_ia32_pause();
+#endif
+}
+
+Group::Group(std::shared_ptr<Heap> heap, std::shared_ptr<Mapping> memory, int rank, int size)
+    : heap_(std::move(heap)),
+      memory_(std::move(memory)),
+      control_(memory_->data(), size),
+      rank_(rank),
+      size_(size) {
+  const std::size_t ranks = static_cast<std::size_t>(size);
+  num_sent_.resize(ranks);
+  num_received_.resize(ranks);
+  for (auto* pointers : {&staging_, &in_, &out_, &stages_}) pointers->resize(ranks);
+  in_counts_.resize(ranks);
+  out_counts_.resize(ranks);
+  rings_.resize(ranks);
+  traffic_.pulled.resize(ranks);
+  traffic_.pushed.resize(ranks);
+  crowded_ = size > num_cores();
+  control_.state(rank).pid = getpid();
+}
+
+Group::~Group() {
+  if (!collectives_.empty() || !messages_.empty())
+    end(ErrorKind::PeerLost, concat("comm: rank ", rank_, " has left the group with calls under way"));
+  for (Job* job : collectives_) job->group_ = nullptr;
+  for (Job* job : messages_) job->group_ = nullptr;
+  control_.state(rank_).left.store(1);
+  wake_all();
+  for (const int peer : peers_)
+    if (peer >= 0) close(peer);
+}
+
+void Group::watch_peers() {
+  for (int r = 0; r < size_; ++r) {
+    const int pid = control_.state(r).pid;
+    const long descriptor = pid == getpid() ? -1 : syscall(SYS_pidfd_open, pid, 0);
+    peers_.push_back(static_cast<int>(descriptor));
+  }
+}
+
+std::unique_ptr<Work> Group::submit(Request request) {
+  const Call call = checked(request, rank_, size_);
+  throw_if_ended();
+  std::unique_ptr<Job> job;
+  if (call.op == Op::Send || call.op == Op::Receive) {
+    const std::size_t peer = static_cast<std::size_t>(call.peer);
+    const std::uint32_t number = call.op == Op::Send ? ++num_sent_[peer] : ++num_received_[peer];
+    job = std::make_unique<Job>(*this, call, number);
+    job->task_ = call.op == Op::Send ? send(std::move(request), call, number)
+                                     : receive(std::move(request), call, number);
+    messages_.push_back(job.get());
+  } else {
+    const std::uint32_t number = ++num_collectives_;
+    job = std::make_unique<Job>(*this, call, number);
+    job->task_ = collective(std::move(request), call, number);
+    collectives_.push_back(job.get());
+  }
+  advance();
+  return job;
+}
+
+bool Group::advance() {
+  bool moved = false;
+  try {
+    while (!collectives_.empty()) {
+      Job& job = *collectives_.front();
+      if (!job.task_.advance()) break;
+      moved = true;
+      if (!job.task_.done()) continue;
+      job.finished_ = true;
+      collectives_.pop_front();
+    }
+    for (std::size_t i = 0; i < messages_.size();) {
+      Job& job = *messages_[i];
+      if (!job.task_.advance()) {
+        ++i;
+        continue;
+      }
+      moved = true;
+      if (!job.task_.done()) continue;
+      job.finished_ = true;
+      messages_.erase(messages_.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  } catch (const Error& error) {
+    end(error.kind(), error.what());
+  } catch (const std::exception& error) {
+    end(ErrorKind::Internal, error.what());
+  }
+  return moved;
+}
+
+void Group::wait(Job& job, std::chrono::nanoseconds limit) {
+  advance();
+  if (job.finished_) return;
+  const Clock::time_point deadline = rendezvous::deadline_after(limit);
+  int looks = 0;
+  while (!job.finished_) {
+    if (advance()) {
+      looks = 0;
+      continue;
+    }
+    throw_if_ended();
+    if (++looks < (crowded_ ? kCrowdedLooks : kLooks)) {
+      if (crowded_) {
+        sched_yield();
+      } else {
+        pause_briefly();
+      }
+      continue;
+    }
+    sleep(deadline);
+    if (advance()) {
+      looks = 0;
+      continue;
+    }
+    throw_if_ended();
+    if (Clock::now() >= deadline) {
+      end(ErrorKind::Timeout,
+          concat("comm: call ", job.number_ - 1, ", ", describe(job.call_), ": rank ", rank_, " waited ",
+                 std::chrono::duration<double>(limit).count(), " s for ", missing(job)));
+      throw_if_ended();
+    }
+  }
+}
+
+// Either this rank sees what a peer wrote, or the peer sees that it sleeps: both write first and then look, in one
+// order for all.
+void Group::sleep(Clock::time_point deadline) {
+  RankState& state = control_.state(rank_);
+  state.sleeping.store(1, std::memory_order_seq_cst);
+  bool ready = control_.header().ended.load() != 0;
+  if (!collectives_.empty()) ready = ready || collectives_.front()->task_.ready();
+  for (const Job* job : messages_) ready = ready || job->task_.ready();
+  bool napped = false;
+  if (!ready) {
+    const auto left = std::clamp<std::chrono::nanoseconds>(deadline - Clock::now(), std::chrono::nanoseconds{0}, kNap);
+    const timespec nap = {.tv_sec = 0, .tv_nsec = left.count()};
+    syscall(SYS_futex, &state.sleeping, FUTEX_WAIT, 1, &nap, nullptr, 0);
+    napped = state.sleeping.load() == 1;  // nobody woke it
+  }
+  state.sleeping.store(0);
+  if (napped) check_peers();
+}
+
+void Group::wake(int rank) noexcept {
+  RankState& state = control_.state(rank);
+  if (state.sleeping.load(std::memory_order_seq_cst) == 0 || state.sleeping.exchange(0) == 0) return;
+  syscall(SYS_futex, &state.sleeping, FUTEX_WAKE, 1, nullptr, nullptr, 0);
+}
+
+void Group::wake_all() noexcept {
+  for (int r = 0; r < size_; ++r)
+    if (r != rank_) wake(r);
+}
+
+// A rank that has gone, and with whom a call that has not moved since has to do.
+void Group::check_peers() {
+  std::vector<bool> wanted(static_cast<std::size_t>(size_), !collectives_.empty());
+  for (const Job* job : messages_) wanted[static_cast<std::size_t>(job->call_.peer)] = true;
+  for (int r = 0; r < size_; ++r) {
+    if (r == rank_ || !wanted[static_cast<std::size_t>(r)]) continue;
+    const int process = static_cast<std::size_t>(r) < peers_.size() ? peers_[static_cast<std::size_t>(r)] : -1;
+    pollfd ended = {.fd = process, .events = POLLIN, .revents = 0};
+    const bool dead = process >= 0 && poll(&ended, 1, 0) == 1;
+    const bool left = control_.state(r).left.load() != 0;
+    if ((!dead && !left) || advance()) continue;  // what it did last may be enough
+    end(ErrorKind::PeerLost, left ? concat("comm: rank ", r, " has left the group")
+                                  : concat("comm: rank ", r, " (process ", control_.state(r).pid, ") has ended"));
+  }
+}
+
+void Group::end(ErrorKind kind, std::string_view why) noexcept {
+  Header& header = control_.header();
+  std::uint32_t no = 0;
+  if (header.ended.compare_exchange_strong(no, 1)) {
+    header.kind = static_cast<std::int32_t>(kind);
+    const std::size_t length = std::min(why.size(), sizeof header.why - 1);
+    std::memcpy(header.why, why.data(), length);
+    header.why[length] = '\0';
+    header.ended.store(2);
+  }
+  for (int r = 0; r < size_; ++r) wake(r);
+}
+
+void Group::throw_if_ended() const {
+  const Header& header = control_.header();
+  if (header.ended.load() == 2) throw Error(static_cast<ErrorKind>(header.kind), header.why);
+}
+
+std::string Group::missing(const Job& job) const {
+  if (job.call_.op == Op::Send || job.call_.op == Op::Receive) return concat("rank ", job.call_.peer);
+  std::string ranks;
+  for (int r = 0; r < size_; ++r)
+    if (static_cast<std::int32_t>(control_.slot(r, job.number_).number.load() - job.number_) < 0)
+      ranks += concat(ranks.empty() ? "rank " : ", ", r);
+  return ranks.empty() ? "the others to go on" : ranks;
+}
+
+void Group::forget(Job& job) {
+  std::erase(collectives_, &job);
+  std::erase(messages_, &job);
+  end(ErrorKind::PeerLost, concat("comm: call ", job.number_ - 1, ", ", describe(job.call_), ": rank ", rank_,
+                                  " did not wait for it"));
+}
+
+std::byte* Group::at(const Place& place) {
+  const auto known = std::ranges::find(mapped_inodes_, place.segment.inode);
+  if (known != mapped_inodes_.end())
+    return mapped_[static_cast<std::size_t>(known - mapped_inodes_.begin())]->data() + place.offset;
+  mapped_.push_back(heap_->mappings()->of(place.segment));
+  mapped_inodes_.push_back(place.segment.inode);
+  return mapped_.back()->data() + place.offset;
+}
+
+Job::~Job() {
+  if (group_ && !finished_) group_->forget(*this);
+}
+
+void Job::wait(std::chrono::nanoseconds limit) {
+  if (finished_) return;
+  SHOAL_CHECK(group_, PeerLost, "comm: call ", number_ - 1, ", ", describe(call_),
+              ": its communicator ended before it was waited for");
+  group_->wait(*this, limit);
+}
+
+bool Job::done() {
+  if (finished_ || !group_) return true;
+  group_->advance();
+  if (finished_ || group_->control_.header().ended.load() == 2) return true;
+  if (++group_->num_polls_ % 256 == 0) group_->check_peers();
+  return group_->control_.header().ended.load() == 2;
+}
+
+}  // namespace shoal::comm::shm
