@@ -34,9 +34,12 @@ const NeutralForm* neutral_form(std::string_view op) {
 }
 
 at::Tensor meta_of(const at::Tensor& tensor) {
-  auto meta = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
-  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) meta.unsafeGetTensorImpl()->set_wrapped_number(true);
-  return meta;
+  if (!tensor.unsafeGetTensorImpl()->is_wrapped_number())
+    return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
+  // A number of Python's, `x * 2`: Meta kernels that are written in Python ask for its value.
+  auto number = at::zeros({}, tensor.options().device(at::kCPU));
+  number.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return number;
 }
 
 }  // namespace shoal::capture

@@ -21,6 +21,7 @@ RecordedTensor::RecordedTensor(View of, at::Tensor shown, c10::Device device, st
       capture_id(id),
       device_(device) {
   set_custom_device(true);
+  set_storage_access_should_throw();  // an empty one would be handed out
   take_geometry(std::move(shown));
 }
 

@@ -261,7 +261,7 @@ void Recorder::record_in_place_view(const OpInfo& info, const c10::OperatorHandl
 
 void Recorder::record_write(const OpInfo& info, const c10::OperatorHandle& op, Stack& stack) {
   const auto& schema = op.schema();
-  const auto in = popped(stack, schema.arguments().size());
+  auto in = popped(stack, schema.arguments().size());
   if (!info.functional)
     untraceable("calls " + info.name + ", which writes to its arguments",
                 "use the operator without the underscore");
@@ -272,7 +272,12 @@ void Recorder::record_write(const OpInfo& info, const c10::OperatorHandle& op, S
   for (const auto& target : targets)
     if (!touches_value(target)) promote(target);
 
-  const auto& pure = info.functional->schema();
+  auto functional = *info.functional;
+  if (const auto scalar = scalar_form(functional.schema(), in)) {
+    functional = *scalar;
+    in[1] = in[1].toTensor().item();
+  }
+  const auto& pure = functional.schema();
   std::vector<ir::Argument> arguments;
   for (const auto& wanted : pure.arguments()) {
     const auto index = schema.argumentIndexWithName(wanted.name());
@@ -289,7 +294,7 @@ void Recorder::record_write(const OpInfo& info, const c10::OperatorHandle& op, S
   if (source)
     outputs = {*source};  // conformed below
   else
-    outputs = emit(*info.functional, std::move(arguments), device_of(schema, in));
+    outputs = emit(functional, std::move(arguments), device_of(schema, in));
   const auto first_written = outputs.size() - targets.size();
   for (std::size_t i = 0; i < targets.size(); ++i) {
     const auto value = outputs.at(first_written + i).value();

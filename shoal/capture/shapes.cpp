@@ -85,14 +85,16 @@ static Metas index_select(const Stack& in) {
   return {empty(sizes, self)};
 }
 
-// _scaled_dot_product_flash_attention_for_cpu(query BHLK, key, value, …) -> (output BHLK, logsumexp BHL); the
-// kernel works on B L H K and transposes views of its results.
+// _scaled_dot_product_flash_attention_for_cpu(query BHLK, key, value, …) -> (output BHLK, as the query lies in
+// memory, logsumexp BHL, a transposed B L H).
 static Metas attention(const Stack& in) {
   const auto query = in[0].toTensor();
   const auto value = in[2].toTensor();
   const auto batch = query.size(0), heads = query.size(1), length = query.size(2);
   const auto type = at::toOpMathType(query.scalar_type());
-  return {empty({batch, length, heads, value.size(3)}, query).transpose(1, 2),
+  return {value.size(3) == query.size(3)
+              ? same(query)
+              : empty({batch, length, heads, value.size(3)}, query).transpose(1, 2),
           empty({batch, length, heads}, query, type).transpose(1, 2)};
 }
 
@@ -205,6 +207,7 @@ static Metas flattened(Stack stack) {
 }
 
 static at::Tensor stand_in(const at::Tensor& meta) {
+  if (meta.unsafeGetTensorImpl()->is_wrapped_number()) return meta;
   static constexpr std::int64_t kSmall = 1
                                          << 16;  // elements; below this the true strides are worth the memory
   const auto options = meta.options().device(at::kCPU);
