@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "shoal/aten/interpreter.h"
@@ -118,6 +119,10 @@ static Captured capture_once(const Request& request, std::optional<Recorder::Sto
   try {
     run_model(request, recorder);
   } catch (const c10::Error& error) {
+    const std::string_view text = error.what_without_backtrace();
+    SHOAL_CHECK(text.find("SparsePrivateUse1") == std::string_view::npos, InvalidInput,
+                "capture: the model makes a sparse tensor, ", recorder.where_in_module(),
+                "; sparse gradients are not supported: build the embedding with sparse=false");
     // Shapes that do not fit, and code that asks a recorded tensor for its memory.
     fail(ErrorKind::InvalidInput, "capture: LibTorch refused what the model does, ",
          recorder.where_in_module(), ": ", error.what_without_backtrace(),

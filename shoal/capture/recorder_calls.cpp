@@ -362,8 +362,10 @@ void Recorder::record_random(const c10::OperatorHandle& op, Stack& stack) {
   }
 }
 
-// index.Tensor has the tag always, but only a mask among the indices makes its shape depend on data.
+// index.Tensor has the tag always, but only a mask among the indices makes its shape depend on data; likewise
+// _ctc_loss, whose lengths are numbers.
 bool Recorder::depends_on_data(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> in) {
+  if (schema.name() == "aten::_ctc_loss") return schema.overload_name() == "Tensor";
   if (schema.name() != "aten::index") return true;
   bool mask = false;
   for_each_tensor(in[1], [&](const at::Tensor& index) {

@@ -10,6 +10,8 @@
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
 
+#include <algorithm>
+#include <iterator>
 #include <string_view>
 
 #include "shoal/aten/operators.h"
@@ -196,6 +198,9 @@ static constexpr ShapeFunction kShapeFunctions[] = {
     {"aten::native_layer_norm_backward", native_layer_norm_backward},
 };
 
+// Their Meta kernels say other shapes than the CPU's kernels give.
+static constexpr std::string_view kWrongMeta[] = {"aten::_embedding_bag", "aten::_embedding_bag_forward_only"};
+
 static Metas flattened(Stack stack) {
   Metas flat;
   for (const auto& value : stack) {
@@ -237,7 +242,7 @@ Metas ShapeInference::results(const c10::OperatorHandle& op, const Stack& argume
   const auto name = aten::name_of(op.schema());
   for (const auto& [wanted, function] : kShapeFunctions)
     if (name == wanted) return function(arguments);
-  if (!without_meta_.contains(name)) {
+  if (!without_meta_.contains(name) && std::ranges::find(kWrongMeta, name) == std::end(kWrongMeta)) {
     try {
       Stack stack = arguments;
       op.callBoxed(stack);

@@ -184,15 +184,16 @@ at::Tensor Model::run(const Batch& batch) {
               loss_.is_none() ? "Pass the labels in the batch, or a loss_fn(model, batch)"
                               : "Return a mean or a sum");
   if (keep_outputs_) {
-    Tree tree = tree_of(result);
-    const auto structure = structure_of(tree);
+    const Tree tree = tree_of(result);
+    Tree empty = without_tensors(tree);
+    const auto structure = structure_of(empty);
     auto shape = std::ranges::find(shapes_, structure, structure_of);
     const auto number = std::to_string(shape - shapes_.begin());
     for_each_leaf(tree, [&](const std::string& path, const Tree& leaf) {
       if (leaf.kind == Tree::Kind::Tensor)
         results_.emplace_back("output" + number + "." + path, THPVariable_Unpack(leaf.object.ptr()));
     });
-    if (shape == shapes_.end()) shapes_.push_back(without_tensors(std::move(tree)));
+    if (shape == shapes_.end()) shapes_.push_back(std::move(empty));
   }
   return THPVariable_Unpack(loss.ptr());
 }
@@ -228,14 +229,13 @@ struct Explanation {
   const char* means;
 };
 }  // namespace
-static constexpr std::array<Explanation, 4> kExplanations = {{
+static constexpr std::array<Explanation, 3> kExplanations = {{
     {"data pointer of Tensor that doesn't have storage",
      "while a model is recorded its activations have no data, so numpy(), tolist() and data_ptr() cannot be "
      "used on them: stay with torch operators"},
     {"Cannot access storage of",
      "while a model is recorded its activations have no storage: stay with torch operators"},
     {"doesn't have storage", "while a model is recorded its activations have no storage: stay with torch operators"},
-    {"vmap", "torch.vmap and torch.func are not supported on what is trained: write the batch dimension out"},
 }};
 
 py::object called_in_capture(const std::function<py::object()>& act) {

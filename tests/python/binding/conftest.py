@@ -35,7 +35,7 @@ class Comparison:
         self.trainer = shoal.Trainer(self.captured, optimizer(self.captured.parameters()), loss_of, **options)
 
     def step(self, batch):
-        self.optimizer.zero_grad()
+        self.plain.zero_grad()
         loss = self.loss_of(self.plain, batch)
         loss.backward()
         self.optimizer.step()

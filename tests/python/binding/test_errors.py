@@ -103,14 +103,6 @@ def test_sparse_gradients_are_not_there():
         trainer(lambda model, ids: model(ids).mean(), model).step(torch.tensor([1, 2]))
 
 
-def test_vmap_is_not_there():
-    def loss(model, x):
-        return torch.vmap(lambda row: model(row).sum())(x).mean()
-
-    with pytest.raises(shoal.InvalidInput, match=r"vmap.* not supported"):
-        trainer(loss).step(torch.randn(2, 4))
-
-
 def test_an_operator_that_shoal_does_not_draw_names_itself():
     def loss(model, x):
         h = model(x)
@@ -147,7 +139,7 @@ def test_errors_of_the_users_code_come_through_as_they_are():
     with pytest.raises(KeyError, match="mine") as error:
         t.step(torch.randn(2, 4))
     assert error.traceback[-1].name == "loss"
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+    with pytest.raises(RuntimeError, match="reduction dim"):
         trainer(lambda model, x: model(x).mean()).step(torch.randn(2, 5))
 
 

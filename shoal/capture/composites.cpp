@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// What depends on the batch alone is read through item(), which the recorder guards.
+#include "shoal/capture/composites.h"
+
+#include <ATen/ATen.h>
+#include <torch/library.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace shoal::capture {
+
+static std::vector<std::int64_t> values_of(const at::Tensor& tensor) {
+  const auto flat = tensor.flatten();
+  std::vector<std::int64_t> values;
+  for (std::int64_t i = 0; i < flat.numel(); ++i) values.push_back(flat.select(0, i).item().toLong());
+  return values;
+}
+
+static at::Tensor ctc_loss(const at::Tensor& log_probs, const at::Tensor& targets, const at::Tensor& input_lengths,
+                           const at::Tensor& target_lengths, std::int64_t blank, std::int64_t reduction,
+                           bool zero_infinity) {
+  return at::ctc_loss(log_probs, targets, values_of(input_lengths), values_of(target_lengths), blank, reduction,
+                      zero_infinity);
+}
+
+// Without ATen's look at the smallest and largest class, where the number of classes is given.
+static at::Tensor one_hot(const at::Tensor& classes, std::int64_t num_classes) {
+  if (num_classes < 0) num_classes = classes.max().item().toLong() + 1;
+  auto sizes = classes.sizes().vec();
+  sizes.push_back(num_classes);
+  return at::zeros(sizes, classes.options()).scatter(-1, classes.unsqueeze(-1), 1);
+}
+
+void register_composites(torch::Library& library) {
+  library.impl("ctc_loss.Tensor", ctc_loss);
+  library.impl("one_hot", one_hot);
+}
+
+}  // namespace shoal::capture
