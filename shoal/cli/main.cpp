@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdio>
 #include <exception>
+#include <functional>
 #include <new>
 #include <optional>
 #include <string>
@@ -16,6 +17,7 @@
 
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
+#include "shoal/cli/bench.h"
 #include "shoal/cli/recipe.h"
 #include "shoal/cli/verbs.h"
 
@@ -74,15 +76,10 @@ static std::string first_paragraph(std::string message) {
   return message;
 }
 
-static int run(const Verb& verb, const std::string& path, const std::vector<std::string>& overrides) {
-  cli::Recipe recipe;
+// The exit code of what a verb does, or of how it fails.
+static int guarded(const std::function<int()>& act) {
   try {
-    recipe = cli::read_recipe(path, overrides);
-  } catch (const Error& error) {
-    return failed(kWrongUse, error.what());
-  }
-  try {
-    return verb.run(recipe);
+    return act();
   } catch (const Error& error) {
     return failed(kFailed, error.kind() == ErrorKind::Internal
                                ? concat("a fault of Shoal's own: ", error.what())
@@ -96,10 +93,52 @@ static int run(const Verb& verb, const std::string& path, const std::vector<std:
   }
 }
 
+static int run(const Verb& verb, const std::string& path, const std::vector<std::string>& overrides) {
+  cli::Recipe recipe;
+  try {
+    recipe = cli::read_recipe(path, overrides);
+  } catch (const Error& error) {
+    return failed(kWrongUse, error.what());
+  }
+  return guarded([&] { return verb.run(recipe); });
+}
+
+static void add_options(CLI::App& command, cli::BenchComm& options) {
+  const auto add = [&](const char* name, auto& value, const char* help) {
+    command.add_option(name, value, help)->capture_default_str();
+  };
+  add("--op", options.op, "Operations with commas between, or all");
+  add("--backend", options.backend, "What is measured: shm or gloo");
+  add("--compare", options.compare, "Another one, which takes turns with it");
+  add("-n,--ranks", options.ranks, "Processes, which the command starts");
+  add("--sizes", options.sizes, "Bytes of the larger of input and output, with K, M or G");
+  add("--dtype", options.dtype, "Of the elements");
+  add("--buffers", options.buffers, "allocated (by the communicator) or foreign");
+  add("--format", options.format, "text or csv");
+  add("--repeats", options.repeats, "Samples of each row, of which the median is printed");
+  command.add_option("--rank", options.rank)->group("");  // of the processes that it starts
+  command.add_option("--store", options.store)->group("");
+  command.footer(
+      "\nalgorithm_gbps is bytes / time; bus_gbps is that times what nccl-tests gives the operation. "
+      "bound_us is how\n"
+      "long all ranks at once take here to memcpy as much as the operation has to read and write, share is\n"
+      "bound_us / median_us. times: how often it is done while the other backend is done once.");
+}
+
+static int run(const cli::BenchComm& options) {
+  try {
+    cli::check(options);
+  } catch (const Error& error) {
+    return failed(kWrongUse, error.what());
+  }
+  return guarded([&] { return cli::bench_comm(options); });
+}
+
 // A first word that is no verb; nullopt when it is one, or an option.
 static std::optional<std::string> no_verb(int argc, char** argv) {
   if (argc < 2 || argv[1][0] == '-') return std::nullopt;
-  std::vector<std::string_view> names;
+  std::vector<std::string_view> names = {"bench"};
+  if (argv[1] == names.front()) return std::nullopt;
   for (const Verb& verb : kVerbs) {
     if (argv[1] == std::string_view(verb.name)) return std::nullopt;
     names.emplace_back(verb.name);
@@ -120,6 +159,11 @@ int main(int argc, char** argv) {
     command->allow_extras();
     command->footer(keys());
   }
+  CLI::App* bench = app.add_subcommand("bench", "Measure this machine");
+  bench->require_subcommand(1);
+  cli::BenchComm bench_options;
+  add_options(*bench->add_subcommand("comm", "Time the operations between processes of this host"),
+              bench_options);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -128,5 +172,6 @@ int main(int argc, char** argv) {
   for (const Verb& verb : kVerbs)
     if (const CLI::App* command = app.get_subcommand(verb.name); command->parsed())
       return run(verb, path, command->remaining());
+  if (bench->parsed()) return run(bench_options);
   return kWrongUse;
 }
