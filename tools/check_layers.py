@@ -16,6 +16,7 @@ LAYERS = {
     "ir": ["base"],
     "rendezvous": ["base", "observe"],
     "comm": ["base", "observe", "rendezvous"],
+    "sharding": ["base"],
     "rewrite": ["base", "ir"],
     "program": ["base", "ir"],
     "checkpoint": ["base"],
@@ -25,9 +26,31 @@ LAYERS = {
     "collectives": ["base", "rendezvous", "comm", "aten"],
     "capture": ["base", "ir", "aten"],
     "runtime": ["base", "observe", "ir", "program", "aten"],
-    "train": ["base", "observe", "ir", "rewrite", "program", "checkpoint", "data", "aten", "capture", "runtime"],
+    "train": [
+        "base",
+        "observe",
+        "ir",
+        "rewrite",
+        "program",
+        "checkpoint",
+        "data",
+        "aten",
+        "capture",
+        "runtime",
+    ],
     "python": ["base", "ir", "capture", "train"],
-    "cli": ["base", "observe", "ir", "rendezvous", "comm", "rewrite", "program", "checkpoint", "data", "comm_c10d"]
+    "cli": [
+        "base",
+        "observe",
+        "ir",
+        "rendezvous",
+        "comm",
+        "rewrite",
+        "program",
+        "checkpoint",
+        "data",
+        "comm_c10d",
+    ]
     + ["capture", "runtime", "train", "models"],
 }
 TORCH = {"aten", "comm_c10d", "collectives", "capture", "runtime", "train", "python", "cli", "models"}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the elements of a value are: one placement for each axis of its mesh.
+//
+// The innermost axis cuts first, each axis further out cuts what is left: a weight that is cut over `tensor`
+// and stored in parts over `shard` is, gathered over `shard`, again what tensor parallelism works with.
+//
+//   shape [6], mesh shard=2 tensor=2, layout [S(0), S(0)]
+//     tensor cuts     0 1 2 | 3 4 5
+//     shard cuts      0 1 / 2 | 3 4 / 5       rank (0,0) holds 0 1, (0,1) 3 4, (1,0) 2, (1,1) 5
+//
+// A Shard may name a factor in the middle of a dim: dim = outer x n x unit, cut on n. A fused projection to
+// queries, keys and values (3 x heads x head size in one dim) is cut by heads with outer = 3 and unit = head
+// size.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "shoal/sharding/mesh.h"
+
+namespace shoal::sharding {
+
+// Every rank of the axis has all of it.
+struct Replicate {
+  friend bool operator==(Replicate, Replicate) = default;
+};
+
+// Rank i has part i of the dim. Parts differ by one unit at most, the larger ones first; they may be empty.
+struct Shard {
+  int dim = 0;
+  std::int64_t outer = 1;  // the dim is this many blocks one after the other, and each of them is cut
+  std::int64_t unit = 1;   // elements that stay together
+  friend bool operator==(const Shard&, const Shard&) = default;
+};
+
+// The ranks of the axis have values of the whole shape, which combined are the value. Partials of one layout
+// are all of one kind: a sum of maxima is not the maximum of sums.
+enum class Combine { Sum, Min, Max };
+struct Partial {
+  Combine combine = Combine::Sum;
+  friend bool operator==(Partial, Partial) = default;
+};
+
+using Placement = std::variant<Replicate, Shard, Partial>;
+
+struct Layout {
+  std::vector<Placement> placements;  // by axis of the mesh
+  friend bool operator==(const Layout&, const Layout&) = default;
+};
+
+Layout replicated(const Mesh& mesh);
+
+std::string to_text(const Placement& placement);  // "R", "S(1)", "S(1, outer=3, unit=64)", "P(sum)"
+std::string to_text(const Layout& layout);        // "[R, S(0)]"
+// Throws InvalidInput saying what was read and what is wanted.
+Layout layout_from_text(std::string_view text);
+
+using Shape = std::vector<std::int64_t>;
+
+struct Range {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  friend bool operator==(Range, Range) = default;
+};
+// Which indices of each dim a rank holds, in the order in which it holds them.
+struct Box {
+  std::vector<std::vector<Range>> dims;
+  friend bool operator==(const Box&, const Box&) = default;
+  Shape shape() const;
+};
+
+// What is wrong with the layout for such a value: partials of two kinds, a Shard of a dim that is not there,
+// or of one that is, on some rank, not a multiple of outer x unit. Empty where nothing is.
+std::string misfit(const Mesh& mesh, const Layout& layout, const Shape& shape);
+// Throws InvalidInput with the misfit, if there is one on this rank.
+Box box_of(const Mesh& mesh, const Layout& layout, const Shape& shape, int rank);
+Shape local_shape(const Mesh& mesh, const Layout& layout, const Shape& shape, int rank);
+
+}  // namespace shoal::sharding

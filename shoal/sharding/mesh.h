@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// The named grid of ranks.
+//
+//   replicate=2 tensor=3        rank 0 1 2     the innermost axis, written last, counts fastest
+//                               rank 3 4 5
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace shoal::sharding {
+
+struct Axis {
+  std::string name;
+  int size = 1;
+  friend bool operator==(const Axis&, const Axis&) = default;
+};
+
+struct Mesh {
+  std::vector<Axis> axes;  // outer to inner
+  friend bool operator==(const Mesh&, const Mesh&) = default;
+
+  int size() const;  // ranks
+  // Throws InvalidInput naming the axes there are.
+  int axis(std::string_view name) const;
+  int coordinate(int rank, int axis) const;
+  // The ranks that differ from `rank` along these axes alone, in order; `rank` is one of them.
+  std::vector<int> group(int rank, const std::vector<int>& axes) const;
+};
+
+std::string to_text(const Mesh& mesh);  // "replicate=2 tensor=3"
+// Throws InvalidInput saying what is wrong, at which word.
+Mesh mesh_from_text(std::string_view text);
+
+}  // namespace shoal::sharding

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// From one layout to another on one mesh: which collectives, along which axes, and how many bytes.
+//
+//   [P(sum), R]    -> [S(0), R]       reduce_scatter along the first axis
+//   [S(0), S(0)]   -> [R, S(0)]       all_gather along the first axis: the second one's parts, whole
+//   [S(0), S(0)]   -> [S(0), R]       all_gather along the first, along the second, then each keeps its part:
+//                                     what the second axis cut first can only be joined last
+//
+// The same answer serves activations, gradients, stored parameters and checkpoints.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "shoal/sharding/layout.h"
+#include "shoal/sharding/mesh.h"
+
+namespace shoal::sharding {
+
+enum class Change {
+  AllReduce,  // Partial -> Replicate                2 S (n-1)/n     S: bytes of the value that a rank of the
+  ReduceScatter,  // Partial -> Shard                      S (n-1)/n        axis has or gets, n: size of the
+                  // axis
+  AllGather,      // Shard -> Replicate                    S (n-1)/n
+  AllToAll,       // Shard -> another Shard                S (n-1)/n^2
+  Slice,          // Replicate -> Shard                    0
+  KeepOnFirst,    // Replicate -> Partial                  0             the first rank keeps it, others:
+                  // neutral
+};
+
+// One axis' placement becomes another.
+struct Step {
+  Change change;
+  int axis = 0;
+  Placement from, to;
+  std::int64_t bytes = 0;  // that a rank sends, by the formula of the change; the most of all ranks
+  friend bool operator==(const Step&, const Step&) = default;
+};
+
+// The steps of fewest bytes, and of these the fewest steps. Empty where the layouts are the same. Throws
+// InvalidInput where a Partial would have to become another kind of Partial through values that are not
+// there.
+std::vector<Step> redistribution(const Mesh& mesh, const Shape& shape, std::int64_t bytes_per_element,
+                                 const Layout& from, const Layout& to);
+
+std::string to_text(const Mesh& mesh, const std::vector<Step>& steps);  // a line each
+
+}  // namespace shoal::sharding
