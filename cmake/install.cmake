@@ -7,7 +7,7 @@ include(CMakePackageConfigHelpers)
 
 add_library(shoal_all INTERFACE)
 set_target_properties(shoal_all PROPERTIES EXPORT_NAME Shoal)
-target_link_libraries(shoal_all INTERFACE shoal_train)
+target_link_libraries(shoal_all INTERFACE shoal_train shoal_collectives shoal_comm_c10d)
 add_library(Shoal::Shoal ALIAS shoal_all)
 
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/Shoal)
@@ -17,11 +17,15 @@ foreach(
   base
   observe
   ir
+  rendezvous
+  comm
   rewrite
   program
   checkpoint
   data
   aten
+  comm_c10d
+  collectives
   capture
   runtime
   train
@@ -38,6 +42,7 @@ install(
   FILES_MATCHING
   PATTERN "*.h"
   PATTERN "cli" EXCLUDE
+  PATTERN "declarations" EXCLUDE
 )
 if(TARGET shoal)
   install(TARGETS shoal)

@@ -19,6 +19,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -108,7 +109,7 @@ class C10dCommunicator final : public comm::RequestCommunicator, public Ends {
   void compare_with_peer(const Call& call);
   void move(const Request& request, const Call& call);
 
-  bool is_idle();
+  bool is_idle() const { return num_under_way_ == 0; }
   std::string what(const Call& call) const;
   at::Tensor tensor_of(ConstBuffer buffer) const;
   at::Tensor tensor_of(const Record& record) const;
@@ -126,6 +127,7 @@ class C10dCommunicator final : public comm::RequestCommunicator, public Ends {
   std::vector<std::uint64_t> num_calls_ =
       std::vector<std::uint64_t>(1 + 2 * static_cast<std::size_t>(group_.size));
 
+  std::atomic<int> num_under_way_ = 0;
   std::mutex mutex_;  // of failure_
   std::optional<Error> failure_;
 
@@ -136,10 +138,6 @@ class C10dCommunicator final : public comm::RequestCommunicator, public Ends {
 
 C10dCommunicator::~C10dCommunicator() {
   if (!is_idle()) abort(concat(group_.name, ": rank ", rank(), " left with calls under way"));
-}
-
-bool C10dCommunicator::is_idle() {
-  return std::ranges::all_of(lanes_, [](Lane& lane) { return lane.is_idle(); });
 }
 
 std::string C10dCommunicator::what(const Call& call) const {
@@ -168,6 +166,7 @@ std::unique_ptr<Work> C10dCommunicator::submit(Request request) {
     if (failure_) throw Error(*failure_);
   }
   auto work = std::make_unique<LaneWork>(*this, what(call));
+  ++num_under_way_;
   if (engine_.calls == Calls::Bare) {
     run(*work, request, call);
     return work;
@@ -208,6 +207,7 @@ void C10dCommunicator::run(LaneWork& work, const Request& request, const Call& c
     const std::lock_guard lock(mutex_);
     error = failure_;
   }
+  --num_under_way_;
   work.finish(std::move(error));
 }
 

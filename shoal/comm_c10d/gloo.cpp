@@ -51,15 +51,17 @@ std::unique_ptr<comm::Communicator> make_gloo(rendezvous::Store& store, const Gl
               "gloo: there is no rank ", options.rank, " in a group of ", options.size);
   Engine engine{.calls = options.calls};
   if (options.size > 1) {
+    const auto begin = std::chrono::steady_clock::now();
     try {
       auto gloo = connect(store, options);
       engine.interrupt = [gloo] { interrupt(*gloo); };
       engine.backend = gloo;
     } catch (const Error&) {
       throw;
-    } catch (const std::exception& error) {
-      fail(ErrorKind::PeerLost, "gloo: group ", options.name, ": rank ", options.rank,
-           " could not connect to all ranks: ", error.what());
+    } catch (const std::exception& error) {  // of the store's own errors c10d passes on only the text
+      const bool is_late = std::chrono::steady_clock::now() - begin >= options.limit;
+      fail(is_late ? ErrorKind::Timeout : ErrorKind::PeerLost, "gloo: group ", options.name, ": rank ",
+           options.rank, " could not connect to all ranks: ", error.what());
     }
   }
   const Group group{.name = options.name, .rank = options.rank, .size = options.size};

@@ -3,13 +3,19 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
+#include <filesystem>
+#include <fstream>
 #include <functional>
-#include <numeric>
+#include <mutex>
+#include <set>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "shoal/base/error.h"
+#include "shoal/comm/conformance.h"
 #include "shoal/comm_c10d/nccl.h"
 #include "shoal/rendezvous/memory_store.h"
 
@@ -177,6 +183,46 @@ TEST_CASE("a rank that does not come is waited for no longer than the limit") {
   }
 }
 
+// The local addresses, as the kernel writes them, of this process's sockets that wait for connections.
+static std::set<std::string> listening_addresses() {
+  std::set<std::string> sockets, addresses;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
+    if (target.starts_with("socket:[")) sockets.insert(target.substr(8, target.size() - 9));
+  }
+  for (const char* table : {"/proc/self/net/tcp", "/proc/self/net/tcp6"}) {
+    std::ifstream lines(table);
+    for (std::string line; std::getline(lines, line);) {
+      std::istringstream words(line);
+      std::string number, local, remote, state, skipped, inode;
+      words >> number >> local >> remote >> state;
+      for (int i = 0; i < 5; ++i) words >> skipped;
+      words >> inode;
+      if (state == "0A" && sockets.contains(inode)) addresses.insert(local.substr(0, local.find(':')));
+    }
+  }
+  return addresses;
+}
+
+TEST_CASE("gloo listens on the loopback interface alone") {
+  rendezvous::MemoryStore store;
+  std::mutex mutex;
+  std::set<std::string> addresses;
+  const auto errors = run(
+      2,
+      [&](comm::Communicator& ranks) {
+        const std::lock_guard lock(mutex);
+        addresses.merge(listening_addresses());
+        SHOAL_CHECK(ranks.size() == 2, Internal, "wrong size");
+      },
+      store);
+  CHECK(errors == std::vector<std::string>(2));
+  CHECK(!addresses.empty());
+  for (const std::string& address : addresses)
+    CHECK((address == "0100007F" || address == "00000000000000000000000001000000"));
+}
+
 TEST_CASE("an interface that is not there is named") {
   rendezvous::MemoryStore store;
   CHECK_THROWS_WITH_AS(
@@ -206,4 +252,41 @@ TEST_CASE("without CUDA there is no nccl, and the error says so") {
   rendezvous::MemoryStore store;
   CHECK_THROWS_WITH_AS(comm_c10d::make_nccl(store, {.name = "g"}), doctest::Contains("built without CUDA"),
                        Error);
+}
+
+static constexpr std::array kTypes = {DType::Float64, DType::Float16, DType::BFloat16,
+                                      DType::Int64,   DType::Int32,   DType::UInt8};
+
+static void check_conforms(int size, comm::Conformance options) {
+  options.exact_sums = true;  // Gloo sums in an order of its own, and in 16 bits
+  options.self_messages = false;
+  CAPTURE(size);
+  rendezvous::MemoryStore store;
+  CHECK(run(
+            size, [&](comm::Communicator& ranks) { comm::conform(ranks, options); }, store) ==
+        std::vector<std::string>(static_cast<std::size_t>(size)));
+}
+
+TEST_CASE("gloo conforms, ranks as threads") {
+  for (int size = 1; size <= 3; ++size) check_conforms(size, {.large = 20001});
+  for (int size = 4; size <= 9; ++size)
+    check_conforms(size, {.dtypes = {kTypes[static_cast<std::size_t>(size - 4)]}, .subgroups = false});
+}
+
+TEST_CASE("gloo conforms with every type at every size" * doctest::skip()) {  // takes minutes
+  for (int size = 1; size <= 9; ++size) check_conforms(size, {});
+}
+
+TEST_CASE("random sequences of calls over gloo end with every bit right") {
+  for (int size = 2; size <= 4; ++size) {
+    CAPTURE(size);
+    rendezvous::MemoryStore store;
+    CHECK(run(
+              size,
+              [&](comm::Communicator& ranks) {
+                comm::random_calls(ranks, static_cast<std::uint64_t>(size), 100,
+                                   {.exact_sums = true, .self_messages = false});
+              },
+              store) == std::vector<std::string>(static_cast<std::size_t>(size)));
+  }
 }

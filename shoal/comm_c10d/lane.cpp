@@ -66,11 +66,6 @@ void Lane::run(std::function<void()> job) {
   changed_.notify_all();
 }
 
-bool Lane::is_idle() {
-  const std::lock_guard lock(mutex_);
-  return jobs_.empty();
-}
-
 void Lane::work() {
   std::unique_lock lock(mutex_);
   while (true) {

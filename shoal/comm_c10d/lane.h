@@ -55,7 +55,6 @@ class Lane {
   Lane& operator=(const Lane&) = delete;
 
   void run(std::function<void()> job);
-  bool is_idle();
 
  private:
   void work();
