@@ -71,10 +71,14 @@ static_assert(std::ranges::is_sorted(kElementwise, {}, &Elementwise::op),
 // Update ops write these lists of theirs in place; their outputs are the lists' items, in this order.
 struct InPlace {
   std::string_view op;
-  std::array<std::string_view, 3> lists;
+  std::array<std::string_view, 4> lists;
 };
 static constexpr InPlace kInPlace[] = {
+    {"shoal::adagrad", {"parameters", "sums"}},
     {"shoal::adam", {"parameters", "exp_avgs", "exp_avg_sqs"}},
+    {"shoal::lamb", {"parameters", "exp_avgs", "exp_avg_sqs"}},
+    {"shoal::lion", {"parameters", "exp_avgs"}},
+    {"shoal::rmsprop", {"parameters", "square_avgs", "momentum_buffers", "grad_avgs"}},
     {"shoal::sgd", {"parameters", "momentum_buffers"}},
 };
 

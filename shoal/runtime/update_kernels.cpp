@@ -1,11 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// All tensors of an update are one long row of elements, cut evenly among the threads:
-//
-//   fc.weight                      fc.bias  proj.weight
-//   |..............................|........|..................|
-//   |      thread 0        |      thread 1       |  thread 2   |
-//
-// so that many small tensors cost no more than one large one. Each element is read and written once.
 // Adam: Kingma & Ba, arXiv:1412.6980; AdamW: Loshchilov & Hutter, arXiv:1711.05101; clipping: Pascanu et al.,
 // arXiv:1211.5063. The formulas are those of torch::optim, in its order.
 #include "shoal/runtime/update_kernels.h"
@@ -34,125 +27,14 @@
 #include "shoal/runtime/arguments.h"
 #include "shoal/runtime/typed_kernel.h"
 #include "shoal/runtime/update_loops.h"
+#include "shoal/runtime/update_rows.h"
 
 namespace shoal::runtime {
 
 using program::Compute;
 using program::Program;
 
-static constexpr std::int64_t kGrain = 32768;  // elements; a thread is not worth waking for fewer
-
 namespace {
-
-// One tensor of each list, as flat memory in the same order of elements.
-struct Row {
-  at::ScalarType dtype;
-  std::int64_t size;
-  void* parameter;
-  const void* gradient;
-  void* state[2];
-};
-
-// The rows of an update. Tensors that have gaps, or whose elements lie in another order than their
-// parameter's, are brought over first and carried back by `finish`.
-class Rows {
- public:
-  Rows(Slots& slots, const std::vector<std::uint32_t>& parameters,
-       const std::vector<std::uint32_t>& gradients,
-       const std::vector<const std::vector<std::uint32_t>*>& states) {
-    rows_.reserve(parameters.size());
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      at::Tensor& parameter = slots[parameters[i]];
-      const at::Tensor& layout =
-          parameter.is_non_overlapping_and_dense()
-              ? parameter
-              : changed(parameter, at::empty_like(parameter, at::MemoryFormat::Contiguous));
-      Row row{parameter.scalar_type(),
-              parameter.numel(),
-              layout.data_ptr(),
-              read(slots[gradients[i]], layout),
-              {}};
-      for (std::size_t state = 0; state < states.size(); ++state)
-        if (!states[state]->empty()) row.state[state] = written(slots[(*states[state])[i]], layout);
-      ends_.push_back((ends_.empty() ? 0 : ends_.back()) + row.size);
-      rows_.push_back(row);
-      parameter.unsafeGetTensorImpl()->bump_version();
-    }
-  }
-
-  // Calls visit(row, begin, end) for pieces of rows that make up all of them, in parallel.
-  template <class Visit>
-  void for_each_piece(const Visit& visit) const {
-    if (rows_.empty()) return;
-    at::parallel_for(0, ends_.back(), kGrain, [&](std::int64_t begin, std::int64_t end) {
-      auto index = static_cast<std::size_t>(std::ranges::upper_bound(ends_, begin) - ends_.begin());
-      while (begin < end) {
-        const std::int64_t first = ends_[index] - rows_[index].size;
-        const std::int64_t to = std::min(end, ends_[index]);
-        if (begin < to) visit(rows_[index], begin - first, to - first);
-        begin = std::max(begin, to);
-        ++index;
-      }
-    });
-  }
-
-  void finish() {
-    for (auto& [original, copy] : carried_) original.copy_(copy);
-  }
-
- private:
-  static bool same_order(const at::Tensor& tensor, const at::Tensor& layout) {
-    return tensor.scalar_type() == layout.scalar_type() &&
-           ((tensor.is_contiguous() && layout.is_contiguous()) ||
-            (tensor.strides() == layout.strides() && tensor.is_non_overlapping_and_dense()));
-  }
-  const at::Tensor& changed(const at::Tensor& original, at::Tensor copy) {
-    copy.copy_(original);
-    return carried_.emplace_back(original, std::move(copy)).second;
-  }
-  const void* read(const at::Tensor& tensor, const at::Tensor& layout) {
-    if (same_order(tensor, layout)) return tensor.const_data_ptr();
-    kept_.push_back(at::empty_like(layout).copy_(tensor));
-    return kept_.back().const_data_ptr();
-  }
-  void* written(const at::Tensor& tensor, const at::Tensor& layout) {
-    return (same_order(tensor, layout) ? tensor : changed(tensor, at::empty_like(layout))).data_ptr();
-  }
-
-  std::vector<Row> rows_;
-  std::vector<std::int64_t> ends_;  // of each row in the long row of all
-  std::vector<std::pair<at::Tensor, at::Tensor>> carried_;
-  std::vector<at::Tensor> kept_;
-};
-
-double scalar_in(const Slots& slots, std::uint32_t slot) {
-  const at::Tensor& tensor = slots[slot];
-  return tensor.item().toDouble();
-}
-
-std::vector<at::Tensor> tensors_in(const Slots& slots, const std::vector<std::uint32_t>& list) {
-  std::vector<at::Tensor> tensors;
-  for (const auto slot : list) tensors.push_back(slots[slot]);
-  return tensors;
-}
-
-double scale_in(const Slots& slots, std::uint32_t slot) {
-  return slot == kNoSlot ? 1.0 : scalar_in(slots, slot);
-}
-
-std::vector<at::Tensor> scaled_gradients(const Slots& slots, const std::vector<std::uint32_t>& list,
-                                         std::uint32_t scale) {
-  return scale == kNoSlot ? tensors_in(slots, list) : at::_foreach_mul(tensors_in(slots, list), slots[scale]);
-}
-
-void check_lengths(const Compute& compute, std::size_t parameters, std::size_t others) {
-  SHOAL_CHECK(parameters == others, InvalidInput, compute.op, ": ", parameters, " parameters, but a list of ",
-              others);
-}
-
-bool on_cpu(const Slots& slots, const std::vector<std::uint32_t>& list) {
-  return list.empty() || slots[list[0]].is_cpu();
-}
 
 class Clip final : public Kernel {
  public:

@@ -17,5 +17,14 @@ std::unique_ptr<Kernel> make_sgd(const program::Program& program, const program:
 // shoal::adam(parameters, gradients, exp_avgs, exp_avg_sqs, lr, step, scale, beta1, beta2, eps, weight_decay,
 // decoupled)
 std::unique_ptr<Kernel> make_adam(const program::Program& program, const program::Compute& compute);
+// shoal::adagrad(parameters, gradients, sums, lr, scale, eps, weight_decay)
+std::unique_ptr<Kernel> make_adagrad(const program::Program& program, const program::Compute& compute);
+// shoal::lamb(parameters, gradients, exp_avgs, exp_avg_sqs, lr, step, scale, beta1, beta2, eps, weight_decay)
+std::unique_ptr<Kernel> make_lamb(const program::Program& program, const program::Compute& compute);
+// shoal::lion(parameters, gradients, exp_avgs, lr, scale, beta1, beta2, weight_decay)
+std::unique_ptr<Kernel> make_lion(const program::Program& program, const program::Compute& compute);
+// shoal::rmsprop(parameters, gradients, square_avgs, momentum_buffers, grad_avgs, lr, scale, alpha, eps,
+// momentum, weight_decay)
+std::unique_ptr<Kernel> make_rmsprop(const program::Program& program, const program::Compute& compute);
 
 }  // namespace shoal::runtime

@@ -4,10 +4,15 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <doctest/doctest.h>
+#include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include <algorithm>
+#include <cmath>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -81,7 +86,7 @@ class Update {
       add_outputs(Role::OptimizerState, name, tensors);
     }
     arguments.push_back({"lr", lr});
-    if (op == "shoal::adam") arguments.push_back({"step", step});
+    if (op == "shoal::adam" || op == "shoal::lamb") arguments.push_back({"step", step});
     arguments.push_back({"scale", max_norm ? ir::Attribute(scale) : ir::Attribute()});
     arguments.insert(arguments.end(), settings.begin(), settings.end());
     const auto node = graph.add_node(
@@ -131,6 +136,9 @@ static void check_against(at::ScalarType dtype, double tolerance, Options option
   std::vector<std::pair<std::string, Tensors>> state_lists;
   for (const auto& name : states) state_lists.emplace_back(name, zeros_like(ours));
   if (op == "shoal::sgd" && states.empty()) state_lists.emplace_back("momentum_buffers", Tensors{});
+  if (op == "shoal::rmsprop")
+    for (const char* name : {"momentum_buffers", "grad_avgs"})
+      if (std::ranges::find(states, name) == states.end()) state_lists.emplace_back(name, Tensors{});
   Update update(op, ours, state_lists, settings);
   Optimizer optimizer(theirs, options);
   for (int step = 0; step < 5; ++step) {
@@ -183,6 +191,100 @@ TEST_CASE("adam is torch::optim::Adam, and AdamW where weight decay is decoupled
     check_against<AdamW>(dtype, tolerance, AdamWOptions(0.05).betas({0.9, 0.95}).weight_decay(0.1),
                          "shoal::adam", {"exp_avgs", "exp_avg_sqs"}, adam_settings(0.1, true));
   }
+}
+
+TEST_CASE("adagrad is torch::optim::Adagrad") {
+  using torch::optim::Adagrad;
+  using torch::optim::AdagradOptions;
+  for (const auto& [dtype, tolerance] : {std::pair(at::kDouble, 1e-12), std::pair(at::kFloat, 2e-6)})
+    check_against<Adagrad>(dtype, tolerance, AdagradOptions(0.05).weight_decay(0.1).eps(1e-10),
+                           "shoal::adagrad", {"sums"}, {{"eps", 1e-10}, {"weight_decay", 0.1}});
+}
+
+TEST_CASE("rmsprop is torch::optim::RMSprop, with momentum and centered too") {
+  using torch::optim::RMSprop;
+  using torch::optim::RMSpropOptions;
+  const auto settings = [](double momentum) {
+    return std::vector<Argument>{
+        {"alpha", 0.95}, {"eps", 1e-6}, {"momentum", momentum}, {"weight_decay", 0.1}};
+  };
+  const auto options = RMSpropOptions(0.05).alpha(0.95).eps(1e-6).weight_decay(0.1);
+  for (const auto& [dtype, tolerance] : {std::pair(at::kDouble, 1e-11), std::pair(at::kFloat, 1e-4)}) {
+    const auto with = [&](double momentum, bool centered) {
+      auto changed = options;
+      return changed.momentum(momentum).centered(centered);
+    };
+    check_against<RMSprop>(dtype, tolerance, with(0, false), "shoal::rmsprop", {"square_avgs"}, settings(0));
+    check_against<RMSprop>(dtype, tolerance, with(0.9, false), "shoal::rmsprop",
+                           {"square_avgs", "momentum_buffers"}, settings(0.9));
+    if (dtype == at::kDouble)  // in float the variance is a difference of nearly equal numbers
+      check_against<RMSprop>(dtype, tolerance, with(0.9, true), "shoal::rmsprop",
+                             {"square_avgs", "momentum_buffers", "grad_avgs"}, settings(0.9));
+  }
+}
+
+// Five updates of ours and of `formula` from the same parameters with the same gradients, in double.
+static void check_against_formula(
+    const std::string& op, const std::vector<std::string>& states, const std::vector<Argument>& settings,
+    const std::function<void(at::Tensor& p, const at::Tensor& g, Tensors& state, double step)>& formula) {
+  at::manual_seed(7);
+  const Tensors ours = some_tensors(at::kDouble);
+  Tensors theirs;
+  for (const auto& tensor : ours) theirs.push_back(tensor.clone());
+  std::vector<std::pair<std::string, Tensors>> state_lists;
+  for (const auto& name : states) state_lists.emplace_back(name, zeros_like(ours));
+  std::vector<Tensors> their_states(ours.size());
+  for (std::size_t i = 0; i < ours.size(); ++i)
+    for (std::size_t state = 0; state < states.size(); ++state)
+      their_states[i].push_back(at::zeros_like(ours[i]));
+  Update update(op, ours, state_lists, settings);
+  for (int step = 1; step <= 5; ++step) {
+    const Tensors gradients = some_tensors(at::kDouble);
+    update(gradients);
+    for (std::size_t i = 0; i < theirs.size(); ++i) formula(theirs[i], gradients[i], their_states[i], step);
+  }
+  check_close(ours, theirs, 1e-12);
+}
+
+TEST_CASE("lion is algorithm 2 of its paper") {
+  check_against_formula("shoal::lion", {"exp_avgs"}, {{"beta1", 0.9}, {"beta2", 0.99}, {"weight_decay", 0.1}},
+                        [](at::Tensor& p, const at::Tensor& g, Tensors& state, double) {
+                          p -= 0.05 * ((0.9 * state[0] + 0.1 * g).sign() + 0.1 * p);
+                          state[0] = 0.99 * state[0] + 0.01 * g;
+                        });
+}
+
+TEST_CASE("lamb is algorithm 2 of its paper") {
+  check_against_formula(
+      "shoal::lamb", {"exp_avgs", "exp_avg_sqs"},
+      {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-6}, {"weight_decay", 0.1}},
+      [](at::Tensor& p, const at::Tensor& g, Tensors& state, double step) {
+        state[0] = 0.9 * state[0] + 0.1 * g;
+        state[1] = 0.95 * state[1] + 0.05 * g * g;
+        const auto m = state[0] / (1 - std::pow(0.9, step)), v = state[1] / (1 - std::pow(0.95, step));
+        const auto u = m / (v.sqrt() + 1e-6) + 0.1 * p;
+        const double ratio = p.numel() == 0 ? 1 : p.norm().item<double>() / u.norm().item<double>();
+        p -= 0.05 * ratio * u;
+      });
+}
+
+TEST_CASE("lamb is the same bits for any number of threads") {
+  const auto after = [](int threads) {
+    at::set_num_threads(threads);
+    at::manual_seed(1);
+    Tensors parameters = {at::randn({300001}), at::randn({77})};
+    Update update("shoal::lamb", parameters,
+                  {{"exp_avgs", zeros_like(parameters)}, {"exp_avg_sqs", zeros_like(parameters)}},
+                  {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-6}, {"weight_decay", 0.1}}, 1.0);
+    for (int step = 0; step < 3; ++step) update({at::randn({300001}), at::randn({77})});
+    return parameters;
+  };
+  const int threads = at::get_num_threads();
+  const auto alone = after(1);
+  const auto many = after(3);
+  at::set_num_threads(threads);
+  CHECK(at::equal(alone[0], many[0]));
+  CHECK(at::equal(alone[1], many[1]));
 }
 
 TEST_CASE("bfloat16 parameters are updated in float") {

@@ -72,6 +72,140 @@ template <class T>
   }
 }
 
+template <class Real>
+struct AdagradFactors {
+  Real lr, scale, eps, weight_decay;
+};
+
+template <class T>
+[[gnu::always_inline]] inline void adagrad_range(T* __restrict parameter, const T* __restrict gradient,
+                                                 T* __restrict sum, std::int64_t size,
+                                                 AdagradFactors<Math<T>> factors) {
+  using Real = Math<T>;
+  for (std::int64_t i = 0; i < size; ++i) {
+    const Real p = static_cast<Real>(parameter[i]);
+    const Real g = static_cast<Real>(gradient[i]) * factors.scale + factors.weight_decay * p;
+    const Real s = static_cast<Real>(sum[i]) + g * g;
+    sum[i] = static_cast<T>(s);
+    parameter[i] = static_cast<T>(p - factors.lr * (g / (std::sqrt(s) + factors.eps)));
+  }
+}
+
+template <class Real>
+struct RmspropFactors {
+  Real lr, scale, alpha, one_minus_alpha, eps, momentum, weight_decay;
+};
+
+template <bool kMomentum, bool kCentered, class T>
+[[gnu::always_inline]] inline void rmsprop_loop(T* __restrict parameter, const T* __restrict gradient,
+                                                T* __restrict square, T* __restrict buffer,
+                                                T* __restrict average, std::int64_t size,
+                                                RmspropFactors<Math<T>> factors) {
+  using Real = Math<T>;
+  for (std::int64_t i = 0; i < size; ++i) {
+    const Real p = static_cast<Real>(parameter[i]);
+    const Real g = static_cast<Real>(gradient[i]) * factors.scale + factors.weight_decay * p;
+    Real v = static_cast<Real>(square[i]) * factors.alpha + g * g * factors.one_minus_alpha;
+    square[i] = static_cast<T>(v);
+    if constexpr (kCentered) {
+      const Real mean = static_cast<Real>(average[i]) * factors.alpha + g * factors.one_minus_alpha;
+      average[i] = static_cast<T>(mean);
+      v -= mean * mean;
+    }
+    Real step = g / (std::sqrt(v) + factors.eps);
+    if constexpr (kMomentum) {
+      step += static_cast<Real>(buffer[i]) * factors.momentum;
+      buffer[i] = static_cast<T>(step);
+    }
+    parameter[i] = static_cast<T>(p - factors.lr * step);
+  }
+}
+
+// A null buffer: no momentum; a null average: not centered.
+template <class T>
+[[gnu::always_inline]] inline void rmsprop_range(T* p, const T* g, T* square, T* buffer, T* average,
+                                                 std::int64_t size, const RmspropFactors<Math<T>>& factors) {
+  if (buffer != nullptr && average != nullptr)
+    rmsprop_loop<true, true>(p, g, square, buffer, average, size, factors);
+  else if (buffer != nullptr)
+    rmsprop_loop<true, false>(p, g, square, buffer, average, size, factors);
+  else if (average != nullptr)
+    rmsprop_loop<false, true>(p, g, square, buffer, average, size, factors);
+  else
+    rmsprop_loop<false, false>(p, g, square, buffer, average, size, factors);
+}
+
+template <class Real>
+struct LionFactors {
+  Real lr, scale, decay_kept, beta1, one_minus_beta1, beta2, one_minus_beta2;
+};
+
+template <class T>
+[[gnu::always_inline]] inline void lion_range(T* __restrict parameter, const T* __restrict gradient,
+                                              T* __restrict average, std::int64_t size,
+                                              LionFactors<Math<T>> factors) {
+  using Real = Math<T>;
+  for (std::int64_t i = 0; i < size; ++i) {
+    const Real g = static_cast<Real>(gradient[i]) * factors.scale;
+    const Real m = static_cast<Real>(average[i]);
+    const Real direction = m * factors.beta1 + g * factors.one_minus_beta1;
+    const Real sign = static_cast<Real>(direction > 0) - static_cast<Real>(direction < 0);
+    average[i] = static_cast<T>(m * factors.beta2 + g * factors.one_minus_beta2);
+    parameter[i] = static_cast<T>(static_cast<Real>(parameter[i]) * factors.decay_kept - factors.lr * sign);
+  }
+}
+
+template <class Real>
+struct LambFactors {
+  Real scale, beta1, one_minus_beta1, beta2, one_minus_beta2;
+  Real inverse_correction1, inverse_root_of_correction2, eps, weight_decay;
+};
+
+template <class Real>
+[[gnu::always_inline]] inline Real lamb_direction(Real p, Real m, Real v, const LambFactors<Real>& factors) {
+  return m * factors.inverse_correction1 /
+             (std::sqrt(v) * factors.inverse_root_of_correction2 + factors.eps) +
+         factors.weight_decay * p;
+}
+
+// The moments of a piece, and what it adds to the squared norms of parameter and direction.
+struct LambNorms {
+  double parameter = 0;
+  double direction = 0;
+};
+template <class T>
+[[gnu::always_inline]] inline LambNorms lamb_moments(const T* __restrict parameter,
+                                                     const T* __restrict gradient, T* __restrict average,
+                                                     T* __restrict square, std::int64_t size,
+                                                     LambFactors<Math<T>> factors) {
+  using Real = Math<T>;
+  LambNorms norms;
+  for (std::int64_t i = 0; i < size; ++i) {
+    const Real p = static_cast<Real>(parameter[i]);
+    const Real g = static_cast<Real>(gradient[i]) * factors.scale;
+    average[i] = static_cast<T>(static_cast<Real>(average[i]) * factors.beta1 + g * factors.one_minus_beta1);
+    square[i] =
+        static_cast<T>(static_cast<Real>(square[i]) * factors.beta2 + g * g * factors.one_minus_beta2);
+    const Real u = lamb_direction(p, static_cast<Real>(average[i]), static_cast<Real>(square[i]), factors);
+    norms.parameter += static_cast<double>(p) * static_cast<double>(p);
+    norms.direction += static_cast<double>(u) * static_cast<double>(u);
+  }
+  return norms;
+}
+
+// `length`: learning rate times the ratio of the two norms.
+template <class T>
+[[gnu::always_inline]] inline void lamb_step(T* __restrict parameter, const T* __restrict average,
+                                             const T* __restrict square, std::int64_t size, Math<T> length,
+                                             LambFactors<Math<T>> factors) {
+  using Real = Math<T>;
+  for (std::int64_t i = 0; i < size; ++i) {
+    const Real p = static_cast<Real>(parameter[i]);
+    parameter[i] = static_cast<T>(
+        p - length * lamb_direction(p, static_cast<Real>(average[i]), static_cast<Real>(square[i]), factors));
+  }
+}
+
 // Squares are summed in double and in sixteen sums side by side, so that millions of floats lose nothing.
 template <class T>
 [[gnu::always_inline]] inline double sum_of_squares(const T* values, std::int64_t size) {
@@ -98,6 +232,16 @@ void fast_adam(float* p, const float* g, float* m, float* v, std::int64_t size,
                const AdamFactors<float>& factors);
 void fast_adam(double* p, const double* g, double* m, double* v, std::int64_t size,
                const AdamFactors<double>& factors);
+void fast_adagrad(float* p, const float* g, float* sum, std::int64_t size,
+                  const AdagradFactors<float>& factors);
+void fast_adagrad(double* p, const double* g, double* sum, std::int64_t size,
+                  const AdagradFactors<double>& factors);
+void fast_rmsprop(float* p, const float* g, float* square, float* buffer, float* average, std::int64_t size,
+                  const RmspropFactors<float>& factors);
+void fast_rmsprop(double* p, const double* g, double* square, double* buffer, double* average,
+                  std::int64_t size, const RmspropFactors<double>& factors);
+void fast_lion(float* p, const float* g, float* m, std::int64_t size, const LionFactors<float>& factors);
+void fast_lion(double* p, const double* g, double* m, std::int64_t size, const LionFactors<double>& factors);
 double fast_squares(const float* values, std::int64_t size);
 double fast_squares(const double* values, std::int64_t size);
 
@@ -109,6 +253,19 @@ void fast_sgd(T* p, const T* g, T* buffer, std::int64_t size, const SgdFactors<f
 template <class T>
 void fast_adam(T* p, const T* g, T* m, T* v, std::int64_t size, const AdamFactors<float>& factors) {
   adam_range(p, g, m, v, size, factors);
+}
+template <class T>
+void fast_adagrad(T* p, const T* g, T* sum, std::int64_t size, const AdagradFactors<float>& factors) {
+  adagrad_range(p, g, sum, size, factors);
+}
+template <class T>
+void fast_rmsprop(T* p, const T* g, T* square, T* buffer, T* average, std::int64_t size,
+                  const RmspropFactors<float>& factors) {
+  rmsprop_range(p, g, square, buffer, average, size, factors);
+}
+template <class T>
+void fast_lion(T* p, const T* g, T* m, std::int64_t size, const LionFactors<float>& factors) {
+  lion_range(p, g, m, size, factors);
 }
 template <class T>
 double fast_squares(const T* values, std::int64_t size) {

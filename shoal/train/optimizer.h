@@ -55,17 +55,72 @@ struct AdamW {
   std::vector<ParameterGroup> groups = {};
 };
 
-using Optimizer = std::variant<SGD, Adam, AdamW>;
+// torch::optim::Adagrad without lr_decay, which a schedule does; Duchi et al., JMLR 12, 2011.
+struct Adagrad {
+  double lr = 1e-2;
+  double eps = 1e-10;
+  double weight_decay = 0;
+  std::vector<ParameterGroup> groups = {};
+};
 
-// A factor on every learning rate. Warm-up rises linearly over `warmup_steps` (step 1 gets 1/warmup_steps);
-// cosine then falls to `min_factor` at `total_steps` (Loshchilov & Hutter, arXiv:1608.03983, without
-// restarts).
+// torch::optim::RMSprop; Hinton, lecture 6e; centered: Graves, arXiv:1308.0850. Weight decay is added to the
+// gradient.
+struct RMSprop {
+  double lr = 1e-2;
+  double alpha = 0.99;
+  double eps = 1e-8;
+  double weight_decay = 0;
+  double momentum = 0;
+  bool centered = false;
+  std::vector<ParameterGroup> groups = {};
+};
+
+// Chen et al., arXiv:2302.06675, algorithm 2: the sign of an interpolated momentum; weight decay is
+// decoupled.
+struct Lion {
+  double lr = 1e-4;
+  double beta1 = 0.9;
+  double beta2 = 0.99;
+  double weight_decay = 0;
+  std::vector<ParameterGroup> groups = {};
+};
+
+// You et al., arXiv:1904.00962, algorithm 2, with phi the identity: Adam's direction plus weight decay, as
+// long as the parameter tensor is.
+struct LAMB {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-6;
+  double weight_decay = 1e-2;
+  std::vector<ParameterGroup> groups = {};
+};
+
+using Optimizer = std::variant<SGD, Adam, AdamW, Adagrad, RMSprop, Lion, LAMB>;
+
+// An optimizer for some of the parameters. A parameter belongs to the first part that has it; one that no
+// part has is not updated.
+struct OptimizerPart {
+  std::function<bool(const std::string& name)> contains;  // empty: all
+  Optimizer optimizer;
+};
+
+// A factor on every learning rate. Warm-up rises linearly over `warmup_steps` (step 1 gets 1/warmup_steps).
+// Then
+//
+//   Constant  1 to the end
+//   Linear    falls in a straight line to `min_factor` at `total_steps`
+//   Cosine    falls to it along a cosine (Loshchilov & Hutter, arXiv:1608.03983, without restarts)
+//   Stable    1 until the last `decay_steps`, in which it falls in a straight line to `min_factor`: warm-up,
+//   stable,
+//             decay (Hu et al., arXiv:2404.06395), so that a run can be made longer before its decay begins
 struct LearningRateSchedule {
-  enum class Decay { Constant, Cosine };
+  enum class Decay { Constant, Linear, Cosine, Stable };
   Decay decay = Decay::Constant;
   std::int64_t warmup_steps = 0;
-  std::int64_t total_steps = 0;  // needed by cosine
+  std::int64_t total_steps = 0;  // needed by all but Constant
   double min_factor = 0;
+  std::int64_t decay_steps = 0;  // of Stable
 };
 
 // The factor for update `step`, counted from 1.

@@ -9,12 +9,15 @@
 #include <optional>
 #include <sstream>
 
+#include "shoal/aten/types.h"
 #include "shoal/base/error.h"
 #include "shoal/capture/capture.h"
+#include "shoal/data/hash.h"
 #include "shoal/ir/verify.h"
 #include "shoal/program/program.h"
 #include "shoal/rewrite/cleanup.h"
 #include "shoal/runtime/executor.h"
+#include "shoal/train/accumulate.h"
 #include "shoal/train/update.h"
 
 namespace shoal {
@@ -26,6 +29,11 @@ using program::Segment;
 
 namespace {
 
+// What a graph is run for: a whole step, one of the micro-batches of a step, or a look at the loss.
+enum class Use { Step, Part, Evaluation };
+
+Mode mode_of(Use use) { return use == Use::Evaluation ? Mode::Evaluate : Mode::Train; }
+
 // A captured step for one shape of the batch, ready to run.
 struct Step {
   std::string key;
@@ -34,15 +42,24 @@ struct Step {
   std::vector<train::UpdateGroup> groups;
   std::unique_ptr<runtime::Executor> executor;
   bool has_grad_norm = false;
-  bool is_random = false;  // reads seed and step
+  bool is_random = false;             // reads seed and step
+  train::Normaliser normaliser = {};  // of a part
+};
+
+// Clipping and update of accumulated gradients.
+struct AccumulatedUpdate {
+  std::vector<std::string> parameters;  // those that have a gradient
+  std::vector<train::UpdateGroup> groups;
+  std::unique_ptr<runtime::Executor> executor;
 };
 
 // Evaluation mode for a module and all below it; each gets its own mode back.
 class EvaluationMode {
  public:
-  explicit EvaluationMode(torch::nn::Module& module) {
-    for (const auto& each : module.modules()) was_training_.emplace_back(each, each->is_training());
-    module.eval();
+  explicit EvaluationMode(torch::nn::Module* module) {  // null: the model's language sees to it
+    if (module == nullptr) return;
+    for (const auto& each : module->modules()) was_training_.emplace_back(each, each->is_training());
+    module->eval();
   }
   ~EvaluationMode() {
     // Outermost last to first: train() reaches down, so what is deeper is set after.
@@ -57,74 +74,182 @@ class EvaluationMode {
 
 }  // namespace
 
-static std::vector<NamedTensor> named(const torch::OrderedDict<std::string, at::Tensor>& tensors) {
+static std::vector<NamedTensor> named(const ModelView::NamedTensors& tensors) {
   std::vector<NamedTensor> named;
-  for (const auto& item : tensors) named.push_back({item.key(), item.value()});
+  for (const auto& [name, tensor] : tensors) named.push_back({name, tensor});
   return named;
+}
+
+static ModelView view_of(const std::shared_ptr<torch::nn::Module>& module, Trainer::LossFunction loss) {
+  ModelView view{.parameters = {}, .buffers = {}, .loss = std::move(loss), .mode = {}};
+  for (const auto& item : module->named_parameters()) view.parameters.emplace_back(item.key(), item.value());
+  for (const auto& item : module->named_buffers()) view.buffers.emplace_back(item.key(), item.value());
+  view.mode = [modules = module->modules()] {
+    std::string flags;
+    for (const auto& each : modules) flags += each->is_training() ? '1' : '0';
+    return flags;
+  };
+  return view;
 }
 
 class Trainer::State {
  public:
-  State(std::shared_ptr<torch::nn::Module> module, LossFunction loss, Optimizer optimizer,
+  State(std::shared_ptr<torch::nn::Module> module, ModelView view, std::vector<OptimizerPart> optimizers,
         TrainerOptions options)
       : module_(std::move(module)),
-        loss_(std::move(loss)),
-        optimizer_(std::move(optimizer)),
+        view_(std::move(view)),
+        optimizers_(std::move(optimizers)),
+        learning_rates_(optimizers_.size()),
         options_(std::move(options)),
-        modules_(module_->modules()),
-        parameters_(named(module_->named_parameters())),
-        buffers_(named(module_->named_buffers())),
+        parameters_(named(view_.parameters)),
+        buffers_(named(view_.buffers)),
         seed_(at::scalar_tensor(static_cast<std::int64_t>(options_.seed), at::kLong)) {
     SHOAL_CHECK(options_.max_graphs > 0, InvalidInput,
                 "trainer: max_graphs is 0; at least one graph must be kept");
+    SHOAL_CHECK(!optimizers_.empty(), InvalidInput, "trainer: there is no optimizer");
   }
 
   StepResult step(const Batch& batch) {
     const observe::Span span(options_.trace, "step", 0, "trainer");
-    Step& step = find(batch, Mode::Train);
+    Step& step = find(batch, Use::Step);
     const auto number = steps_ + 1;
     const double scale = factor(options_.schedule, number);
     bind(step, batch, number);
-    for (const auto& group : step.groups) {
-      step.executor->bind(Role::Scalar, group.lr_source, at::scalar_tensor(group.lr * scale, at::kDouble));
-      if (!group.step_source.empty())
-        step.executor->bind(Role::Scalar, group.step_source,
-                            at::scalar_tensor(updates_of(group.parameters.front()) + 1, at::kLong));
-    }
+    bind_rates(*step.executor, step.groups, scale);
     step.executor->run(Segment::Gradients, options_.trace);
     StepResult result{.loss = step.executor->result(Role::Loss, "loss").item<double>(),
                       .grad_norm = 0,
-                      .learning_rate = std::visit([](const auto& o) { return o.lr; }, optimizer_) * scale,
+                      .learning_rate = learning_rate() * scale,
                       .step = number};
     if (step.has_grad_norm)
       result.grad_norm = step.executor->result(Role::Output, "grad_norm").item<double>();
     if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) report_not_finite(step, result);
+    keep_outputs(step);
     step.executor->run(Segment::Update, options_.trace);
     step.executor->release_inputs();
     for (const auto& group : step.groups)
       for (const auto& name : group.parameters) ++updates_[name];
     ++steps_;
     last_ = &step;
+    accumulated_.clear();
     return result;
   }
 
+  StepResult step_over(std::span<const Batch> microbatches) {
+    SHOAL_CHECK(!microbatches.empty(), InvalidInput, "trainer: a step over no micro-batch");
+    const observe::Span span(options_.trace, "step", 0, "trainer");
+    const auto number = steps_ + 1;
+    const std::map<std::string, at::Tensor> buffers_before = copies_of_buffers();
+    StepResult result{.loss = 0, .grad_norm = 0, .learning_rate = 0, .step = number};
+    accumulated_.clear();
+    last_ = nullptr;
+    try {
+      accumulate(microbatches, result);
+      update_accumulated(result);
+    } catch (...) {
+      const at::NoGradGuard no_grad;
+      for (const auto& [name, tensor] : buffers_)
+        if (tensor.defined()) tensor.detach().copy_(buffers_before.at(name));
+      accumulated_.clear();
+      throw;
+    }
+    ++steps_;
+    return result;
+  }
+
+  std::string weighing(const Batch& batch) { return train::to_text(find(batch, Use::Part).normaliser); }
+
   double evaluate(const Batch& batch) {
-    const EvaluationMode mode(*module_);
-    Step& step = find(batch, Mode::Evaluate);
+    const EvaluationMode mode(module_.get());
+    Step& step = find(batch, Use::Evaluation);
     bind(step, batch, steps_ + 1);
     step.executor->run(Segment::Gradients, options_.trace);
     const double loss = step.executor->result(Role::Loss, "loss").item<double>();
+    keep_outputs(step);
     step.executor->release();
     step.executor->release_inputs();
     return loss;
   }
 
-  const ir::Graph& graph(const Batch& batch) { return find(batch, Mode::Train).graph; }
+  const ir::Graph& graph(const Batch& batch) { return find(batch, Use::Step).graph; }
 
   std::map<std::string, at::Tensor> optimizer_state() const { return state_; }
 
+  TrainingState state() const {
+    TrainingState state{.step = steps_, .updates = updates_, .model = {}, .optimizer = {}};
+    for (const auto* tensors : {&parameters_, &buffers_})
+      for (const auto& [name, tensor] : *tensors)
+        if (tensor.defined()) state.model.emplace(name, tensor.detach());
+    // What a graph was bound to but no step has written is as good as absent.
+    for (const auto& [name, tensor] : state_)
+      if (updates_of(name.substr(0, name.rfind('.'))) > 0) state.optimizer.emplace(name, tensor);
+    return state;
+  }
+
+  void restore(const TrainingState& from) {
+    using checkpoint::Types;
+    const auto here = state();
+    std::vector<checkpoint::TensorShape> wanted;
+    for (const auto& [name, count] : from.updates) {
+      const auto parameter = here.model.find(name);
+      if (parameter == here.model.end() || count == 0) continue;
+      for (const auto& suffix : suffixes_of(name)) {
+        auto shape = train::shapes_of({*parameter})[0];
+        shape.name += "." + suffix;
+        wanted.push_back(std::move(shape));
+      }
+    }
+    checkpoint::check_fits(train::shapes_of(here.model), train::shapes_of(from.model), Types::MustBeEqual,
+                           "the checkpoint");
+    checkpoint::check_fits(wanted, train::shapes_of(from.optimizer), Types::MustBeEqual,
+                           "the checkpoint's optimizer state");
+    const at::NoGradGuard no_grad;
+    for (const auto& [name, tensor] : from.model) here.model.at(name).copy_(tensor);
+    for (auto& [name, tensor] : state_) tensor.zero_();
+    for (const auto& [name, tensor] : from.optimizer)
+      state_of(name, aten::type_of(here.model.at(name.substr(0, name.rfind('.'))))).copy_(tensor);
+    updates_ = from.updates;
+    steps_ = from.step;
+    last_ = nullptr;
+  }
+
+  const std::map<std::string, at::Tensor>& outputs() const { return outputs_; }
+
+  Progress progress() const { return {steps_, updates_}; }
+
+  void restore(const std::map<std::string, at::Tensor>& optimizer_state, const Progress& progress) {
+    for (const auto& [name, tensor] : optimizer_state) {
+      const auto& wanted = parameter_of_state(name);
+      SHOAL_CHECK(tensor.defined() && tensor.sizes() == wanted.sizes(), InvalidInput,
+                  "trainer: optimizer state ", name, " has shape ", tensor.sizes(), " and its parameter has ",
+                  wanted.sizes());
+      state_of(name, aten::type_of(wanted)).copy_(tensor);
+    }
+    updates_ = progress.updates;
+    steps_ = progress.steps;
+  }
+
+  void set_learning_rate(std::size_t part, double lr) {
+    SHOAL_CHECK(part < learning_rates_.size(), InvalidInput, "trainer: there is no optimizer part ", part,
+                ", there are ", learning_rates_.size());
+    learning_rates_[part] = lr;
+  }
+
+  void set_optimizers(std::vector<OptimizerPart> optimizers) {
+    SHOAL_CHECK(optimizers.size() == optimizers_.size(), InvalidInput, "trainer: there are ",
+                optimizers.size(), " optimizer parts and there were ", optimizers_.size());
+    optimizers_ = std::move(optimizers);
+    forget_graphs();
+  }
+
+  void forget_graphs() {
+    update_.reset();
+    last_ = nullptr;
+    steps_kept_.clear();
+  }
+
   std::map<std::string, at::Tensor> gradients() const {
-    std::map<std::string, at::Tensor> gradients;
+    std::map<std::string, at::Tensor> gradients = accumulated_;
     if (last_ == nullptr) return gradients;
     for (const auto& result : last_->executor->program().results)
       if (result.role == Role::Gradient)
@@ -133,15 +258,155 @@ class Trainer::State {
   }
 
  private:
+  static constexpr const char* kCount = "loss_count";
+
+  // Micro-batches of a step draw other numbers; the first one those of a step by itself.
+  at::Tensor seed_of(std::size_t microbatch) const {
+    if (microbatch == 0) return seed_;
+    return at::scalar_tensor(static_cast<std::int64_t>(data::mix(options_.seed ^ data::mix(microbatch))),
+                             at::kLong);
+  }
+
+  std::map<std::string, at::Tensor> copies_of_buffers() const {
+    std::map<std::string, at::Tensor> copies;
+    for (const auto& [name, tensor] : buffers_)
+      if (tensor.defined()) copies.emplace(name, tensor.detach().clone());
+    return copies;
+  }
+
+  static double weight_of(const Step& part, std::size_t num_microbatches) {
+    using Kind = train::Normaliser::Kind;
+    switch (part.normaliser.kind) {
+      case Kind::Value: return part.executor->result(Role::Output, kCount).item<double>();
+      case Kind::Elements: return part.normaliser.elements;
+      case Kind::Sum: return 1;
+      case Kind::Equal: break;
+    }
+    return 1 / static_cast<double>(num_microbatches);
+  }
+
+  // Leaves loss and gradients of all micro-batches together in `result` and accumulated_.
+  void accumulate(std::span<const Batch> microbatches, StepResult& result) {
+    using Kind = train::Normaliser::Kind;
+    double total = 0;
+    std::optional<Kind> kind;
+    for (std::size_t i = 0; i < microbatches.size(); ++i) {
+      Step& part = find(microbatches[i], Use::Part);
+      SHOAL_CHECK(!kind || *kind == part.normaliser.kind, InvalidInput,
+                  "trainer: the micro-batches of a step have losses of different kinds: ",
+                  train::to_text(part.normaliser), " for number ", i, ", but not for those before");
+      kind = part.normaliser.kind;
+      bind(part, microbatches[i], result.step, i);
+      part.executor->run(Segment::Gradients, options_.trace);
+      const double weight = weight_of(part, microbatches.size());
+      if (weight != 0) {  // without a target that counts a mean is 0 ÷ 0, and all at once would not see it
+        const double loss = part.executor->result(Role::Loss, "loss").item<double>();
+        if (!std::isfinite(loss)) report_not_finite(part, {.loss = loss, .step = result.step});
+        result.loss += weight * loss;
+        add_gradients(part, weight);
+      }
+      total += weight;
+      part.executor->run(Segment::Update, options_.trace);  // of buffers alone
+      part.executor->release();
+      part.executor->release_inputs();
+    }
+    if (*kind != Kind::Value && *kind != Kind::Elements) return;
+    SHOAL_CHECK(total != 0, InvalidInput, "trainer: no target of step ", result.step,
+                " counts: all are ignored, and there is no mean of none. Nothing was updated");
+    result.loss /= total;
+    for (auto& [name, gradient] : accumulated_) gradient.div_(total);
+  }
+
+  void add_gradients(const Step& part, double weight) {
+    const at::NoGradGuard no_grad;
+    for (const auto& source : part.executor->program().results) {
+      if (source.role != Role::Gradient) continue;
+      const at::Tensor gradient = part.executor->result(source.role, source.name);
+      auto& sum = accumulated_[source.name];
+      if (sum.defined())
+        sum.add_(gradient, weight);
+      else
+        sum = at::mul(gradient, weight);
+    }
+  }
+
+  // The update for the parameters that have a gradient now, built anew when these, or how often they were
+  // updated, are others than before.
+  AccumulatedUpdate& accumulated_update() {
+    std::vector<std::string> names;
+    std::vector<std::pair<std::string, ir::TensorType>> parameters;
+    for (const auto& [name, tensor] : parameters_)
+      if (accumulated_.contains(name)) {
+        names.push_back(name);
+        parameters.emplace_back(name, aten::type_of(tensor));
+      }
+    if (update_ && update_->parameters == names && is_current(update_->groups)) return *update_;
+    auto update = train::update_of_gradients(parameters, optimizers_, options_.clip_norm,
+                                             [this](const std::string& name) { return updates_of(name); });
+    ir::verify(update.graph);
+    auto executor = std::make_unique<runtime::Executor>(program::lower(update.graph));
+    bind_lasting(*executor, {});
+    update_ = AccumulatedUpdate{std::move(names), std::move(update.groups), std::move(executor)};
+    return *update_;
+  }
+
+  void bind_rates(runtime::Executor& executor, const std::vector<train::UpdateGroup>& groups, double scale) {
+    for (const auto& group : groups) {
+      const double lr = learning_rates_[group.part].value_or(group.lr) * scale;
+      executor.bind(Role::Scalar, group.lr_source, at::scalar_tensor(lr, at::kDouble));
+      if (!group.step_source.empty())
+        executor.bind(Role::Scalar, group.step_source,
+                      at::scalar_tensor(updates_of(group.parameters.front()) + 1, at::kLong));
+    }
+  }
+
+  void update_accumulated(StepResult& result) {
+    const double scale = factor(options_.schedule, result.step);
+    result.learning_rate = learning_rate() * scale;
+    AccumulatedUpdate& update = accumulated_update();
+    runtime::Executor& executor = *update.executor;
+    for (const auto& name : update.parameters)
+      executor.bind(Role::Input, "gradient." + name, accumulated_.at(name));
+    bind_rates(executor, update.groups, scale);
+    executor.run(Segment::Gradients, options_.trace);
+    if (program::find_result(executor.program(), Role::Output, "grad_norm") != nullptr)
+      result.grad_norm = executor.result(Role::Output, "grad_norm").item<double>();
+    if (!std::isfinite(result.grad_norm)) report_gradient_not_finite(result);
+    executor.run(Segment::Update, options_.trace);
+    executor.release();
+    executor.release_inputs();
+    for (const auto& group : update.groups)
+      for (const auto& name : group.parameters) ++updates_[name];
+  }
+
+  [[noreturn]] void report_gradient_not_finite(const StepResult& result) const {
+    std::string first = "?";
+    for (const auto& [name, tensor] : parameters_) {
+      const auto gradient = accumulated_.find(name);
+      if (gradient == accumulated_.end() || at::isfinite(gradient->second).all().item<bool>()) continue;
+      first = name;
+      break;
+    }
+    fail(ErrorKind::InvalidInput, "trainer: the gradient norm of step ", result.step, " is ",
+         result.grad_norm, ": the gradient of ", first,
+         " is not finite. Nothing was updated. Remedy: a lower learning rate, or a look at this batch");
+  }
+
+  std::vector<std::string> suffixes_of(const std::string& parameter) const {
+    for (const auto& part : optimizers_)
+      if (!part.contains || part.contains(parameter)) return train::state_suffixes(part.optimizer);
+    return {};
+  }
+
   std::int64_t updates_of(const std::string& parameter) const {
     const auto found = updates_.find(parameter);
     return found == updates_.end() ? 0 : found->second;
   }
 
   // Everything but tensor contents that a captured graph depends on.
-  std::string key_of(const Batch& batch, Mode mode) const {
+  std::string key_of(const Batch& batch, Use use) const {
     std::ostringstream key;
-    key << (mode == Mode::Train ? 't' : 'e');
+    key << static_cast<int>(use);
     for_each_leaf(batch, [&](const std::string& path, const Batch& leaf) {
       key << ' ' << path << ':';
       if (const auto* tensor = std::get_if<at::Tensor>(&leaf.value())) {
@@ -154,7 +419,7 @@ class Trainer::State {
       }
     });
     key << ' ';
-    for (const auto& module : modules_) key << module->is_training();
+    key << view_.mode() << ' ';
     for (const auto& [name, parameter] : parameters_) key << parameter.requires_grad();
     return std::move(key).str();
   }
@@ -168,28 +433,42 @@ class Trainer::State {
   }
 
   // Whether the parameters that one node updates have still been updated equally often.
-  bool is_current(const Step& step) const {
-    return std::ranges::all_of(step.groups, [&](const train::UpdateGroup& group) {
+  bool is_current(const std::vector<train::UpdateGroup>& groups) const {
+    return std::ranges::all_of(groups, [&](const train::UpdateGroup& group) {
       return group.step_source.empty() || std::ranges::all_of(group.parameters, [&](const std::string& name) {
                return updates_of(name) == updates_of(group.parameters.front());
              });
     });
   }
 
-  Step& find(const Batch& batch, Mode mode) {
-    auto key = key_of(batch, mode);
+  // Graphs are bound to the memory of parameters and buffers, which `.to(dtype)`, say, leaves for other
+  // memory.
+  void forget_graphs_if_moved() {
+    std::vector<const void*> memory;
+    memory.reserve(parameters_.size() + buffers_.size());
+    for (const auto* tensors : {&parameters_, &buffers_})
+      for (const auto& [name, tensor] : *tensors)
+        memory.push_back(tensor.defined() ? tensor.const_data_ptr() : nullptr);
+    if (memory == memory_) return;
+    forget_graphs();
+    memory_ = std::move(memory);
+  }
+
+  Step& find(const Batch& batch, Use use) {
+    forget_graphs_if_moved();
+    auto key = key_of(batch, use);
     std::vector<at::Tensor> inputs;
     for (auto& [name, tensor] : inputs_of(batch)) inputs.push_back(tensor);
     for (auto step = steps_kept_.begin(); step != steps_kept_.end(); ++step) {
       if (step->key != key || !capture::hold(step->guards, inputs)) continue;
-      if (!is_current(*step)) {
+      if (!is_current(step->groups)) {
         forget(step);
         break;
       }
       steps_kept_.splice(steps_kept_.begin(), steps_kept_, step);
       return steps_kept_.front();
     }
-    steps_kept_.push_front(captured(batch, mode, std::move(key)));
+    steps_kept_.push_front(captured(batch, use, std::move(key)));
     while (steps_kept_.size() > options_.max_graphs) forget(std::prev(steps_kept_.end()));
     return steps_kept_.front();
   }
@@ -199,7 +478,7 @@ class Trainer::State {
     steps_kept_.erase(step);
   }
 
-  Step captured(const Batch& batch, Mode mode, std::string key) {
+  Step captured(const Batch& batch, Use use, std::string key) {
     const observe::Span span(options_.trace, "capture", 0, "trainer");
     const capture::Request request{
         .parameters = parameters_,
@@ -208,10 +487,13 @@ class Trainer::State {
         .loss =
             [&](std::span<const at::Tensor> inputs) {
               std::size_t next = 0;
-              return loss_(
+              return view_.loss(
                   map_tensors(batch, [&](const std::string&, const at::Tensor&) { return inputs[next++]; }));
             },
-        .mode = mode,
+        .mode = mode_of(use),
+        .outputs = view_.outputs ? [this] { return named(view_.outputs()); }
+                                 : std::function<std::vector<NamedTensor>()>(),
+        .source_line = view_.source_line,
     };
     auto captured = capture::capture(request);
     Step step{.key = std::move(key),
@@ -220,57 +502,85 @@ class Trainer::State {
               .groups = {},
               .executor = nullptr};
     step.graph = rewrite::cleanup(std::move(captured.graph));
-    if (mode == Mode::Train) {
-      auto update = train::append_update(std::move(step.graph), optimizer_, options_.clip_norm,
+    if (use == Use::Part) {
+      step.normaliser = train::normaliser_of(step.graph);
+      if (step.normaliser.count) step.graph.add_result(Role::Output, kCount, *step.normaliser.count);
+    }
+    if (use == Use::Step) {
+      auto update = train::append_update(std::move(step.graph), optimizers_, options_.clip_norm,
                                          [this](const std::string& name) { return updates_of(name); });
       step.graph = std::move(update.graph);
       step.groups = std::move(update.groups);
     }
     ir::verify(step.graph);
     step.executor = std::make_unique<runtime::Executor>(program::lower(step.graph));
-    bind_lasting(step, captured.constants);
+    bind_lasting(*step.executor, captured.constants);
+    step.is_random = program::find_source(step.executor->program(), Role::Scalar, "seed") != nullptr;
+    step.has_grad_norm = program::find_result(step.executor->program(), Role::Output, "grad_norm") != nullptr;
     return step;
   }
 
+  double learning_rate() const {
+    return learning_rates_[0].value_or(
+        std::visit([](const auto& optimizer) { return optimizer.lr; }, optimizers_[0].optimizer));
+  }
+
+  // An output that is a source's own memory is copied: the update, or the caller, will change that.
+  void keep_outputs(const Step& step) {
+    outputs_.clear();
+    if (!view_.outputs) return;
+    const auto& program = step.executor->program();
+    for (const auto& result : program.results) {
+      if (result.role != Role::Output || result.name == "grad_norm") continue;
+      at::Tensor tensor = step.executor->at(result.slot);
+      const bool shared = std::ranges::any_of(program.sources, [&](const program::Source& source) {
+        const auto& bound = step.executor->at(source.slot);
+        return bound.defined() && bound.is_alias_of(tensor);
+      });
+      outputs_.emplace(result.name, shared ? tensor.clone() : std::move(tensor));
+    }
+  }
+
   // Parameters, buffers, optimizer state and constants stay bound.
-  void bind_lasting(Step& step, const std::vector<at::Tensor>& constants) {
+  void bind_lasting(runtime::Executor& executor, const std::vector<at::Tensor>& constants) {
     std::map<std::string, at::Tensor> by_name;
     for (const auto& [name, tensor] : parameters_) by_name.emplace(name, tensor.detach());
     for (const auto& [name, tensor] : buffers_) by_name.emplace(name, tensor.detach());
-    for (const auto& source : step.executor->program().sources) {
-      const auto& type = step.executor->program().types.at(source.slot.index);
+    for (const auto& source : executor.program().sources) {
+      const auto& type = executor.program().types.at(source.slot.index);
       switch (source.role) {
         case Role::Parameter:
-        case Role::Buffer: step.executor->bind(source.slot, by_name.at(source.name)); break;
+        case Role::Buffer: executor.bind(source.slot, by_name.at(source.name)); break;
         case Role::Constant:
-          step.executor->bind(source.slot, constants.at(std::stoul(source.name.substr(1))));
+          executor.bind(source.slot, constants.at(std::stoul(source.name.substr(1))));
           break;
-        case Role::OptimizerState: step.executor->bind(source.slot, state_of(source.name, type)); break;
+        case Role::OptimizerState: executor.bind(source.slot, state_of(source.name, type)); break;
         default: break;
       }
-      step.is_random = step.is_random || (source.role == Role::Scalar && source.name == "seed");
     }
-    step.has_grad_norm = program::find_result(step.executor->program(), Role::Output, "grad_norm") != nullptr;
+  }
+
+  const at::Tensor& parameter_of_state(const std::string& name) const {
+    const auto parameter = name.substr(0, name.rfind('.'));
+    const auto found = std::ranges::find(parameters_, parameter, &NamedTensor::name);
+    SHOAL_CHECK(found != parameters_.end(), InvalidInput, "trainer: optimizer state ", name,
+                " is of no parameter of this model");
+    return found->tensor;
   }
 
   at::Tensor state_of(const std::string& name, const ir::TensorType& type) {
     auto& tensor = state_[name];
-    if (!tensor.defined()) {
-      const auto parameter = name.substr(0, name.rfind('.'));
-      const auto found = std::ranges::find(parameters_, parameter, &NamedTensor::name);
-      SHOAL_CHECK(found != parameters_.end(), Internal, "trainer: optimizer state ", name,
-                  " is of no parameter");
-      tensor = at::empty_strided(type.shape, type.strides, found->tensor.options()).zero_();
-    }
+    if (!tensor.defined())
+      tensor = at::empty_strided(type.shape, type.strides, parameter_of_state(name).options()).zero_();
     return tensor;
   }
 
-  void bind(Step& step, const Batch& batch, std::int64_t number) {
+  void bind(Step& step, const Batch& batch, std::int64_t number, std::size_t microbatch = 0) {
     for (auto& [name, tensor] : inputs_of(batch))
       if (program::find_source(step.executor->program(), Role::Input, name) != nullptr)
         step.executor->bind(Role::Input, name, tensor.detach());
     if (!step.is_random) return;
-    step.executor->bind(Role::Scalar, "seed", seed_);
+    step.executor->bind(Role::Scalar, "seed", seed_of(microbatch));
     step.executor->bind(Role::Scalar, "step", at::scalar_tensor(number, at::kLong));
   }
 
@@ -288,33 +598,54 @@ class Trainer::State {
          ". Nothing was updated. Remedy: a lower learning rate, clip_norm, or a look at this batch");
   }
 
-  std::shared_ptr<torch::nn::Module> module_;
-  LossFunction loss_;
-  Optimizer optimizer_;
+  std::shared_ptr<torch::nn::Module> module_;  // null for a model of another language
+  ModelView view_;
+  std::vector<OptimizerPart> optimizers_;
+  std::vector<std::optional<double>> learning_rates_;  // by part, as they were set from outside
   TrainerOptions options_;
-  std::vector<std::shared_ptr<torch::nn::Module>> modules_;
   std::vector<NamedTensor> parameters_;
   std::vector<NamedTensor> buffers_;
   at::Tensor seed_;
-  std::map<std::string, at::Tensor> state_;      // optimizer state by name
-  std::map<std::string, std::int64_t> updates_;  // by parameter
-  std::list<Step> steps_kept_;                   // most recently used first
-  Step* last_ = nullptr;                         // of the last update; in steps_kept_, or null
+  std::map<std::string, at::Tensor> state_;        // optimizer state by name
+  std::map<std::string, std::int64_t> updates_;    // by parameter
+  std::vector<const void*> memory_;                // of parameters and buffers, as graphs are bound to it
+  std::map<std::string, at::Tensor> outputs_;      // of the last step or evaluation
+  std::map<std::string, at::Tensor> accumulated_;  // gradients of the last step over micro-batches
+  std::optional<AccumulatedUpdate> update_;        // of these
+  std::list<Step> steps_kept_;                     // most recently used first
+  Step* last_ = nullptr;                           // of the last update; in steps_kept_, or null
   std::int64_t steps_ = 0;
 };
 
 Trainer::Trainer(std::shared_ptr<torch::nn::Module> module, LossFunction loss, Optimizer optimizer,
                  TrainerOptions options)
-    : state_(std::make_unique<State>(std::move(module), std::move(loss), std::move(optimizer),
+    : state_(std::make_unique<State>(module, view_of(module, std::move(loss)),
+                                     std::vector<OptimizerPart>{{{}, std::move(optimizer)}},
                                      std::move(options))) {}
+Trainer::Trainer(ModelView model, std::vector<OptimizerPart> optimizers, TrainerOptions options)
+    : state_(std::make_unique<State>(nullptr, std::move(model), std::move(optimizers), std::move(options))) {}
 Trainer::~Trainer() = default;
 Trainer::Trainer(Trainer&&) noexcept = default;
 Trainer& Trainer::operator=(Trainer&&) noexcept = default;
 
 StepResult Trainer::step(const Batch& batch) { return state_->step(batch); }
+StepResult Trainer::step_over(std::span<const Batch> microbatches) { return state_->step_over(microbatches); }
+std::string Trainer::weighing(const Batch& microbatch) { return state_->weighing(microbatch); }
 double Trainer::evaluate(const Batch& batch) { return state_->evaluate(batch); }
 const ir::Graph& Trainer::graph(const Batch& batch) { return state_->graph(batch); }
 std::map<std::string, at::Tensor> Trainer::optimizer_state() const { return state_->optimizer_state(); }
+Progress Trainer::progress() const { return state_->progress(); }
+void Trainer::restore(const std::map<std::string, at::Tensor>& optimizer_state, const Progress& progress) {
+  state_->restore(optimizer_state, progress);
+}
+const std::map<std::string, at::Tensor>& Trainer::outputs() const { return state_->outputs(); }
+void Trainer::set_learning_rate(std::size_t part, double lr) { state_->set_learning_rate(part, lr); }
+void Trainer::set_optimizers(std::vector<OptimizerPart> optimizers) {
+  state_->set_optimizers(std::move(optimizers));
+}
+void Trainer::forget_graphs() { state_->forget_graphs(); }
+TrainingState Trainer::state() const { return state_->state(); }
+void Trainer::restore(const TrainingState& state) { state_->restore(state); }
 std::map<std::string, at::Tensor> Trainer::gradients() const { return state_->gradients(); }
 
 }  // namespace shoal

@@ -15,6 +15,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,6 +23,7 @@
 #include "shoal/observe/trace.h"
 #include "shoal/train/batch.h"
 #include "shoal/train/optimizer.h"
+#include "shoal/train/training_state.h"
 
 namespace shoal {
 
@@ -41,6 +43,24 @@ struct StepResult {
   std::int64_t step = 0;     // updates made so far, this one included
 };
 
+// A model as a Trainer sees it, in whatever language it is written. Everything in it is called on the
+// thread that calls the Trainer.
+struct ModelView {
+  using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+  NamedTensors parameters;  // a tensor that is there twice counts under its first name
+  NamedTensors buffers;
+  std::function<at::Tensor(const Batch&)> loss;  // runs the model; see Trainer
+  std::function<std::string()> mode;  // text of what a graph depends on besides the batch: training flags, …
+  std::function<NamedTensors()> outputs = {};  // what the run by `loss` made besides the loss; may be empty
+  std::function<std::string()> source_line = {};  // of the code that runs, for messages; empty: C++ code
+};
+
+// What a Trainer remembers from step to step besides the model and the optimizer's tensors.
+struct Progress {
+  std::int64_t steps = 0;
+  std::map<std::string, std::int64_t> updates = {};  // by parameter; those that have had none are left out
+};
+
 // Not thread-safe: one thread at a time. The module is borrowed by shared_ptr and always holds the current
 // parameters and buffers: read, save or change them between steps.
 class Trainer {
@@ -57,6 +77,7 @@ class Trainer {
                 std::move(optimizer), std::move(options)) {}
   Trainer(std::shared_ptr<torch::nn::Module> module, LossFunction loss, Optimizer optimizer,
           TrainerOptions options = {});
+  Trainer(ModelView model, std::vector<OptimizerPart> optimizers, TrainerOptions options = {});
   ~Trainer();
   Trainer(Trainer&&) noexcept;
   Trainer& operator=(Trainer&&) noexcept;
@@ -65,14 +86,39 @@ class Trainer {
   // module in which a value that is not finite first appears; parameters, buffers and optimizer state are
   // then as before the step.
   StepResult step(const Batch& batch);
+  // One update by several micro-batches in a row, with the loss and gradients that they have together: a mean
+  // is that over all of their targets, ignored ones left out. Batch statistics are those of each micro-batch,
+  // and random ops draw anew for each. `weighing` says how.
+  StepResult step_over(std::span<const Batch> microbatches);
+  // How the micro-batches of a step_over count, for people.
+  std::string weighing(const Batch& microbatch);
   // The loss in evaluation mode, without gradients; nothing changes.
   double evaluate(const Batch& batch);
+
+  // What ModelView::outputs gave, of the last step or evaluation; kept until the next one.
+  const std::map<std::string, at::Tensor>& outputs() const;
+  // From the next step on, for the parameters of that part, in place of what its optimizer says.
+  void set_learning_rate(std::size_t part, double lr);
+  // Other settings from the next step on; as many parts, of the same parameters. Drops all captured graphs.
+  void set_optimizers(std::vector<OptimizerPart> optimizers);
+  // Drops all captured graphs: for a model whose tensors have moved to other memory, or that has changed in a
+  // way that ModelView::mode does not say.
+  void forget_graphs();
 
   // The whole captured step for a batch of this shape, update included, as text is printed by `shoal
   // capture`.
   const ir::Graph& graph(const Batch& batch);
   // Optimizer state by global name: "fc.weight.exp_avg". Shares memory with the trainer.
   std::map<std::string, at::Tensor> optimizer_state() const;
+  Progress progress() const;
+  // Goes on from there: what a trainer of the same model had as optimizer_state() and progress(). Copies.
+  void restore(const std::map<std::string, at::Tensor>& optimizer_state, const Progress& progress);
+  // All that a run needs to go on bit for bit from here. Shares memory with the trainer: good until the next
+  // step.
+  TrainingState state() const;
+  // Goes on from there: the state is written into the memory of the module and of the trainer. Throws
+  // InvalidInput listing all names, shapes and types that do not fit; nothing has changed then.
+  void restore(const TrainingState& state);
   // Gradients of the last step, before clipping, by parameter name. Parameters without one are left out.
   std::map<std::string, at::Tensor> gradients() const;
 

@@ -53,7 +53,13 @@ namespace {
 // Builds one update node after the other.
 class Appender {
  public:
-  Appender(ir::Graph graph, double clip_norm) : graph_(std::move(graph)), parameters_(parameters_of(graph_)) {
+  Appender(ir::Graph graph, std::span<const OptimizerPart> parts, double clip_norm)
+      : graph_(std::move(graph)), parameters_(parameters_of(graph_)) {
+    for (const auto& parameter : parameters_) {
+      const auto part = std::ranges::find_if(
+          parts, [&](const OptimizerPart& each) { return !each.contains || each.contains(parameter.name); });
+      part_of_.push_back(static_cast<std::size_t>(part - parts.begin()));
+    }
     if (clip_norm == 0 || parameters_.empty()) return;
     ir::ValueList gradients;
     for (const auto& parameter : parameters_) gradients.emplace_back(parameter.gradient);
@@ -67,6 +73,9 @@ class Appender {
     scale_ = *outputs[1];
   }
 
+  // What is appended from now on is for the parameters of this part.
+  void start_part(std::size_t part) { part_ = part; }
+
   // `states`: names of the optimizer's tensors for each parameter; `settings`: the op's own arguments after
   // lr and step.
   void append(const std::string& op, const std::vector<std::pair<std::string, std::string>>& states,
@@ -74,7 +83,9 @@ class Appender {
               const std::function<std::vector<ir::Argument>(double weight_decay)>& settings,
               const std::function<std::int64_t(const std::string&)>& updates_of) {
     std::map<std::tuple<double, double, std::int64_t>, std::vector<const Parameter*>> by_settings;
-    for (const auto& parameter : parameters_) {
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      const auto& parameter = parameters_[i];
+      if (part_of_[i] != part_) continue;
       const auto own = settings_of(parameter, graph_.at(parameter.value).type, lr, weight_decay, groups);
       by_settings[{own.lr, own.weight_decay, counts ? updates_of(parameter.name) : 0}].push_back(&parameter);
     }
@@ -90,6 +101,7 @@ class Appender {
                     const std::vector<const Parameter*>& members) {
     const auto number = std::to_string(groups_.size());
     UpdateGroup group{.parameters = {},
+                      .part = part_,
                       .lr = lr,
                       .lr_source = "lr." + number,
                       .step_source = counts ? "update." + number : ""};
@@ -136,6 +148,8 @@ class Appender {
 
   ir::Graph graph_;
   std::vector<Parameter> parameters_;
+  std::vector<std::size_t> part_of_;  // by parameter; the number of parts: in none
+  std::size_t part_ = 0;
   std::optional<ValueId> scale_;
   std::vector<UpdateGroup> groups_;
 };
@@ -146,48 +160,137 @@ static void check(const char* name, double value, bool good, const char* wanted)
   SHOAL_CHECK(good, InvalidInput, "optimizer: ", name, " is ", value, "; it must be ", wanted);
 }
 
+static void check_factor(const char* name, double value) {
+  check(name, value, value >= 0 && value < 1, "in [0, 1)");
+}
+
+using Counts = std::function<std::int64_t(const std::string&)>;
+
 template <class A>
-static void append_adam(Appender& appender, const A& adam, bool decoupled,
-                        const std::function<std::int64_t(const std::string&)>& updates_of) {
-  check("lr", adam.lr, adam.lr >= 0, "at least 0");
-  check("beta1", adam.beta1, adam.beta1 >= 0 && adam.beta1 < 1, "in [0, 1)");
-  check("beta2", adam.beta2, adam.beta2 >= 0 && adam.beta2 < 1, "in [0, 1)");
+static void append_adam(Appender& appender, const A& adam, const char* op, std::optional<bool> decoupled,
+                        const Counts& updates_of) {
+  check_factor("beta1", adam.beta1);
+  check_factor("beta2", adam.beta2);
   check("eps", adam.eps, adam.eps >= 0, "at least 0");
-  check("weight_decay", adam.weight_decay, adam.weight_decay >= 0, "at least 0");
   appender.append(
-      "shoal::adam", {{"exp_avgs", "exp_avg"}, {"exp_avg_sqs", "exp_avg_sq"}}, adam.lr, adam.weight_decay,
-      true, adam.groups,
+      op, {{"exp_avgs", "exp_avg"}, {"exp_avg_sqs", "exp_avg_sq"}}, adam.lr, adam.weight_decay, true,
+      adam.groups,
       [&](double weight_decay) {
-        return std::vector<ir::Argument>{{"beta1", adam.beta1},
-                                         {"beta2", adam.beta2},
-                                         {"eps", adam.eps},
-                                         {"weight_decay", weight_decay},
-                                         {"decoupled", decoupled}};
+        std::vector<ir::Argument> settings{
+            {"beta1", adam.beta1}, {"beta2", adam.beta2}, {"eps", adam.eps}, {"weight_decay", weight_decay}};
+        if (decoupled) settings.push_back({"decoupled", *decoupled});
+        return settings;
       },
       updates_of);
 }
 
-Update append_update(ir::Graph graph, const Optimizer& optimizer, double clip_norm,
-                     const std::function<std::int64_t(const std::string&)>& updates_of) {
+static void append_one(Appender& appender, const SGD& sgd, const Counts& updates_of) {
+  check("momentum", sgd.momentum, sgd.momentum >= 0, "at least 0");
+  check("momentum", sgd.momentum, !sgd.nesterov || sgd.momentum > 0, "above 0 with nesterov");
+  appender.append(
+      "shoal::sgd", {{"momentum_buffers", sgd.momentum > 0 ? "momentum_buffer" : ""}}, sgd.lr,
+      sgd.weight_decay, false, sgd.groups,
+      [&](double weight_decay) {
+        return std::vector<ir::Argument>{
+            {"momentum", sgd.momentum}, {"weight_decay", weight_decay}, {"nesterov", sgd.nesterov}};
+      },
+      updates_of);
+}
+
+static void append_one(Appender& appender, const Adam& adam, const Counts& updates_of) {
+  append_adam(appender, adam, "shoal::adam", false, updates_of);
+}
+
+static void append_one(Appender& appender, const AdamW& adam, const Counts& updates_of) {
+  append_adam(appender, adam, "shoal::adam", true, updates_of);
+}
+
+static void append_one(Appender& appender, const LAMB& lamb, const Counts& updates_of) {
+  append_adam(appender, lamb, "shoal::lamb", std::nullopt, updates_of);
+}
+
+static void append_one(Appender& appender, const Adagrad& adagrad, const Counts& updates_of) {
+  check("eps", adagrad.eps, adagrad.eps >= 0, "at least 0");
+  appender.append(
+      "shoal::adagrad", {{"sums", "sum"}}, adagrad.lr, adagrad.weight_decay, false, adagrad.groups,
+      [&](double weight_decay) {
+        return std::vector<ir::Argument>{{"eps", adagrad.eps}, {"weight_decay", weight_decay}};
+      },
+      updates_of);
+}
+
+static void append_one(Appender& appender, const RMSprop& rmsprop, const Counts& updates_of) {
+  check_factor("alpha", rmsprop.alpha);
+  check("momentum", rmsprop.momentum, rmsprop.momentum >= 0, "at least 0");
+  check("eps", rmsprop.eps, rmsprop.eps >= 0, "at least 0");
+  appender.append(
+      "shoal::rmsprop",
+      {{"square_avgs", "square_avg"},
+       {"momentum_buffers", rmsprop.momentum > 0 ? "momentum_buffer" : ""},
+       {"grad_avgs", rmsprop.centered ? "grad_avg" : ""}},
+      rmsprop.lr, rmsprop.weight_decay, false, rmsprop.groups,
+      [&](double weight_decay) {
+        return std::vector<ir::Argument>{{"alpha", rmsprop.alpha},
+                                         {"eps", rmsprop.eps},
+                                         {"momentum", rmsprop.momentum},
+                                         {"weight_decay", weight_decay}};
+      },
+      updates_of);
+}
+
+static void append_one(Appender& appender, const Lion& lion, const Counts& updates_of) {
+  check_factor("beta1", lion.beta1);
+  check_factor("beta2", lion.beta2);
+  appender.append(
+      "shoal::lion", {{"exp_avgs", "exp_avg"}}, lion.lr, lion.weight_decay, false, lion.groups,
+      [&](double weight_decay) {
+        return std::vector<ir::Argument>{
+            {"beta1", lion.beta1}, {"beta2", lion.beta2}, {"weight_decay", weight_decay}};
+      },
+      updates_of);
+}
+
+namespace {
+
+struct Suffixes {
+  using List = std::vector<std::string>;
+  List operator()(const SGD& sgd) const { return sgd.momentum > 0 ? List{"momentum_buffer"} : List{}; }
+  List operator()(const Adam&) const { return {"exp_avg", "exp_avg_sq"}; }
+  List operator()(const AdamW&) const { return {"exp_avg", "exp_avg_sq"}; }
+  List operator()(const LAMB&) const { return {"exp_avg", "exp_avg_sq"}; }
+  List operator()(const Adagrad&) const { return {"sum"}; }
+  List operator()(const Lion&) const { return {"exp_avg"}; }
+  List operator()(const RMSprop& rmsprop) const {
+    List list{"square_avg"};
+    if (rmsprop.momentum > 0) list.push_back("momentum_buffer");
+    if (rmsprop.centered) list.push_back("grad_avg");
+    return list;
+  }
+};
+
+}  // namespace
+
+std::vector<std::string> state_suffixes(const Optimizer& optimizer) {
+  return std::visit(Suffixes{}, optimizer);
+}
+
+static void append(Appender& appender, const Optimizer& optimizer, const Counts& updates_of) {
+  std::visit(
+      [&](const auto& chosen) {
+        check("lr", chosen.lr, chosen.lr >= 0, "at least 0");
+        check("weight_decay", chosen.weight_decay, chosen.weight_decay >= 0, "at least 0");
+        append_one(appender, chosen, updates_of);
+      },
+      optimizer);
+}
+
+Update append_update(ir::Graph graph, std::span<const OptimizerPart> parts, double clip_norm,
+                     const Counts& updates_of) {
   check("clip_norm", clip_norm, clip_norm >= 0, "at least 0 (0: no clipping)");
-  Appender appender(std::move(graph), clip_norm);
-  if (const auto* sgd = std::get_if<SGD>(&optimizer)) {
-    check("lr", sgd->lr, sgd->lr >= 0, "at least 0");
-    check("momentum", sgd->momentum, sgd->momentum >= 0, "at least 0");
-    check("momentum", sgd->momentum, !sgd->nesterov || sgd->momentum > 0, "above 0 with nesterov");
-    check("weight_decay", sgd->weight_decay, sgd->weight_decay >= 0, "at least 0");
-    appender.append(
-        "shoal::sgd", {{"momentum_buffers", sgd->momentum > 0 ? "momentum_buffer" : ""}}, sgd->lr,
-        sgd->weight_decay, false, sgd->groups,
-        [&](double weight_decay) {
-          return std::vector<ir::Argument>{
-              {"momentum", sgd->momentum}, {"weight_decay", weight_decay}, {"nesterov", sgd->nesterov}};
-        },
-        updates_of);
-  } else if (const auto* adam = std::get_if<Adam>(&optimizer)) {
-    append_adam(appender, *adam, false, updates_of);
-  } else {
-    append_adam(appender, std::get<AdamW>(optimizer), true, updates_of);
+  Appender appender(std::move(graph), parts, clip_norm);
+  for (std::size_t part = 0; part < parts.size(); ++part) {
+    appender.start_part(part);
+    append(appender, parts[part].optimizer, updates_of);
   }
   return std::move(appender).finish();
 }

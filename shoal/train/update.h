@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@ namespace shoal::train {
 // Parameters that one update node changes: they share settings and have been updated equally often.
 struct UpdateGroup {
   std::vector<std::string> parameters;
+  std::size_t part = 0;     // of the optimizer parts
   double lr = 0;            // before the schedule
   std::string lr_source;    // f64 scalar
   std::string step_source;  // i64 scalar: which update of these parameters this is, from 1; "" if unused
@@ -32,9 +34,12 @@ struct Update {
   std::vector<UpdateGroup> groups;
 };
 
-// Every parameter with a gradient is updated. `updates_of` says how often a parameter was before.
+// Every parameter with a gradient and a part is updated. `updates_of` says how often a parameter was before.
 // With clip_norm 0 nothing is clipped and there is no "grad_norm".
-Update append_update(ir::Graph graph, const Optimizer& optimizer, double clip_norm,
+Update append_update(ir::Graph graph, std::span<const OptimizerPart> parts, double clip_norm,
                      const std::function<std::int64_t(const std::string& parameter)>& updates_of);
+
+// What an optimizer keeps of each parameter: "exp_avg" of "fc.weight" is the state "fc.weight.exp_avg".
+std::vector<std::string> state_suffixes(const Optimizer& optimizer);
 
 }  // namespace shoal::train

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/runtime/update_rows.h"
+
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/empty_like.h>
+
+#include "shoal/base/error.h"
+#include "shoal/runtime/arguments.h"
+#include "shoal/runtime/typed_kernel.h"
+
+namespace shoal::runtime {
+
+Rows::Rows(Slots& slots, const std::vector<std::uint32_t>& parameters,
+           const std::vector<std::uint32_t>& gradients,
+           const std::vector<const std::vector<std::uint32_t>*>& states) {
+  rows_.reserve(parameters.size());
+  carried_.reserve(parameters.size() * (states.size() + 1));  // `layout` below borrows from it
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    at::Tensor& parameter = slots[parameters[i]];
+    const at::Tensor& layout =
+        parameter.is_non_overlapping_and_dense()
+            ? parameter
+            : changed(parameter, at::empty_like(parameter, at::MemoryFormat::Contiguous));
+    Row row{
+        parameter.scalar_type(), parameter.numel(), layout.data_ptr(), read(slots[gradients[i]], layout), {}};
+    for (std::size_t state = 0; state < states.size(); ++state)
+      if (!states[state]->empty()) row.state[state] = written(slots[(*states[state])[i]], layout);
+    ends_.push_back((ends_.empty() ? 0 : ends_.back()) + row.size);
+    rows_.push_back(row);
+    parameter.unsafeGetTensorImpl()->bump_version();
+  }
+}
+
+void Rows::finish() {
+  for (auto& [original, copy] : carried_) original.copy_(copy);
+}
+
+static bool same_order(const at::Tensor& tensor, const at::Tensor& layout) {
+  return tensor.scalar_type() == layout.scalar_type() &&
+         ((tensor.is_contiguous() && layout.is_contiguous()) ||
+          (tensor.strides() == layout.strides() && tensor.is_non_overlapping_and_dense()));
+}
+
+const at::Tensor& Rows::changed(const at::Tensor& original, at::Tensor copy) {
+  copy.copy_(original);
+  return carried_.emplace_back(original, std::move(copy)).second;
+}
+
+const void* Rows::read(const at::Tensor& tensor, const at::Tensor& layout) {
+  if (same_order(tensor, layout)) return tensor.const_data_ptr();
+  kept_.push_back(at::empty_like(layout).copy_(tensor));
+  return kept_.back().const_data_ptr();
+}
+
+void* Rows::written(const at::Tensor& tensor, const at::Tensor& layout) {
+  return (same_order(tensor, layout) ? tensor : changed(tensor, at::empty_like(layout))).data_ptr();
+}
+
+double scalar_in(const Slots& slots, std::uint32_t slot) {
+  const at::Tensor& tensor = slots[slot];
+  return tensor.item().toDouble();
+}
+
+std::vector<at::Tensor> tensors_in(const Slots& slots, const std::vector<std::uint32_t>& list) {
+  std::vector<at::Tensor> tensors;
+  for (const auto slot : list) tensors.push_back(slots[slot]);
+  return tensors;
+}
+
+double scale_in(const Slots& slots, std::uint32_t slot) {
+  return slot == kNoSlot ? 1.0 : scalar_in(slots, slot);
+}
+
+std::vector<at::Tensor> scaled_gradients(const Slots& slots, const std::vector<std::uint32_t>& list,
+                                         std::uint32_t scale) {
+  return scale == kNoSlot ? tensors_in(slots, list) : at::_foreach_mul(tensors_in(slots, list), slots[scale]);
+}
+
+void check_lengths(const program::Compute& compute, std::size_t parameters, std::size_t others) {
+  SHOAL_CHECK(parameters == others, InvalidInput, compute.op, ": ", parameters, " parameters, but a list of ",
+              others);
+}
+
+bool on_cpu(const Slots& slots, const std::vector<std::uint32_t>& list) {
+  return list.empty() || slots[list[0]].is_cpu();
+}
+
+}  // namespace shoal::runtime

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// All tensors of an update are one long row of elements, cut evenly among the threads:
+//
+//   fc.weight                      fc.bias  proj.weight
+//   |..............................|........|..................|
+//   |      thread 0        |      thread 1       |  thread 2   |
+//
+// so that many small tensors cost no more than one large one. Each element is read and written once.
+#pragma once
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "shoal/program/program.h"
+#include "shoal/runtime/kernel.h"
+
+namespace shoal::runtime {
+
+inline constexpr std::int64_t kGrain = 32768;  // elements; a thread is not worth waking for fewer
+
+// One tensor of each list, as flat memory in the same order of elements.
+struct Row {
+  at::ScalarType dtype;
+  std::int64_t size;
+  void* parameter;
+  const void* gradient;
+  void* state[3];
+};
+
+// The rows of an update. Tensors that have gaps, or whose elements lie in another order than their
+// parameter's, are brought over first and carried back by `finish`.
+class Rows {
+ public:
+  Rows(Slots& slots, const std::vector<std::uint32_t>& parameters,
+       const std::vector<std::uint32_t>& gradients,
+       const std::vector<const std::vector<std::uint32_t>*>& states);
+
+  const std::vector<Row>& all() const { return rows_; }
+
+  // Calls visit(row, begin, end) for pieces of rows that make up all of them, in parallel.
+  template <class Visit>
+  void for_each_piece(const Visit& visit) const {
+    if (rows_.empty()) return;
+    at::parallel_for(0, ends_.back(), kGrain, [&](std::int64_t begin, std::int64_t end) {
+      auto index = static_cast<std::size_t>(std::ranges::upper_bound(ends_, begin) - ends_.begin());
+      while (begin < end) {
+        const std::int64_t first = ends_[index] - rows_[index].size;
+        const std::int64_t to = std::min(end, ends_[index]);
+        if (begin < to) visit(rows_[index], begin - first, to - first);
+        begin = std::max(begin, to);
+        ++index;
+      }
+    });
+  }
+
+  void finish();
+
+ private:
+  const at::Tensor& changed(const at::Tensor& original, at::Tensor copy);
+  const void* read(const at::Tensor& tensor, const at::Tensor& layout);
+  void* written(const at::Tensor& tensor, const at::Tensor& layout);
+
+  std::vector<Row> rows_;
+  std::vector<std::int64_t> ends_;  // of each row in the long row of all
+  std::vector<std::pair<at::Tensor, at::Tensor>> carried_;
+  std::vector<at::Tensor> kept_;
+};
+
+double scalar_in(const Slots& slots, std::uint32_t slot);
+double scale_in(const Slots& slots, std::uint32_t slot);  // 1 where there is none
+std::vector<at::Tensor> tensors_in(const Slots& slots, const std::vector<std::uint32_t>& list);
+std::vector<at::Tensor> scaled_gradients(const Slots& slots, const std::vector<std::uint32_t>& list,
+                                         std::uint32_t scale);
+void check_lengths(const program::Compute& compute, std::size_t parameters, std::size_t others);
+bool on_cpu(const Slots& slots, const std::vector<std::uint32_t>& list);
+
+}  // namespace shoal::runtime

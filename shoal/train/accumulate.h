@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// How much each micro-batch counts, so that several in a row give what all of them at once would. A mean over
+// N targets with ignored ones is a sum ÷ a count, and the count of all is the sum of the counts:
+//
+//   loss of all = Σ count_m · loss_m ÷ Σ count_m        gradients likewise, since no count depends on a
+//   parameter
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "shoal/ir/graph.h"
+#include "shoal/train/optimizer.h"
+#include "shoal/train/update.h"
+
+namespace shoal::train {
+
+struct Normaliser {
+  enum class Kind {
+    Value,     // a count that the graph computes from its inputs
+    Elements,  // a mean over a number of elements that the shape says
+    Sum,       // a sum: there is nothing to divide by
+    Equal,     // something else: each micro-batch weighs the same, and the loss is not exactly that of all at
+               // once
+  };
+  Kind kind = Kind::Equal;
+  std::optional<ir::ValueId> count;  // of Value
+  double elements = 0;               // of Elements
+  std::string op;                    // where it was found
+};
+
+// Looks at what makes the loss, through ops that only scale or reshape it.
+Normaliser normaliser_of(const ir::Graph& graph);
+std::string to_text(
+    const Normaliser& normaliser);  // "micro-batches weigh as many targets as count (aten::…)"
+
+// Clipping and update alone, of gradients that come in as inputs "gradient.fc.weight".
+Update update_of_gradients(const std::vector<std::pair<std::string, ir::TensorType>>& parameters,
+                           std::span<const OptimizerPart> parts, double clip_norm,
+                           const std::function<std::int64_t(const std::string& parameter)>& updates_of);
+
+}  // namespace shoal::train
