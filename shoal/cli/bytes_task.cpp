@@ -10,6 +10,7 @@
 #include "shoal/cli/task.h"
 #include "shoal/cli/text_source.h"
 #include "shoal/data/sampler.h"
+#include "shoal/data/token_file.h"
 
 namespace shoal::cli {
 
@@ -60,19 +61,20 @@ Task make_bytes_task(const Recipe& recipe) {
   const at::Tensor held_out = bytes_of_all(text.split.held_out, context);
   const auto places =
       std::make_shared<const std::vector<std::int64_t>>(places_of(text.split.held_out, context));
-  const data::Windows windows = {.seed = static_cast<std::uint64_t>(recipe.training.seed),
-                                 .num_tokens = train.numel(),
-                                 .batch = batch,
-                                 .length = context + 1};
-  static_cast<void>(data::begins(windows, 0));  // too little text is an error now, not at the first step
+  const auto train_places =
+      std::make_shared<const std::vector<std::int64_t>>(places_of(text.split.train, context));
+  const data::Order order = {.seed = static_cast<std::uint64_t>(recipe.training.seed),
+                             .num_samples = static_cast<std::int64_t>(train_places->size())};
 
   Task task;
   task.description = text.description;
   task.unit = "bytes";
   task.units_per_step = batch;
-  task.batch = [=](std::int64_t step) {
-    std::vector<std::int64_t> drawn = data::begins(windows, step);
-    for (std::int64_t& place : drawn) place += context;
+  task.num_samples = order.num_samples;
+  task.dataset_key = data::key_of(text.split, 0);
+  task.batch = [=](std::int64_t position) {
+    std::vector<std::int64_t> drawn = data::samples_of(order, position, batch);
+    for (std::int64_t& sample : drawn) sample = (*train_places)[static_cast<std::size_t>(sample)];
     return rows_at(train, drawn, batch, context, type);
   };
   const auto num_places = static_cast<std::int64_t>(places->size());

@@ -29,6 +29,7 @@ Task make_image_task(const Recipe& recipe) {
       concat("random images of ", size, "x", size, " with random labels: nothing can be learnt");
   task.unit = "images";
   task.units_per_step = batch;
+  task.num_samples = std::int64_t{1} << 40;  // no two batches are the same
   task.batch = draw;
   task.held_out = {.num_batches = kHeldOutBatches,
                    .batch = [draw](std::int64_t index) { return draw(-1 - index); },

@@ -30,7 +30,11 @@ struct Task {
   std::string description;  // "text: 715 documents, 3,788,319 tokens"
   std::string unit;         // what a target is: "tokens", "bytes", "images"
   std::int64_t units_per_step = 0;
-  std::function<Batch(std::int64_t step)> batch;  // the same for a step whenever asked
+  std::int64_t num_samples = 0;   // of an epoch
+  std::uint64_t dataset_key = 0;  // of the samples' bytes: a run does not go on with others
+  // The local batch that begins at this position in the endless row of epochs; the same whenever asked, on
+  // any thread.
+  std::function<Batch(std::int64_t position)> batch;
   HeldOut held_out;
   std::optional<double> trigram_bits_per_byte;  // on the same held-out bytes, fitted on the same text
   Sampler sample;                               // null: there is nothing to write

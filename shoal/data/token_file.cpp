@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// The file: eight-byte words (magic, key, hash of the rest, three lengths), then merges and tokens as 32-bit
-// words, in the byte order of this machine.
+// The file: eight-byte words (magic, key, checksum of the rest, three lengths), then merges and tokens as
+// 32-bit words, in the byte order of this machine.
 #include "shoal/data/token_file.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <string>
-#include <string_view>
 #include <utility>
 
+#include "shoal/base/crc32c.h"
 #include "shoal/data/hash.h"
 #include "shoal/observe/file.h"
 
 namespace shoal::data {
 
-static constexpr std::uint64_t kMagic = 0x31'4e4b'544c'4148ULL;
-using Header = std::array<std::uint64_t, 6>;  // magic, key, hash, merges, train, held out
+static constexpr std::uint64_t kMagic = 0x32'4e4b'544c'4148ULL;
+using Header = std::array<std::uint64_t, 6>;  // magic, key, checksum, merges, train, held out
 
 std::uint64_t key_of(const Split& split, std::int64_t vocab_size) {
   std::uint64_t key = hash_bytes(std::to_string(vocab_size));
@@ -45,32 +44,36 @@ void write_tokens(const std::filesystem::path& path, const TokenizedCorpus& corp
   std::string body;
   for (const auto* tokens : {&std::as_const(merges), &corpus.train, &corpus.held_out}) append(body, *tokens);
   const Header header = {
-      kMagic, key, hash_bytes(body), merges.size(), corpus.train.size(), corpus.held_out.size()};
+      kMagic, key, crc32c(body), merges.size(), corpus.train.size(), corpus.held_out.size()};
   std::string bytes(reinterpret_cast<const char*>(header.data()), sizeof(header));
   observe::write_file(path, bytes + body);
 }
 
-std::optional<TokenizedCorpus> read_tokens(const std::filesystem::path& path, std::uint64_t key) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return std::nullopt;
-  const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+std::optional<MappedCorpus> map_tokens(const std::filesystem::path& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return std::nullopt;
+  MappedCorpus corpus = {.file = MappedFile(path), .key = 0, .bpe = {}, .train = {}, .held_out = {}};
+  const std::span<const std::byte> bytes = corpus.file.bytes();
   Header header = {};
   if (bytes.size() < sizeof(header)) return std::nullopt;
   std::memcpy(header.data(), bytes.data(), sizeof(header));
-  std::string_view body = std::string_view(bytes).substr(sizeof(header));
-  if (header[0] != kMagic || header[1] != key || header[2] != hash_bytes(body)) return std::nullopt;
+  const auto body = bytes.subspan(sizeof(header));
+  if (header[0] != kMagic || header[2] != crc32c(body)) return std::nullopt;
+  // The header's size is a multiple of a token's, and a mapping begins with a page: tokens are aligned.
+  std::span<const Token> rest(reinterpret_cast<const Token*>(body.data()), body.size() / sizeof(Token));
   const auto take = [&](std::uint64_t count) {
-    std::vector<Token> tokens(count);
-    std::memcpy(tokens.data(), body.data(), count * sizeof(Token));
-    body.remove_prefix(count * sizeof(Token));
+    const auto tokens = rest.first(std::min<std::uint64_t>(count, rest.size()));
+    rest = rest.subspan(tokens.size());
     return tokens;
   };
-  TokenizedCorpus corpus;
-  const std::vector<Token> merges = take(header[3]);
+  corpus.key = header[1];
+  const auto merges = take(header[3]);
   for (std::size_t i = 0; i + 1 < merges.size(); i += 2)
     corpus.bpe.merges.emplace_back(merges[i], merges[i + 1]);
   corpus.train = take(header[4]);
   corpus.held_out = take(header[5]);
+  if (corpus.train.size() != header[4] || corpus.held_out.size() != header[5] || !rest.empty())
+    return std::nullopt;
   return corpus;
 }
 

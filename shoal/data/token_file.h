@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tokenised corpus in a file, so that the next run need not make it again.
+// A tokenised corpus in a file, so that the next run need not make it again, mapped into memory: a corpus
+// larger than memory is trained on page by page.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <vector>
 
+#include "shoal/base/file_system.h"
 #include "shoal/data/bpe.h"
 
 namespace shoal::data {
@@ -27,7 +30,16 @@ TokenizedCorpus tokenize(const Split& split, std::int64_t vocab_size);
 // still whole.
 void write_tokens(const std::filesystem::path& path, const TokenizedCorpus& corpus, std::uint64_t key);
 
-// nullopt when there is no file, it belongs to another key, or its bytes are not those that were written.
-std::optional<TokenizedCorpus> read_tokens(const std::filesystem::path& path, std::uint64_t key);
+// A corpus in its file. The spans point into it, and stay when it is moved.
+struct MappedCorpus {
+  MappedFile file;
+  std::uint64_t key = 0;
+  Bpe bpe;
+  std::span<const Token> train;
+  std::span<const Token> held_out;
+};
+
+// nullopt when there is no such file, or its bytes are not those that were written.
+std::optional<MappedCorpus> map_tokens(const std::filesystem::path& path);
 
 }  // namespace shoal::data
