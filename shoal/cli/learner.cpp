@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/Context.h>
 
+#include <array>
+
 #include "shoal/cli/task.h"
 #include "shoal/cli/verbs.h"
 
@@ -23,6 +25,30 @@ static Optimizer optimizer_of(const Recipe& recipe) {
                   .eps = chosen.eps,
                   .weight_decay = chosen.weight_decay,
                   .groups = groups};
+    case OptimizerName::Adagrad:
+      return Adagrad{
+          .lr = chosen.lr, .eps = chosen.eps, .weight_decay = chosen.weight_decay, .groups = groups};
+    case OptimizerName::RMSprop:
+      return RMSprop{.lr = chosen.lr,
+                     .alpha = chosen.alpha,
+                     .eps = chosen.eps,
+                     .weight_decay = chosen.weight_decay,
+                     .momentum = chosen.momentum,
+                     .centered = chosen.centered,
+                     .groups = groups};
+    case OptimizerName::Lion:
+      return Lion{.lr = chosen.lr,
+                  .beta1 = chosen.beta1,
+                  .beta2 = chosen.beta2,
+                  .weight_decay = chosen.weight_decay,
+                  .groups = groups};
+    case OptimizerName::LAMB:
+      return LAMB{.lr = chosen.lr,
+                  .beta1 = chosen.beta1,
+                  .beta2 = chosen.beta2,
+                  .eps = chosen.eps,
+                  .weight_decay = chosen.weight_decay,
+                  .groups = groups};
     case OptimizerName::AdamW: break;
   }
   return AdamW{.lr = chosen.lr,
@@ -35,10 +61,13 @@ static Optimizer optimizer_of(const Recipe& recipe) {
 
 static LearningRateSchedule schedule_of(const Recipe& recipe) {
   using Decay = LearningRateSchedule::Decay;
-  return {.decay = recipe.lr_scheduler.decay_type == DecayType::Cosine ? Decay::Cosine : Decay::Constant,
+  static constexpr std::array kDecays = {Decay::Constant, Decay::Linear, Decay::Cosine,
+                                         Decay::Stable};  // by DecayType
+  return {.decay = kDecays.at(static_cast<std::size_t>(recipe.lr_scheduler.decay_type)),
           .warmup_steps = recipe.lr_scheduler.warmup_steps,
           .total_steps = recipe.training.steps,
-          .min_factor = recipe.lr_scheduler.min_lr_factor};
+          .min_factor = recipe.lr_scheduler.min_lr_factor,
+          .decay_steps = recipe.lr_scheduler.decay_steps};
 }
 
 Learner make_learner(const Recipe& recipe, observe::Trace* trace) {

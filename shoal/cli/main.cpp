@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The shoal command. Exit codes: 0 done, 1 failed, 2 wrong use (command line or recipe), 130 interrupted by
-// Ctrl-C.
+// Ctrl-C, 143 ended by SIGTERM.
 #include <c10/util/Exception.h>
 
 #include <CLI/CLI.hpp>
@@ -35,7 +35,26 @@ struct Verb {
 static constexpr std::array kVerbs = {
     Verb{"capture", "Print the graph of a recipe's training step: forward, backward and update",
          cli::capture},
+    Verb{"generate", "Write text, or tokens, with the newest checkpoint of a recipe or other weights",
+         cli::generate},
     Verb{"train", "Train a recipe's model; results go to job.dump_folder", cli::train},
+};
+
+// What `shoal checkpoint` does with paths.
+struct CheckpointVerb {
+  const char* name;
+  const char* summary;
+  const char* paths;
+  int (*run)(const std::vector<std::string>&);
+};
+
+static constexpr std::array kCheckpointVerbs = {
+    CheckpointVerb{"export", "Write a checkpoint's weights as Hugging Face's from_pretrained reads them",
+                   "The checkpoint, and the folder to write", cli::checkpoint_export},
+    CheckpointVerb{"inspect", "Print what is in checkpoints", "Checkpoints, or folders of them",
+                   cli::checkpoint_inspect},
+    CheckpointVerb{"verify", "Check every byte of checkpoints; exits with 1 if one is damaged",
+                   "Checkpoints, or folders of them", cli::checkpoint_verify},
 };
 
 static std::string keys_of(const cli::Recipe& recipe, std::string_view only_section) {
@@ -61,7 +80,8 @@ static std::string keys() {
     recipe.model.config = row.config;
     text += concat("With model.name = \"", row.model, "\":\n", keys_of(recipe, "model"));
   }
-  return text + "\nExit codes: 0 done, 1 failed, 2 wrong use, 130 interrupted by Ctrl-C.\n";
+  return text +
+         "\nExit codes: 0 done, 1 failed, 2 wrong use, 130 interrupted by Ctrl-C, 143 ended by SIGTERM.\n";
 }
 
 static int failed(int code, const std::string& message) {
@@ -137,8 +157,8 @@ static int run(const cli::BenchComm& options) {
 // A first word that is no verb; nullopt when it is one, or an option.
 static std::optional<std::string> no_verb(int argc, char** argv) {
   if (argc < 2 || argv[1][0] == '-') return std::nullopt;
-  std::vector<std::string_view> names = {"bench"};
-  if (argv[1] == names.front()) return std::nullopt;
+  std::vector<std::string_view> names = {"bench", "checkpoint"};
+  if (std::ranges::find(names, argv[1]) != names.end()) return std::nullopt;
   for (const Verb& verb : kVerbs) {
     if (argv[1] == std::string_view(verb.name)) return std::nullopt;
     names.emplace_back(verb.name);
@@ -164,6 +184,11 @@ int main(int argc, char** argv) {
   cli::BenchComm bench_options;
   add_options(*bench->add_subcommand("comm", "Time the operations between processes of this host"),
               bench_options);
+  CLI::App* checkpoint = app.add_subcommand("checkpoint", "Inspect, verify or export checkpoints");
+  checkpoint->require_subcommand(1);
+  std::vector<std::string> paths;
+  for (const CheckpointVerb& verb : kCheckpointVerbs)
+    checkpoint->add_subcommand(verb.name, verb.summary)->add_option("PATH", paths, verb.paths)->required();
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -173,5 +198,7 @@ int main(int argc, char** argv) {
     if (const CLI::App* command = app.get_subcommand(verb.name); command->parsed())
       return run(verb, path, command->remaining());
   if (bench->parsed()) return run(bench_options);
+  for (const CheckpointVerb& verb : kCheckpointVerbs)
+    if (checkpoint->get_subcommand(verb.name)->parsed()) return guarded([&] { return verb.run(paths); });
   return kWrongUse;
 }

@@ -234,8 +234,42 @@ static void check_together(const Recipe& recipe, const std::string& path) {
             "model.name resnet learns from dataset.name \"random_images\"");
   require(recipe.lr_scheduler.warmup_steps <= recipe.training.steps, "lr_scheduler.warmup_steps is ",
           recipe.lr_scheduler.warmup_steps, ", more than training.steps, ", recipe.training.steps);
+  require(recipe.training.global_batch_size == -1 ||
+              (recipe.training.global_batch_size > 0 &&
+               recipe.training.global_batch_size % recipe.training.local_batch_size == 0),
+          "training.global_batch_size is ", recipe.training.global_batch_size,
+          ", not a multiple of training.local_batch_size, ", recipe.training.local_batch_size);
+  const bool is_stable = recipe.lr_scheduler.decay_type == DecayType::WarmupStableDecay;
+  require(!is_stable ||
+              (recipe.lr_scheduler.decay_steps > 0 &&
+               recipe.lr_scheduler.decay_steps <= recipe.training.steps - recipe.lr_scheduler.warmup_steps),
+          "lr_scheduler.decay_steps is ", recipe.lr_scheduler.decay_steps,
+          ", not between 1 and the steps after the warm-up, ",
+          recipe.training.steps - recipe.lr_scheduler.warmup_steps);
+  for (const std::string& folder : {recipe.checkpoint.folder, recipe.metrics.save_tb_folder})
+    require(!folder.empty() && folder.front() != '/' && folder.find("..") == std::string::npos,
+            shoal::quoted(folder), " is no folder in job.dump_folder");
   require(!recipe.optimizer.nesterov || recipe.optimizer.momentum > 0,
           "optimizer.nesterov looks ahead along a momentum, but optimizer.momentum is 0");
+}
+
+// As a shell takes it: in quotes where it has to be.
+static std::string shell_word(const std::string& word) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./=,:@%+";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? "'\\''" : std::string(1, c);
+  return quoted + "'";
+}
+
+static Recipe recipe_of(const std::vector<Setting>& settings, const std::string& place) {
+  Recipe recipe;
+  apply(settings, recipe, true);
+  choose_model(recipe, place);
+  apply(settings, recipe, false);
+  check_together(recipe, place);
+  return recipe;
 }
 
 Recipe read_recipe(const std::string& path, const std::vector<std::string>& overrides) {
@@ -250,12 +284,23 @@ Recipe read_recipe(const std::string& path, const std::vector<std::string>& over
     append_settings(documents.back(), "", settings);
     for (std::size_t i = first; i < settings.size(); ++i) settings[i].place = argument;
   }
-  Recipe recipe;
-  apply(settings, recipe, true);
-  choose_model(recipe, path);
-  apply(settings, recipe, false);
-  check_together(recipe, path);
+  Recipe recipe = recipe_of(settings, path);
+  recipe.command = shell_word(path);
+  for (const std::string& argument : overrides) recipe.command += " " + shell_word(argument);
   return recipe;
+}
+
+Recipe recipe_from(const std::map<std::string, std::string>& texts, const std::string& place) {
+  std::vector<toml::table> documents;
+  documents.reserve(texts.size());
+  std::vector<Setting> settings;
+  for (const auto& [name, value] : texts) {
+    documents.push_back(parse_override("--" + name + "=" + value));
+    const std::size_t first = settings.size();
+    append_settings(documents.back(), "", settings);
+    for (std::size_t i = first; i < settings.size(); ++i) settings[i].place = place;
+  }
+  return recipe_of(settings, place);
 }
 
 }  // namespace shoal::cli

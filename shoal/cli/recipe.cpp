@@ -12,10 +12,19 @@ namespace shoal::cli {
 static constexpr Names<DatasetName, 3> kDatasets = {{{DatasetName::Text, "text"},
                                                      {DatasetName::Bytes, "bytes"},
                                                      {DatasetName::RandomImages, "random_images"}}};
-static constexpr Names<OptimizerName, 3> kOptimizers = {
-    {{OptimizerName::SGD, "SGD"}, {OptimizerName::Adam, "Adam"}, {OptimizerName::AdamW, "AdamW"}}};
-static constexpr Names<DecayType, 2> kDecays = {
-    {{DecayType::Constant, "constant"}, {DecayType::Cosine, "cosine"}}};
+static constexpr Names<OptimizerName, 7> kOptimizers = {{{OptimizerName::SGD, "SGD"},
+                                                         {OptimizerName::Adam, "Adam"},
+                                                         {OptimizerName::AdamW, "AdamW"},
+                                                         {OptimizerName::Adagrad, "Adagrad"},
+                                                         {OptimizerName::RMSprop, "RMSprop"},
+                                                         {OptimizerName::Lion, "Lion"},
+                                                         {OptimizerName::LAMB, "LAMB"}}};
+static constexpr Names<DecayType, 4> kDecays = {{{DecayType::Constant, "constant"},
+                                                 {DecayType::Linear, "linear"},
+                                                 {DecayType::Cosine, "cosine"},
+                                                 {DecayType::WarmupStableDecay, "warmup_stable_decay"}}};
+static constexpr Names<AsyncMode, 2> kAsyncModes = {
+    {{AsyncMode::Disabled, "disabled"}, {AsyncMode::Async, "async"}}};
 static constexpr Names<FloatType, 2> kFloats = {
     {{FloatType::Float32, "float32"}, {FloatType::Float64, "float64"}}};
 
@@ -62,8 +71,8 @@ static void append(std::vector<Option>& options, models::ResnetConfig& config) {
 }
 
 std::vector<Option> options_of(Recipe& recipe) {
-  auto& [job, model, dataset, training, optimizer, lr_scheduler, metrics, profiling, validation, sample] =
-      recipe;
+  auto& [job, model, dataset, training, optimizer, lr_scheduler, metrics, checkpoint, profiling, validation,
+         sample, command] = recipe;
   std::vector<Option> options = {
       {"job", "dump_folder", &job.dump_folder, 0, 0, "where results go"},
       {"model", "name", &model.name, 0, 0, "gpt2, mlp or resnet"},
@@ -77,8 +86,11 @@ std::vector<Option> options_of(Recipe& recipe) {
        {"dataset", "path", &dataset.path, 0, 0, "text file or folder; \"\": text found on the machine"},
        {"dataset", "held_out_bytes", &dataset.held_out_bytes, 1, 1e12, "of the text, never trained on"},
        {"dataset", "image_size", &dataset.image_size, 1, 1e5, "height and width of random_images"},
+       {"dataset", "prefetch", &dataset.prefetch, 0, 1e6, "batches made ahead; 0: each when it is wanted"},
        {"training", "local_batch_size", &training.local_batch_size, 1, 1e9,
-        "sequences, rows or images a step"},
+        "sequences, rows or images at once"},
+       {"training", "global_batch_size", &training.global_batch_size, -1, 1e12,
+        "of a step: local ones are accumulated; -1: one"},
        {"training", "seq_len", &training.seq_len, 1, 1e9, "tokens of a sequence"},
        {"training", "steps", &training.steps, 1, 1e12, "updates"},
        {"training", "max_norm", &training.max_norm, 0, 1e18, "clip the gradients' global norm; 0: do not"},
@@ -86,23 +98,42 @@ std::vector<Option> options_of(Recipe& recipe) {
        {"training", "dtype", choice<kFloats>(training.dtype), 0, 0, "of parameters and arithmetic"},
        {"optimizer", "name", choice<kOptimizers>(optimizer.name), 0, 0, "update rule"},
        {"optimizer", "lr", &optimizer.lr, 0, 1e3, "learning rate"},
-       {"optimizer", "beta1", &optimizer.beta1, 0, 1, "Adam, AdamW"},
-       {"optimizer", "beta2", &optimizer.beta2, 0, 1, "Adam, AdamW"},
-       {"optimizer", "eps", &optimizer.eps, 0, 1, "Adam, AdamW"},
+       {"optimizer", "beta1", &optimizer.beta1, 0, 1, "Adam, AdamW, Lion, LAMB"},
+       {"optimizer", "beta2", &optimizer.beta2, 0, 1, "Adam, AdamW, Lion, LAMB"},
+       {"optimizer", "eps", &optimizer.eps, 0, 1, "Adam, AdamW, Adagrad, RMSprop, LAMB"},
        {"optimizer", "weight_decay", &optimizer.weight_decay, 0, 1e3, "of matrices; vectors have none"},
-       {"optimizer", "momentum", &optimizer.momentum, 0, 1, "SGD"},
+       {"optimizer", "momentum", &optimizer.momentum, 0, 1, "SGD, RMSprop"},
        {"optimizer", "nesterov", &optimizer.nesterov, 0, 0, "SGD; look ahead along the momentum"},
+       {"optimizer", "alpha", &optimizer.alpha, 0, 1, "RMSprop; of the average of squares"},
+       {"optimizer", "centered", &optimizer.centered, 0, 0, "RMSprop; by the variance, not the square"},
        {"lr_scheduler", "warmup_steps", &lr_scheduler.warmup_steps, 0, 1e12, "linear rise from 0"},
        {"lr_scheduler", "decay_type", choice<kDecays>(lr_scheduler.decay_type), 0, 0, "after the warm-up"},
-       {"lr_scheduler", "min_lr_factor", &lr_scheduler.min_lr_factor, 0, 1, "of lr, at the end of cosine"},
+       {"lr_scheduler", "min_lr_factor", &lr_scheduler.min_lr_factor, 0, 1, "of lr, at the end of a decay"},
+       {"lr_scheduler", "decay_steps", &lr_scheduler.decay_steps, 0, 1e12,
+        "warmup_stable_decay: the last steps"},
        {"metrics", "log_freq", &metrics.log_freq, 1, 1e12, "steps from one progress line to the next"},
+       {"metrics", "enable_tensorboard", &metrics.enable_tensorboard, 0, 0, "write TensorBoard event files"},
+       {"metrics", "save_tb_folder", &metrics.save_tb_folder, 0, 0, "of them, in job.dump_folder"},
+       {"checkpoint", "enable", &checkpoint.enable, 0, 0, "save checkpoints, and go on from the newest one"},
+       {"checkpoint", "folder", &checkpoint.folder, 0, 0, "of them, in job.dump_folder"},
+       {"checkpoint", "interval", &checkpoint.interval, 1, 1e12, "steps from one to the next"},
+       {"checkpoint", "keep_latest_k", &checkpoint.keep_latest_k, 0, 1e9,
+        "older ones are removed; 0: none is"},
+       {"checkpoint", "async_mode", choice<kAsyncModes>(checkpoint.async_mode), 0, 0,
+        "async: written while training goes on"},
+       {"checkpoint", "load_step", &checkpoint.load_step, -1, 1e12,
+        "go on from this one; -1: the newest whole"},
+       {"checkpoint", "initial_load_path", &checkpoint.initial_load_path, 0, 0,
+        "weights to begin with: safetensors, a folder"},
        {"profiling", "enable_profiling", &profiling.enable_profiling, 0, 0, "write a Chrome trace"},
        {"validation", "freq", &validation.freq, 0, 1e12, "steps between validations; 0: only at the end"},
        {"validation", "steps", &validation.steps, 1, 1e12, "batches of each; the last one takes all"},
        {"sample", "tokens", &sample.tokens, 0, 1e6, "length of the text written at the end; 0: none"},
        {"sample", "temperature", &sample.temperature, 1e-3, 1e3, "below 1: likelier tokens"},
        {"sample", "top_k", &sample.top_k, 1, 1e9, "of the likeliest tokens only"},
-       {"sample", "prompt", &sample.prompt, 0, 0, "what the text begins with"}});
+       {"sample", "prompt", &sample.prompt, 0, 0, "what the text begins with"},
+       {"sample", "prompt_tokens", &sample.prompt_tokens, 0, 1e9, "what it begins with, as token ids"},
+       {"sample", "logits_file", &sample.logits_file, 0, 0, "generate: safetensors of the prompt's logits"}});
   return options;
 }
 
@@ -122,5 +153,13 @@ struct ToText {
 }  // namespace
 
 std::string value_of(const Option& option) { return std::visit(ToText{}, option.target); }
+
+std::map<std::string, std::string> settings_of(const Recipe& recipe) {
+  Recipe copy = recipe;
+  std::map<std::string, std::string> settings;
+  for (const Option& option : options_of(copy))
+    settings.emplace(std::string(option.section) + "." + std::string(option.key), value_of(option));
+  return settings;
+}
 
 }  // namespace shoal::cli

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -13,8 +14,9 @@
 namespace shoal::cli {
 
 enum class DatasetName { Text, Bytes, RandomImages };
-enum class OptimizerName { SGD, Adam, AdamW };
-enum class DecayType { Constant, Cosine };
+enum class OptimizerName { SGD, Adam, AdamW, Adagrad, RMSprop, Lion, LAMB };
+enum class DecayType { Constant, Linear, Cosine, WarmupStableDecay };
+enum class AsyncMode { Disabled, Async };
 enum class FloatType { Float32, Float64 };
 
 struct Recipe {
@@ -31,9 +33,12 @@ struct Recipe {
     std::string path;  // a text file or a folder of them; "": what is found on the machine
     std::int64_t held_out_bytes = 128 << 10;
     std::int64_t image_size = 64;
+    std::int64_t prefetch = 4;  // batches made ahead; 0: each when it is wanted
   } dataset;
   struct {
     std::int64_t local_batch_size = 8;
+    std::int64_t global_batch_size =
+        -1;  // a multiple of the local one, which is then accumulated; -1: the local one
     std::int64_t seq_len = 128;
     std::int64_t steps = 100;
     double max_norm = 1.0;  // 0: gradients are not clipped
@@ -49,15 +54,29 @@ struct Recipe {
     double weight_decay = 0.1;
     double momentum = 0;
     bool nesterov = false;
+    double alpha = 0.99;
+    bool centered = false;
   } optimizer;
   struct {
     std::int64_t warmup_steps = 0;
     DecayType decay_type = DecayType::Constant;
     double min_lr_factor = 0;
+    std::int64_t decay_steps = 0;
   } lr_scheduler;
   struct {
     std::int64_t log_freq = 10;
+    bool enable_tensorboard = false;
+    std::string save_tb_folder = "tb";
   } metrics;
+  struct {
+    bool enable = false;
+    std::string folder = "checkpoint";  // in job.dump_folder
+    std::int64_t interval = 500;        // steps
+    std::int64_t keep_latest_k = 10;    // 0: all
+    AsyncMode async_mode = AsyncMode::Async;
+    std::int64_t load_step = -1;    // -1: the newest whole one
+    std::string initial_load_path;  // of weights alone, for a run that begins
+  } checkpoint;
   struct {
     bool enable_profiling = false;
   } profiling;
@@ -70,7 +89,10 @@ struct Recipe {
     double temperature = 0.8;
     std::int64_t top_k = 40;
     std::string prompt = "def ";
+    std::vector<std::int64_t> prompt_tokens;  // instead of the text, for a model with another tokenizer
+    std::string logits_file;                  // where `generate` writes the prompt's logits; "": nowhere
   } sample;
+  std::string command;  // the file and overrides that it was read from, as a shell takes them
 };
 
 // One value of an enum, as its place in a list of names.
@@ -101,5 +123,10 @@ std::string value_of(const Option& option);  // as TOML has it
 // Reads a file and then the overrides, "--section.key=value" each. Throws InvalidInput that names key, file
 // and line (or the override), and the nearest valid name.
 Recipe read_recipe(const std::string& path, const std::vector<std::string>& overrides);
+
+// Every key with its value, "section.key" → TOML: what a checkpoint keeps of the recipe that made it.
+std::map<std::string, std::string> settings_of(const Recipe& recipe);
+// The inverse. Keys that are not there keep their defaults; errors begin with `place`.
+Recipe recipe_from(const std::map<std::string, std::string>& settings, const std::string& place);
 
 }  // namespace shoal::cli

@@ -3,11 +3,16 @@
 //
 //   metrics.jsonl   a line a step and a line a validation, there as soon as it is printed
 //   results.json    what was reached, beside the trigram model; sample.txt; trace.json with profiling
+//   loss.svg        how the loss fell; tb/ the same for TensorBoard, if it is asked for
+//   checkpoint/     what a later run goes on from
 //   tokens.bin      the tokenised text, for the next run
 //
 // Ctrl-C ends the loop after the step that is running; the results so far are then written like any others.
+// SIGTERM, which a scheduler sends some seconds before the end, ends the step, saves, says how to go on, and
+// no more.
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
+#include <c10/util/ParallelGuard.h>
 
 #include <algorithm>
 #include <chrono>
@@ -15,31 +20,38 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
+#include "shoal/cli/run_checkpoints.h"
 #include "shoal/cli/task.h"
 #include "shoal/cli/verbs.h"
+#include "shoal/data/prefetch.h"
 #include "shoal/observe/chrome_trace.h"
 #include "shoal/observe/file.h"
+#include "shoal/observe/loss_curve.h"
 #include "shoal/observe/summary.h"
+#include "shoal/observe/tensorboard.h"
 
 namespace shoal::cli {
 
 using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
-// Written by the signal handler, which may do no more than this.
+// The signal that came, or 0. Written by the signal handler, which may do no more than this.
 static volatile std::sig_atomic_t interrupted = 0;
 
-static void interrupt(int) { interrupted = 1; }
+static void interrupt(int signal) { interrupted = signal; }
 
 namespace {
 
-// Takes Ctrl-C once; the second one ends the process as ever.
+// Takes Ctrl-C and SIGTERM once each; the second one ends the process as ever.
 class InterruptGuard {
  public:
   InterruptGuard() {
@@ -48,13 +60,18 @@ class InterruptGuard {
     action.sa_handler = interrupt;
     action.sa_flags = static_cast<int>(SA_RESETHAND);
     ::sigaction(SIGINT, &action, &before_);
+    ::sigaction(SIGTERM, &action, &before_termination_);
   }
-  ~InterruptGuard() { ::sigaction(SIGINT, &before_, nullptr); }
+  ~InterruptGuard() {
+    ::sigaction(SIGINT, &before_, nullptr);
+    ::sigaction(SIGTERM, &before_termination_, nullptr);
+  }
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;
 
  private:
   struct sigaction before_ = {};
+  struct sigaction before_termination_ = {};
 };
 
 struct Validation {
@@ -64,15 +81,21 @@ struct Validation {
 
 struct Run {
   const Recipe& recipe;
-  Task task;
-  Learner learner;
-  observe::LineFile metrics;
+  const Task& task;
+  Learner& learner;
+  RunCheckpoints& checkpoints;
+  observe::LineFile& metrics;
   std::filesystem::path folder;
-  std::optional<double> flops_per_unit;
+  Progress progress;
+  std::optional<double> flops_per_unit = {};
   double peak_flops_per_second = 0;
-  std::int64_t steps_done = 0;
-  double seconds = 0;  // of training alone
-  double last_loss = 0;
+  std::int64_t first_step = 0;  // before it
+  double seconds = 0;           // of training alone
+  double seconds_waited = 0;    // for data, of these
+  double seconds_saving = 0;    // that training stood still, not of these
+  observe::EventFile* events = nullptr;
+  std::vector<observe::Point> losses = {};
+  std::vector<observe::Point> validation_losses = {};
 };
 
 }  // namespace
@@ -81,9 +104,8 @@ static double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-static void say(const std::string& line) {
-  std::puts(line.c_str());
-  std::fflush(stdout);
+static double seconds_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 static std::int64_t num_parameters(const torch::nn::Module& module) {
@@ -158,39 +180,102 @@ static std::string shown(const std::string& sample) {
 }
 
 static void report(Run& run, const Validation& validation) {
-  json line = {{"step", run.steps_done}, {"validation_loss", validation.loss}};
-  std::string text = concat("validate step: ", run.steps_done, "  loss: ", three_digits(validation.loss));
+  json line = {{"step", run.progress.step}, {"validation_loss", validation.loss}};
+  std::string text = concat("validate step: ", run.progress.step, "  loss: ", three_digits(validation.loss));
   if (validation.bits_per_byte) {
     line["validation_bits_per_byte"] = *validation.bits_per_byte;
     text += "  bits per byte: " + three_digits(*validation.bits_per_byte);
   }
   run.metrics.write(line.dump());
+  run.validation_losses.push_back({run.progress.step, validation.loss});
+  if (run.events != nullptr)
+    run.events->write(seconds_since_1970(), run.progress.step,
+                      {{"validation_metrics/loss", validation.loss}});
   say(text);
 }
 
-// Trains to the last step, or to the step in which Ctrl-C came.
+using Microbatches = std::vector<Batch>;
+
+static std::int64_t global_batch_of(const Recipe& recipe) {
+  return recipe.training.global_batch_size == -1 ? recipe.training.local_batch_size
+                                                 : recipe.training.global_batch_size;
+}
+
+// What the step that begins at a position of the data reads, in parts of the local batch size.
+static Microbatches microbatches_at(const Task& task, const Recipe& recipe, std::int64_t position) {
+  const c10::ParallelGuard one_thread(true);  // the step has the others
+  Microbatches batches;
+  const std::int64_t end = position + global_batch_of(recipe);
+  for (; position < end; position += recipe.training.local_batch_size)
+    batches.push_back(task.batch(position));
+  return batches;
+}
+
+// Makes batches ahead on a thread, if the recipe wants that, and measures how long a step waits for them.
+class BatchSource {
+ public:
+  BatchSource(const Task& task, const Recipe& recipe, std::int64_t position)
+      : make_([&task, &recipe, position](std::int64_t index) {
+          return microbatches_at(task, recipe, position + index * global_batch_of(recipe));
+        }) {
+    if (recipe.dataset.prefetch > 0)
+      prefetcher_.emplace(make_, 0, kThreads, static_cast<int>(recipe.dataset.prefetch));
+  }
+
+  Microbatches next() {
+    const auto begin = Clock::now();
+    Microbatches batches = prefetcher_ ? prefetcher_->next() : make_(index_++);
+    seconds_waited_ += seconds_since(begin);
+    return batches;
+  }
+  double seconds_waited() const { return seconds_waited_; }
+
+ private:
+  static constexpr int kThreads = 1;  // a batch costs far less than a step
+  std::function<Microbatches(std::int64_t)> make_;
+  std::optional<data::Prefetcher<Microbatches>> prefetcher_;
+  std::int64_t index_ = 0;
+  double seconds_waited_ = 0;
+};
+
+static void write_metrics(Run& run, const StepResult& result, double tps) {
+  run.metrics.write(json{{"step", result.step},
+                         {"loss", result.loss},
+                         {"grad_norm", result.grad_norm},
+                         {"lr", result.learning_rate},
+                         {"tps", tps},
+                         {"memory_bytes", observe::peak_memory_bytes()}}
+                        .dump());
+  if (run.events != nullptr)
+    run.events->write(seconds_since_1970(), result.step,
+                      {{"loss_metrics/loss", result.loss},
+                       {"grad_norm", result.grad_norm},
+                       {"lr", result.learning_rate},
+                       {"throughput(tps)", tps}});
+}
+
+// Trains to the last step, or to the step in which a signal came.
 static void train_steps(Run& run) {
   const Recipe& recipe = run.recipe;
   const auto units = static_cast<double>(run.task.units_per_step);
+  BatchSource batches(run.task, recipe, run.progress.position);
   double since_line = 0;
   std::int64_t steps_since_line = 0;
-  while (run.steps_done < recipe.training.steps && interrupted == 0) {
+  while (run.progress.step < recipe.training.steps && interrupted == 0) {
     const auto begin = Clock::now();
-    const StepResult result = run.learner.trainer.step(run.task.batch(run.steps_done));
+    const Microbatches microbatches = batches.next();
+    const StepResult result = microbatches.size() == 1 ? run.learner.trainer.step(microbatches[0])
+                                                       : run.learner.trainer.step_over(microbatches);
     const double seconds = seconds_since(begin);
-    run.steps_done = result.step;
-    run.last_loss = result.loss;
+    run.progress = {.step = result.step,
+                    .position = run.progress.position + global_batch_of(recipe),
+                    .loss = result.loss};
     run.seconds += seconds;
+    run.losses.push_back({result.step, result.loss});
     since_line += seconds;
     ++steps_since_line;
-    run.metrics.write(json{{"step", result.step},
-                           {"loss", result.loss},
-                           {"grad_norm", result.grad_norm},
-                           {"lr", result.learning_rate},
-                           {"tps", units / seconds},
-                           {"memory_bytes", observe::peak_memory_bytes()}}
-                          .dump());
-    if (result.step == 1 || result.step % recipe.metrics.log_freq == 0) {
+    write_metrics(run, result, units / seconds);
+    if (result.step == run.first_step + 1 || result.step % recipe.metrics.log_freq == 0) {
       observe::StepSummary summary = {.step = result.step,
                                       .loss = result.loss,
                                       .grad_norm = result.grad_norm,
@@ -206,11 +291,15 @@ static void train_steps(Run& run) {
       since_line = 0;
       steps_since_line = 0;
     }
-    const bool is_last = run.steps_done == recipe.training.steps;
+    const auto saving = Clock::now();
+    run.checkpoints.after(run.progress);
+    run.seconds_saving += seconds_since(saving);
+    const bool is_last = run.progress.step == recipe.training.steps;
     if (recipe.validation.freq > 0 && result.step % recipe.validation.freq == 0 && !is_last &&
         interrupted == 0)
       report(run, validate(run, recipe.validation.steps));
   }
+  run.seconds_waited = batches.seconds_waited();
 }
 
 static void write_results(Run& run, const observe::Trace& trace, double seconds_in_all) {
@@ -219,17 +308,23 @@ static void write_results(Run& run, const observe::Trace& trace, double seconds_
   json results = {{"model", run.recipe.model.name},
                   {"parameters", num_parameters(*run.learner.model.ptr())},
                   {"data", run.task.description},
-                  {"steps", run.steps_done},
+                  {"steps", run.progress.step},
                   {"interrupted", interrupted != 0},
                   {"seed", run.recipe.training.seed},
                   {"threads", at::get_num_threads()},
-                  {"training_loss", run.last_loss},
+                  {"training_loss", run.progress.loss},
                   {"validation_loss", all.loss},
                   {"training_seconds", run.seconds},
                   {"memory_bytes", observe::peak_memory_bytes()}};
-  if (run.seconds > 0)
+  if (run.seconds > 0) {
+    const auto steps = static_cast<double>(run.progress.step - run.first_step);
     results[run.task.unit + "_per_second"] =
-        static_cast<double>(run.steps_done * run.task.units_per_step) / run.seconds;
+        steps * static_cast<double>(run.task.units_per_step) / run.seconds;
+    results["data_wait_share"] = run.seconds_waited / run.seconds;
+    results["checkpoint_stall_seconds"] = run.seconds_saving;
+    say(concat("waited for data: ", three_digits(100 * run.seconds_waited / run.seconds),
+               "% of the training time"));
+  }
   if (all.bits_per_byte && run.task.trigram_bits_per_byte) {
     results["bits_per_byte"] = *all.bits_per_byte;
     results["trigram_bits_per_byte"] = *run.task.trigram_bits_per_byte;
@@ -246,6 +341,8 @@ static void write_results(Run& run, const observe::Trace& trace, double seconds_
     observe::write_file(run.folder / "trace.json", observe::chrome_trace(trace));
     say(concat("trace:   ", (run.folder / "trace.json").string()));
   }
+  observe::write_file(run.folder / "loss.svg", observe::loss_curve(run.losses, run.validation_losses,
+                                                                   run.recipe.model.name + ": loss by step"));
   results["seconds"] = seconds_in_all;
   observe::write_file(run.folder / "results.json",
                       results.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
@@ -253,26 +350,29 @@ static void write_results(Run& run, const observe::Trace& trace, double seconds_
   say(concat("results: ", (run.folder / "results.json").string()));
 }
 
-int train(const Recipe& recipe) {
-  const auto begin = Clock::now();
-  const InterruptGuard guard;
-  const std::filesystem::path folder = recipe.job.dump_folder;
-  observe::make_folder(folder);
-  observe::Trace trace;
-  Run run = {.recipe = recipe,
-             .task = make_task(recipe),
-             .learner = make_learner(recipe, recipe.profiling.enable_profiling ? &trace : nullptr),
-             .metrics = observe::LineFile(folder / "metrics.jsonl"),
-             .folder = folder};
-  const torch::nn::Module& module = *run.learner.model.ptr();
-  run.flops_per_unit = flops_per_unit(recipe, module);
-  const auto type = recipe.training.dtype == FloatType::Float64 ? at::kDouble : at::kFloat;
-  if (run.flops_per_unit) run.peak_flops_per_second = measured_peak_flops_per_second(type);
+// The lines of the steps up to this one: a run that was killed wrote lines of steps that are now made again.
+static std::string lines_up_to(std::int64_t step, const std::filesystem::path& path, Run* run) {
+  std::string kept, line;
+  std::ifstream file(path);
+  while (std::getline(file, line)) {
+    const json values = json::parse(line, nullptr, false);  // the last one may be cut off
+    if (!values.is_object() || values.value("step", step + 1) > step) continue;
+    kept += line + "\n";
+    if (run == nullptr) continue;
+    const auto at = values.value("step", std::int64_t{0});
+    if (values.contains("loss")) run->losses.push_back({at, values.value("loss", 0.0)});
+    if (values.contains("validation_loss"))
+      run->validation_losses.push_back({at, values.value("validation_loss", 0.0)});
+  }
+  return kept;
+}
 
-  say(concat("model:   ", recipe.model.name, ", ", observe::with_commas(num_parameters(module)),
+static void describe(const Run& run) {
+  const torch::nn::Module& module = *run.learner.model.ptr();
+  say(concat("model:   ", run.recipe.model.name, ", ", observe::with_commas(num_parameters(module)),
              " parameters"));
   say(concat("data:    ", run.task.description));
-  say(concat("steps:   ", observe::with_commas(recipe.training.steps), " of ",
+  say(concat("steps:   ", observe::with_commas(run.recipe.training.steps), " of ",
              observe::with_commas(run.task.units_per_step), " ", run.task.unit, " (tps counts ",
              run.task.unit, ")"));
   std::string device = concat("device:  cpu, ", at::get_num_threads(), " threads");
@@ -280,11 +380,58 @@ int train(const Recipe& recipe) {
     device += concat(", peak ", three_digits(run.peak_flops_per_second / 1e12),
                      " tflops measured by matrix products (mfu is a share of it)");
   say(device);
+}
+
+static std::string how_to_go_on(const Recipe& recipe) {
+  const bool is_said = recipe.command.find("checkpoint.enable=true") != std::string::npos;
+  return concat("go on with: shoal train ", recipe.command, is_said ? "" : " --checkpoint.enable=true");
+}
+
+int train(const Recipe& recipe) {
+  const auto begin = Clock::now();
+  const InterruptGuard guard;
+  const std::filesystem::path folder = recipe.job.dump_folder;
+  observe::make_folder(folder);
+  const FolderLock lock(folder);
+  DiskFileSystem files;
+  observe::Trace trace;
+  Task task = make_task(recipe);
+  task.units_per_step *= global_batch_of(recipe) / recipe.training.local_batch_size;
+  Learner learner = make_learner(recipe, recipe.profiling.enable_profiling ? &trace : nullptr);
+  RunCheckpoints checkpoints(recipe, task, learner, files);
+  const Progress progress = checkpoints.begin();
+  const std::filesystem::path metrics_path = folder / "metrics.jsonl";
+  if (progress.step > 0) observe::write_file(metrics_path, lines_up_to(progress.step, metrics_path, nullptr));
+  observe::LineFile metrics(
+      metrics_path, progress.step > 0 ? observe::LineFile::Begin::Continue : observe::LineFile::Begin::Empty);
+  std::optional<observe::EventFile> events;
+  if (recipe.metrics.enable_tensorboard)
+    events.emplace(folder / recipe.metrics.save_tb_folder, seconds_since_1970());
+  Run run = {.recipe = recipe,
+             .task = task,
+             .learner = learner,
+             .checkpoints = checkpoints,
+             .metrics = metrics,
+             .folder = folder,
+             .progress = progress,
+             .first_step = progress.step,
+             .events = events ? &*events : nullptr};
+  if (progress.step > 0) lines_up_to(progress.step, metrics_path, &run);
+  run.flops_per_unit = flops_per_unit(recipe, *learner.model.ptr());
+  const auto type = recipe.training.dtype == FloatType::Float64 ? at::kDouble : at::kFloat;
+  if (run.flops_per_unit) run.peak_flops_per_second = measured_peak_flops_per_second(type);
+  describe(run);
 
   train_steps(run);
+  const bool is_terminated = interrupted == SIGTERM;
+  bool is_saved = false;
+  if ((recipe.checkpoint.enable || is_terminated) && run.progress.step > 0)
+    is_saved = checkpoints.save_and_wait(run.progress);
   if (interrupted != 0)
-    say(concat("interrupted after step ", run.steps_done, " of ", recipe.training.steps,
-               ": writing what there is (Ctrl-C again to stop at once)"));
+    say(concat(is_terminated ? "terminated" : "interrupted", " after step ", run.progress.step, " of ",
+               recipe.training.steps, is_saved ? "; " + how_to_go_on(recipe) : ""));
+  if (is_terminated) return kTerminatedCode;
+  if (interrupted != 0) say("writing what there is (Ctrl-C again to stop at once)");
   write_results(run, trace, seconds_since(begin));
   return interrupted != 0 ? kInterruptedCode : 0;
 }

@@ -23,8 +23,8 @@ static constexpr unsigned kReadableByAll = 0644;
   fail(ErrorKind::Infeasible, "cannot ", what, " ", path.string(), ": ", std::strerror(reason), remedy);
 }
 
-static int open_new(const std::filesystem::path& path) {
-  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, kReadableByAll);
+static int open_to_write(const std::filesystem::path& path, int how) {
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | how, kReadableByAll);
   if (descriptor < 0) fail_to("write", path, errno);
   return descriptor;
 }
@@ -42,7 +42,7 @@ static int write_all(int descriptor, std::string_view bytes) {
 
 void write_file(const std::filesystem::path& path, std::string_view bytes) {
   const std::filesystem::path unfinished = path.string() + ".unfinished";
-  const int descriptor = open_new(unfinished);
+  const int descriptor = open_to_write(unfinished, O_TRUNC);
   int reason = write_all(descriptor, bytes);
   if (reason == 0 && ::fsync(descriptor) != 0 && errno != EINVAL) reason = errno;
   if (::close(descriptor) != 0 && reason == 0) reason = errno;
@@ -62,12 +62,15 @@ void make_folder(const std::filesystem::path& folder) {
   ::unlink(probe.c_str());
 }
 
-LineFile::LineFile(std::filesystem::path path) : path_(std::move(path)), descriptor_(open_new(path_)) {}
+LineFile::LineFile(std::filesystem::path path, Begin begin)
+    : path_(std::move(path)), descriptor_(open_to_write(path_, begin == Begin::Empty ? O_TRUNC : O_APPEND)) {}
 
 LineFile::~LineFile() { ::close(descriptor_); }
 
-void LineFile::write(std::string_view line) {
-  const int reason = write_all(descriptor_, std::string(line) + "\n");
+void LineFile::write(std::string_view line) { append(std::string(line) + "\n"); }
+
+void LineFile::append(std::string_view bytes) {
+  const int reason = write_all(descriptor_, bytes);
   if (reason != 0) fail_to("write", path_, reason);
 }
 

@@ -15,15 +15,17 @@ void write_file(const std::filesystem::path& path, std::string_view bytes);
 // Makes the folder, and those above it, and proves by a file that it can be written to. Throws Infeasible.
 void make_folder(const std::filesystem::path& folder);
 
-// Lines appended to a new file; each is in the file when `write` returns. One thread at a time.
+// Lines appended to a file; each is in the file when `write` returns. One thread at a time.
 class LineFile {
  public:
-  explicit LineFile(std::filesystem::path path);  // empties a file that is there; throws Infeasible
+  enum class Begin { Empty, Continue };  // what becomes of a file that is there
+  explicit LineFile(std::filesystem::path path, Begin begin = Begin::Empty);  // throws Infeasible
   ~LineFile();
   LineFile(const LineFile&) = delete;
   LineFile& operator=(const LineFile&) = delete;
 
-  void write(std::string_view line);  // without the line break; throws Infeasible
+  void write(std::string_view line);    // without the line break; throws Infeasible
+  void append(std::string_view bytes);  // as they are; throws Infeasible
   const std::filesystem::path& path() const { return path_; }
 
  private:

@@ -3,6 +3,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -10,7 +13,9 @@
 #include "shoal/base/error.h"
 #include "shoal/observe/chrome_trace.h"
 #include "shoal/observe/file.h"
+#include "shoal/observe/loss_curve.h"
 #include "shoal/observe/summary.h"
+#include "shoal/observe/tensorboard.h"
 
 using namespace shoal;
 using namespace shoal::observe;
@@ -108,5 +113,71 @@ TEST_CASE("a folder that cannot be made is an error that names it") {
   CHECK_THROWS_WITH_AS(make_folder(below), expected.c_str(), Error);
   make_folder(folder / "x" / "y");
   CHECK(fs::is_empty(folder / "x" / "y"));
+  fs::remove_all(folder);
+}
+
+// Bytes as two digits each.
+static std::string digits(const std::string& bytes) {
+  std::string text;
+  for (const char c : bytes) {
+    char pair[3];
+    std::snprintf(pair, sizeof(pair), "%02x", static_cast<unsigned char>(c));
+    text += pair;
+  }
+  return text;
+}
+
+TEST_CASE("events are the messages of event.proto") {
+  // Event(wall_time=1.5, file_version="brain.Event:2"), and
+  // Event(wall_time=2.0, step=300, summary=Summary(value=[Value(tag="loss", simple_value=0.5)])).
+  CHECK(digits(scalar_event(1.5, 0, {})) == "09000000000000f83f1a0d627261696e2e4576656e743a32");
+  CHECK(digits(scalar_event(2.0, 300, {{"loss", 0.5}})) ==
+        "09000000000000004010ac022a0d0a0b0a046c6f7373150000003f");
+}
+
+TEST_CASE("a record is framed by its length and two checksums") {
+  const std::string record = record_of("abc");
+  CHECK(record.size() == 8 + 4 + 3 + 4);
+  CHECK(digits(record.substr(0, 8)) == "0300000000000000");
+  CHECK(record.substr(12, 3) == "abc");
+  CHECK(digits(record.substr(8, 4)) == digits(record_of("xyz").substr(8, 4)));  // of the length alone
+  CHECK(digits(record.substr(15)) != digits(record_of("xyz").substr(15)));
+}
+
+TEST_CASE("an event file begins with its version and has each event at once") {
+  const fs::path folder = temporary_folder();
+  EventFile events(folder / "tb", 7.0);
+  events.write(8.0, 1, {{"loss", 0.25}});
+  const std::string text = text_of(folder / "tb" / "events.out.tfevents.7.shoal");
+  CHECK(text == record_of(scalar_event(7.0, 0, {})) + record_of(scalar_event(8.0, 1, {{"loss", 0.25}})));
+  fs::remove_all(folder);
+}
+
+TEST_CASE("a loss curve is one line and a dot a validation, and leaves out what is not finite") {
+  const std::string svg = loss_curve({{1, 4.0}, {2, NAN}, {3, 2.0}}, {{3, 3.0}, {3, INFINITY}}, "a < b & c");
+  CHECK(svg.starts_with("<svg xmlns="));
+  CHECK(svg.ends_with("</svg>\n"));
+  CHECK(svg.find("a &lt; b &amp; c") != std::string::npos);
+  CHECK(svg.find("nan") == std::string::npos);
+  const auto path = svg.substr(svg.find("<path d=\"M56.0 45.3"));  // step 1 at the left, near the top
+  CHECK(path.starts_with("<path d=\"M56.0 45.3L704.0 310.7\" fill=\"none\""));
+  CHECK(svg.find("<circle") == svg.rfind("<circle"));
+}
+
+TEST_CASE("a loss curve of many steps has no more points than pixels, and of none is a picture") {
+  std::vector<Point> points;
+  for (std::int64_t step = 1; step <= 100'000; ++step)
+    points.push_back({step, 1.0 / static_cast<double>(step)});
+  const std::string svg = loss_curve(points, {}, "");
+  CHECK(std::ranges::count(svg, 'L') <= 400);
+  CHECK(svg.size() < 20'000);
+  CHECK(loss_curve({}, {}, "").ends_with("</svg>\n"));
+}
+
+TEST_CASE("a file of lines goes on where it was") {
+  const fs::path folder = temporary_folder();
+  write_file(folder / "lines", "first\n");
+  LineFile(folder / "lines", LineFile::Begin::Continue).write("second");
+  CHECK(text_of(folder / "lines") == "first\nsecond\n");
   fs::remove_all(folder);
 }

@@ -11,7 +11,7 @@ import pytest
 GOLDEN = pathlib.Path(__file__).resolve().parents[2] / "golden" / "cli"
 
 
-@pytest.mark.parametrize("verb", ["", "train", "capture"])
+@pytest.mark.parametrize("verb", ["", "capture", "checkpoint", "generate", "train"])
 def test_the_help_and_with_it_the_keys_are_frozen(shoal, verb):
     result = shoal(*[verb] if verb else [], "--help")
     golden = GOLDEN / f"help{'_' + verb if verb else ''}.txt"

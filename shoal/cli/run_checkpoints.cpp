@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/cli/run_checkpoints.h"
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "shoal/base/error.h"
+#include "shoal/checkpoint/folder.h"
+#include "shoal/train/training_state.h"
+
+namespace shoal::cli {
+
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+void say(const std::string& line) {
+  std::puts(line.c_str());
+  std::fflush(stdout);
+}
+
+void warn(const std::string& line) { std::fprintf(stderr, "shoal: warning: %s\n", line.c_str()); }
+
+static fs::path folder_of(const Recipe& recipe) {
+  return fs::path(recipe.job.dump_folder) / recipe.checkpoint.folder;
+}
+
+RunCheckpoints::RunCheckpoints(const Recipe& recipe, const Task& task, Learner& learner, FileSystem& files)
+    : recipe_(recipe),
+      task_(task),
+      learner_(learner),
+      files_(files),
+      folder_(folder_of(recipe)),
+      saver_(files, folder_, {.keep_latest_k = recipe.checkpoint.keep_latest_k}) {}
+
+static json data_of(const Recipe& recipe, const Task& task) {
+  return {{"key", std::to_string(task.dataset_key)},
+          {"num_samples", task.num_samples},
+          {"seed", recipe.training.seed}};
+}
+
+static json state_of(const checkpoint::Checkpoint& checkpoint) {
+  json state = json::parse(checkpoint.manifest().state);
+  for (const char* key : {"trainer", "data", "recipe"})
+    SHOAL_CHECK(state.contains(key) && state[key].is_object(), Corrupt, checkpoint.folder().string(),
+                ": was not made by shoal train: its state has no ", key);
+  return state;
+}
+
+Progress RunCheckpoints::begin() {
+  const auto steps = checkpoint::steps_among(files_.list(folder_));
+  SHOAL_CHECK(recipe_.checkpoint.enable || steps.empty(), InvalidInput, folder_.string(),
+              " holds checkpoints of an earlier run, the newest of step ", steps.empty() ? 0 : steps.back(),
+              ": go on from it with --checkpoint.enable=true, or begin anew in another --job.dump_folder");
+  if (recipe_.checkpoint.load_step >= 0)
+    return go_on_from(checkpoint::checkpoint_of_step(files_, folder_, recipe_.checkpoint.load_step));
+  const auto newest = checkpoint::newest_whole(files_, folder_);
+  for (const std::string& fault : newest.broken) warn(fault + "; the checkpoint before it is tried");
+  if (newest.checkpoint) return go_on_from(*newest.checkpoint);
+  SHOAL_CHECK(newest.broken.empty(), Corrupt, folder_.string(),
+              ": none of its checkpoints is whole; remove it to begin anew");
+  if (!recipe_.checkpoint.initial_load_path.empty()) {
+    load_weights(files_, recipe_.checkpoint.initial_load_path, recipe_, *learner_.model.ptr());
+    say(concat("weights: ", recipe_.checkpoint.initial_load_path));
+  }
+  return {};
+}
+
+Progress RunCheckpoints::go_on_from(const checkpoint::Checkpoint& checkpoint) {
+  const json state = state_of(checkpoint);
+  json made_on = state["data"];
+  Progress progress = {.step = checkpoint.manifest().step,
+                       .position = made_on.value("position", std::int64_t{-1})};
+  made_on.erase("position");
+  SHOAL_CHECK(
+      made_on == data_of(recipe_, task_) && progress.position >= 0, InvalidInput,
+      checkpoint.folder().string(), ": was made on other data: there ", made_on.dump(), ", here ",
+      data_of(recipe_, task_).dump(),
+      ". Restore dataset.*, training.seq_len and training.seed, or begin a new run with these weights: "
+      "--checkpoint.initial_load_path=",
+      checkpoint.folder().string(), " and another --job.dump_folder");
+  learner_.trainer.restore(train::read_state(checkpoint, state["trainer"].dump()));
+  progress.loss = state.value("loss", 0.0);
+  saved_step_ = progress.step;
+  say(concat("resume:  step ", progress.step, " from ", checkpoint.folder().string()));
+  if (progress.step >= recipe_.training.steps)
+    say(concat("         that is all of training.steps = ", recipe_.training.steps,
+               "; a larger one goes on, another --job.dump_folder begins anew"));
+  return progress;
+}
+
+void RunCheckpoints::save(const Progress& progress) {
+  const TrainingState state = learner_.trainer.state();
+  json data = data_of(recipe_, task_);
+  data["position"] = progress.position;
+  const json document = {{"trainer", json::parse(train::counts_of(state))},
+                         {"data", std::move(data)},
+                         {"loss", progress.loss},
+                         {"recipe", settings_of(recipe_)}};
+  const train::Snapshot snapshot = train::snapshot_of(state);
+  saver_.save(progress.step, document.dump(-1, ' ', false, json::error_handler_t::replace), snapshot.tensors);
+  saved_step_ = progress.step;
+}
+
+void RunCheckpoints::report_failures() {
+  for (const std::string& failure : saver_.take_failures()) {
+    warn(failure + "; training goes on");
+    saved_step_ = saver_.last_step();
+  }
+}
+
+void RunCheckpoints::after(const Progress& progress) {
+  report_failures();
+  if (!recipe_.checkpoint.enable) return;
+  const bool is_due = progress.step % recipe_.checkpoint.interval == 0;
+  if (!is_due || progress.step == recipe_.training.steps) return;  // the last one is saved when training ends
+  if (saver_.is_writing()) {
+    warn(concat("the checkpoint of step ", saved_step_, " is still being written; that of step ",
+                progress.step, " is left out: a larger checkpoint.interval, or a faster disk"));
+    return;
+  }
+  save(progress);
+  if (recipe_.checkpoint.async_mode == AsyncMode::Disabled) saver_.wait();
+}
+
+bool RunCheckpoints::save_and_wait(const Progress& progress) {
+  saver_.wait();
+  report_failures();
+  if (saved_step_ != progress.step) save(progress);
+  saver_.wait();
+  report_failures();
+  return saved_step_ == progress.step;
+}
+
+Recipe recipe_of(const checkpoint::Checkpoint& checkpoint) {
+  const json state = state_of(checkpoint);
+  std::map<std::string, std::string> settings;
+  for (const auto& [name, value] : state["recipe"].items())
+    if (value.is_string()) settings.emplace(name, value.get<std::string>());
+  return recipe_from(settings, checkpoint.folder().string());
+}
+
+torch::nn::AnyModule trained_model(FileSystem& files, const Recipe& recipe) {
+  torch::nn::AnyModule model = make_learner(recipe, nullptr).model;
+  fs::path path = recipe.checkpoint.initial_load_path;
+  if (path.empty()) {
+    const fs::path folder = folder_of(recipe);
+    auto newest = checkpoint::newest_whole(files, folder);
+    for (const std::string& fault : newest.broken) warn(fault + "; the checkpoint before it is taken");
+    SHOAL_CHECK(newest.checkpoint, InvalidInput, folder.string(),
+                ": holds no whole checkpoint; train with --checkpoint.enable=true, or name weights with "
+                "--checkpoint.initial_load_path=PATH");
+    path = newest.checkpoint->folder();
+  }
+  load_weights(files, path, recipe, *model.ptr());
+  return model;
+}
+
+}  // namespace shoal::cli

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights go to and from transformers' GPT-2, with the same logits, and what does not fit is named."""
+
+import json
+import subprocess
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+CONFIG = {
+    "vocab_size": 300,
+    "n_positions": 16,
+    "n_embd": 16,
+    "n_layer": 1,
+    "n_head": 2,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+TOKENS = [5, 290, 17, 3, 3, 299, 0, 64]
+# Both run the same kernels, but for the attention mask: the last digits differ.
+CLOSE = {"rtol": 1e-5, "atol": 1e-6}
+
+
+@pytest.fixture
+def theirs(tmp_path):
+    """transformers' tiny random model, and the folder it was saved to."""
+    torch.manual_seed(0)
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**CONFIG)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)  # biases and norms are not what they begin as
+    model.save_pretrained(tmp_path / "theirs")
+    return model, tmp_path / "theirs"
+
+
+def logits_of(model):
+    with torch.no_grad():
+        return model(torch.tensor([TOKENS])).logits
+
+
+def generate(shoal, tiny, path, *overrides):
+    logits = tiny.parent / "logits.safetensors"
+    result = shoal(
+        "generate",
+        tiny,
+        f"--checkpoint.initial_load_path={path}",
+        f"--sample.prompt_tokens={TOKENS}",
+        f"--sample.logits_file={logits}",
+        "--sample.top_k=1",
+        *overrides,
+    )
+    return result, logits
+
+
+def test_weights_of_transformers_give_its_logits_and_its_text(shoal, tiny, theirs):
+    model, folder = theirs
+    result, path = generate(shoal, tiny, folder)
+    assert result.returncode == 0, result.stderr
+    assert torch.allclose(load_file(path)["logits"], logits_of(model), **CLOSE)
+    written = [int(token) for token in result.stdout.split()]
+    prompt = torch.tensor([TOKENS])
+    options = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0}
+    greedy = model.generate(prompt, attention_mask=torch.ones_like(prompt), **options)
+    assert written == greedy[0].tolist()
+
+
+def test_a_checkpoint_goes_to_transformers_and_back_without_losing_a_bit(shoal, tiny, theirs):
+    model, folder = theirs
+    out = tiny.parent / "out"
+    # Begins with their weights, trains, exports; what is exported comes back to the same losses.
+    arguments = [f"--checkpoint.initial_load_path={folder}", "--checkpoint.enable=true", "--sample.tokens=0"]
+    assert shoal("train", tiny, *arguments).returncode == 0
+    exported = tiny.parent / "exported"
+    assert shoal("checkpoint", "export", out, exported).returncode == 0
+    ours = transformers.GPT2LMHeadModel.from_pretrained(exported).eval()
+    before, after = model.state_dict(), ours.state_dict()
+    assert before.keys() == after.keys()
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+    result, path = generate(shoal, tiny, out / "checkpoint" / "step_00000004")
+    assert result.returncode == 0, result.stderr
+    assert torch.allclose(load_file(path)["logits"], logits_of(ours), **CLOSE)
+    ours.save_pretrained(tiny.parent / "back")
+    _, again = generate(shoal, tiny, tiny.parent / "back")
+    assert torch.equal(load_file(path)["logits"], load_file(again)["logits"])
+
+
+def test_a_model_without_its_head_and_with_old_masks_is_read_too(shoal, tiny, theirs):
+    model, _ = theirs
+    tensors = {name.removeprefix("transformer."): tensor for name, tensor in model.state_dict().items()}
+    del tensors["lm_head.weight"]
+    tensors["h.0.attn.bias"] = torch.ones(1, 1, 16, 16).tril()
+    save_file(
+        {name: tensor.contiguous() for name, tensor in tensors.items()}, tiny.parent / "base.safetensors"
+    )
+    result, path = generate(shoal, tiny, tiny.parent / "base.safetensors")
+    assert result.returncode == 0, result.stderr
+    assert torch.allclose(load_file(path)["logits"], logits_of(model), **CLOSE)
+
+
+def test_half_precision_weights_are_widened(shoal, tiny, theirs):
+    model, _ = theirs
+    half = {
+        name: tensor.bfloat16() for name, tensor in model.state_dict().items() if name != "lm_head.weight"
+    }
+    save_file(half, tiny.parent / "half.safetensors")
+    result, path = generate(shoal, tiny, tiny.parent / "half.safetensors")
+    assert result.returncode == 0, result.stderr
+    model.load_state_dict({name: tensor.float() for name, tensor in half.items()}, strict=False)
+    assert torch.allclose(load_file(path)["logits"], logits_of(model), **CLOSE)
+
+
+def test_all_that_does_not_fit_is_listed(shoal, tiny, theirs):
+    _, folder = theirs
+    result, _ = generate(shoal, tiny, folder, "--model.n_head=4", "--model.n_layer=2")
+    assert result.returncode == 1
+    for part in (
+        "config.json does not fit the recipe",
+        "model.n_head is 4, there 2",
+        "model.n_layer is 2, there 1",
+    ):
+        assert part in result.stderr
+    (folder / "config.json").unlink()
+    result, _ = generate(shoal, tiny, folder, "--model.n_layer=2", "--model.n_embd=32")
+    assert "transformer.h.1.attn.c_attn.weight: absent, wanted f32[32, 96]" in result.stderr
+    assert "transformer.ln_f.bias: is f32[16], wanted f32[32]" in result.stderr
+
+
+def test_an_untied_head_and_a_pickle_are_refused(shoal, tiny, theirs):
+    model, _ = theirs
+    tensors = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    tensors["lm_head.weight"] += 1
+    save_file(tensors, tiny.parent / "untied.safetensors")
+    result, _ = generate(shoal, tiny, tiny.parent / "untied.safetensors")
+    assert result.returncode == 1 and "lm_head.weight is not the embedding's" in result.stderr
+    torch.save(model.state_dict(), tiny.parent / "model.pt")
+    result, _ = generate(shoal, tiny, tiny.parent / "model.pt")
+    assert result.returncode == 1 and "is a pickle" in result.stderr
+
+
+def test_the_exported_config_is_the_recipes(shoal, tiny):
+    assert shoal("train", tiny, "--checkpoint.enable=true", "--sample.tokens=0").returncode == 0
+    assert shoal("checkpoint", "export", tiny.parent / "out", tiny.parent / "exported").returncode == 0
+    config = json.loads((tiny.parent / "exported" / "config.json").read_text())
+    assert all(config[key] == value for key, value in CONFIG.items())
+
+
+def test_generate_writes_text_from_the_newest_checkpoint(shoal, tiny):
+    train = [tiny, "--checkpoint.enable=true", "--training.seed=3"]
+    assert shoal("train", *train).returncode == 0
+    command = [str(shoal.path), "generate", *(str(word) for word in train)]
+    written = subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
+    assert written == (tiny.parent / "out" / "sample.txt").read_bytes() + b"\n"
