@@ -8,14 +8,14 @@ import pathlib
 import re
 import sys
 
-BLOCK = re.compile(r"<!-- (\S+) -->\n```cpp\n(.*?)```\n", re.DOTALL)
+BLOCK = re.compile(r"<!-- (\S+) -->\n```(cpp|python)\n(.*?)```\n", re.DOTALL)
 
 
 def updated(root, text):
     def block(match):
         lines = (root / match[1]).read_text().splitlines(keepends=True)
-        code = "".join(line for line in lines if not line.startswith("// "))
-        return f"<!-- {match[1]} -->\n```cpp\n{code}```\n"
+        code = "".join(line for line in lines if not line.startswith(("// ", "# ")))
+        return f"<!-- {match[1]} -->\n```{match[2]}\n{code}```\n"
 
     return BLOCK.sub(block, text)
 
