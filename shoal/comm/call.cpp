@@ -82,8 +82,8 @@ static void check_counts(Request& request, int size) {
   const std::size_t ranks = static_cast<std::size_t>(size);
   if (request.in_counts.empty() && request.out_counts.empty()) {
     SHOAL_CHECK(request.in.count == request.out.count && request.in.count % size == 0, InvalidInput,
-                "comm: all_to_all of ", request.in.count, " elements into ", request.out.count, " between ", size,
-                " ranks: not equal parts; say how many go to and come from each rank");
+                "comm: all_to_all of ", request.in.count, " elements into ", request.out.count, " between ",
+                size, " ranks: not equal parts; say how many go to and come from each rank");
     for (auto* counts : sides) counts->assign(ranks, request.in.count / size);
   }
   for (int side = 0; side < 2; ++side) {
@@ -116,14 +116,16 @@ Call checked(Request& request, int rank, int size) {
   if (row.has_peer) call.peer = request.peer;
   if (row.reduces) {
     call.reduce = request.reduce;
-    SHOAL_CHECK(request.reduce != ReduceOp::Average || is_floating(call.dtype), InvalidInput, "comm: ", row.name,
-                " of ", name_of(call.dtype), " to their average: wanted a floating type, or another operation");
+    SHOAL_CHECK(request.reduce != ReduceOp::Average || is_floating(call.dtype), InvalidInput,
+                "comm: ", row.name, " of ", name_of(call.dtype),
+                " to their average: wanted a floating type, or another operation");
   }
   if (row.sizes == Sizes::InParts) call.count = request.out.count;
   if (row.sizes != Sizes::Any && has_in && has_out) {
     const std::int64_t parts = row.sizes == Sizes::OutParts ? request.out.count : request.in.count;
     SHOAL_CHECK(parts == call.count * size, InvalidInput, "comm: ", row.name, ": parts of ", call.count,
-                " elements of ", size, " ranks: wanted ", call.count * size, " in the other buffer, got ", parts);
+                " elements of ", size, " ranks: wanted ", call.count * size, " in the other buffer, got ",
+                parts);
   }
   if (request.op == Op::AllToAll) {
     check_counts(request, size);
@@ -152,8 +154,9 @@ int place_in(std::span<const int> ranks, int rank, int size) {
   std::ranges::sort(seen);
   const auto twice = std::ranges::adjacent_find(seen);
   SHOAL_CHECK(twice == seen.end(), InvalidInput, "comm: subgroup: rank ", *twice, " is named twice");
-  SHOAL_CHECK(seen.empty() || (seen.front() >= 0 && seen.back() < size), InvalidInput, "comm: subgroup: rank ",
-              seen.front() < 0 ? seen.front() : seen.back(), " is outside the group of ", size, " ranks");
+  SHOAL_CHECK(seen.empty() || (seen.front() >= 0 && seen.back() < size), InvalidInput,
+              "comm: subgroup: rank ", seen.front() < 0 ? seen.front() : seen.back(),
+              " is outside the group of ", size, " ranks");
   const auto place = std::ranges::find(ranks, rank);
   SHOAL_CHECK(place != ranks.end(), InvalidInput, "comm: subgroup: rank ", rank,
               " calls it, but is not one of its ranks");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One call of a communicator as a value: what a rank asked for, whether it makes sense, what has to be the same on
-// every rank, and how an error shows it.
+// One call of a communicator as a value: what a rank asked for, whether it makes sense, what has to be the
+// same on every rank, and how an error shows it.
 #pragma once
 
 #include <span>
@@ -32,13 +32,13 @@ struct Request {
   ConstBuffer in;
   Buffer out;
   ReduceOp reduce = ReduceOp::Sum;
-  int peer = 0;                          // root, or the other end
-  std::vector<std::int64_t> in_counts;   // of all_to_all: one for each rank
+  int peer = 0;                         // root, or the other end
+  std::vector<std::int64_t> in_counts;  // of all_to_all: one for each rank
   std::vector<std::int64_t> out_counts;
 };
 
-// What has to be equal on all ranks of the call. `count` is that of one part; of all_to_all it is 0, as its counts
-// are compared rank by rank.
+// What has to be equal on all ranks of the call. `count` is that of one part; of all_to_all it is 0, as its
+// counts are compared rank by rank.
 struct Call {
   Op op = Op::Barrier;
   DType dtype = DType::Float32;
@@ -51,27 +51,27 @@ struct Call {
 // "all_reduce(f32 x 1000, sum)", "broadcast(i64 x 3, root 2)", "send(u8 x 1, to 4)", "barrier()"
 std::string describe(const Call& call);
 
-// "comm: call 17: rank 0 all_reduce(f32 x 1000, sum), rank 1 all_reduce(f64 x 1000, sum)". The number is that of
-// the communicator's call (of send and receive: of the two ranks').
+// "comm: call 17: rank 0 all_reduce(f32 x 1000, sum), rank 1 all_reduce(f64 x 1000, sum)". The number is that
+// of the communicator's call (of send and receive: of the two ranks').
 std::string mismatch(std::uint64_t number, int rank, const Call& call, int other, const Call& other_call);
 
-// The call of this request, its counts filled in where all_to_all's are equal parts. Throws InvalidInput where the
-// request cannot be right on this rank, before anything was sent: an element type that is not moved, a rank outside
-// the group, a size that does not fit, an average of integers.
+// The call of this request, its counts filled in where all_to_all's are equal parts. Throws InvalidInput
+// where the request cannot be right on this rank, before anything was sent: an element type that is not
+// moved, a rank outside the group, a size that does not fit, an average of integers.
 Call checked(Request& request, int rank, int size);
 
-// Of all ranks' checked requests of one call: the first pair of ranks whose counts of all_to_all differ, as an error
-// says it; else empty.
+// Of all ranks' checked requests of one call: the first pair of ranks whose counts of all_to_all differ, as
+// an error says it; else empty.
 std::string uneven_counts(std::uint64_t number, std::span<const Request> ranks);
 // The same of one pair: what `from` sends to `to`, and what that takes.
 std::string uneven_pair(std::uint64_t number, int from, std::int64_t sent, int to, std::int64_t taken);
 
-// This rank's place in a subgroup. Throws InvalidInput where the ranks are none, not in the group, named twice, or
-// without this one.
+// This rank's place in a subgroup. Throws InvalidInput where the ranks are none, not in the group, named
+// twice, or without this one.
 int place_in(std::span<const int> ranks, int rank, int size);
 
-// A communicator whose calls are all one function of a Request: the body of a class that has `submit`. For those
-// that treat the calls alike; the functions are the same everywhere and would hide what differs.
+// A communicator whose calls are all one function of a Request: the body of a class that has `submit`. For
+// those that treat the calls alike; the functions are the same everywhere and would hide what differs.
 class RequestCommunicator : public Communicator {
  public:
   std::unique_ptr<Work> broadcast(Buffer buffer, int root) override;

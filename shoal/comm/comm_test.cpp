@@ -19,8 +19,8 @@ using namespace std::chrono_literals;
 
 using Ranks = std::vector<std::unique_ptr<Communicator>>;
 
-// `one_address`: a segment is mapped once for all ranks, so that the thread sanitizer sees what they share; else once
-// a rank, as between processes.
+// `one_address`: a segment is mapped once for all ranks, so that the thread sanitizer sees what they share;
+// else once a rank, as between processes.
 static Ranks shm_ranks(int size, bool one_address = true) {
   rendezvous::MemoryStore store;
   Ranks ranks(static_cast<std::size_t>(size));

@@ -135,9 +135,11 @@ Bytes Suite::input(const Case& call, int rank) const {
   const auto width = static_cast<std::size_t>(bytes_of(call.dtype));
   Bytes bytes(static_cast<std::size_t>(count) * width);
   for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
-    const std::uint64_t random = mixed(call.seed * 1000003 + static_cast<std::uint64_t>(rank) * 7919 + i * 64);
-    const std::uint64_t bits = options_.exact_sums ? bits_of_number(call.dtype, static_cast<unsigned>(random % 8))
-                                                   : bits_of_any(call.dtype, random);
+    const std::uint64_t random =
+        mixed(call.seed * 1000003 + static_cast<std::uint64_t>(rank) * 7919 + i * 64);
+    const std::uint64_t bits = options_.exact_sums
+                                   ? bits_of_number(call.dtype, static_cast<unsigned>(random % 8))
+                                   : bits_of_any(call.dtype, random);
     std::memcpy(bytes.data() + i * width, &bits, width);  // little-endian
   }
   return bytes;
@@ -199,9 +201,10 @@ void Suite::differ(const Case& call, const Bytes& got, const Bytes& wanted) cons
   std::uint64_t got_bits = 0, wanted_bits = 0;
   std::memcpy(&got_bits, got.data() + i * width, width);
   std::memcpy(&wanted_bits, wanted.data() + i * width, width);
-  fail(ErrorKind::Internal, "conformance: ", describe({call.op, call.dtype, call.count, call.reduce, call.root}),
-       " of ", size(), " ranks, seed ", call.seed, ": rank ", rank(), " has the bits ", std::hex, got_bits,
-       " where ", wanted_bits, std::dec, " was wanted, element ", i);
+  fail(ErrorKind::Internal,
+       "conformance: ", describe({call.op, call.dtype, call.count, call.reduce, call.root}), " of ", size(),
+       " ranks, seed ", call.seed, ": rank ", rank(), " has the bits ", std::hex, got_bits, " where ",
+       wanted_bits, std::dec, " was wanted, element ", i);
 }
 
 // Elements in memory of one kind or the other.
@@ -236,12 +239,12 @@ class Trial {
     const Bytes input = suite.input(call_, rank);
     in_count_ = num_inputs(suite, call_, rank);
     out_count_ = num_outputs(suite, call_, rank);
-    const bool one_buffer =
-        call_.op == Op::Broadcast || call_.op == Op::Reduce || call_.op == Op::AllReduce || call_.op == Op::Barrier;
-    const bool in_within = manner.in_place && (call_.op == Op::AllGather ||
-                                               (call_.op == Op::Gather && rank == call_.root));
-    const bool out_within = manner.in_place && (call_.op == Op::ReduceScatter ||
-                                                (call_.op == Op::Scatter && rank == call_.root));
+    const bool one_buffer = call_.op == Op::Broadcast || call_.op == Op::Reduce ||
+                            call_.op == Op::AllReduce || call_.op == Op::Barrier;
+    const bool in_within =
+        manner.in_place && (call_.op == Op::AllGather || (call_.op == Op::Gather && rank == call_.root));
+    const bool out_within =
+        manner.in_place && (call_.op == Op::ReduceScatter || (call_.op == Op::Scatter && rank == call_.root));
     Communicator& comm = suite.communicator();
     if (!one_buffer && !in_within) in_.emplace(comm, in_count_ * width, manner.allocated_in);
     if (!out_within) out_.emplace(comm, out_count_ * width, manner.allocated_out);
@@ -399,8 +402,9 @@ void random_calls(Communicator& communicator, std::uint64_t seed, int num_calls,
   };
   for (int i = 0; i < num_calls; ++i) {
     Case call = {.seed = seed * 100 + static_cast<std::uint64_t>(i)};
-    call.dtype = options.dtypes[static_cast<std::size_t>(
-        draw(common, static_cast<std::int64_t>(options.dtypes.size())))];
+    call.dtype =
+        options
+            .dtypes[static_cast<std::size_t>(draw(common, static_cast<std::int64_t>(options.dtypes.size())))];
     const std::int64_t most = std::int64_t{1} << draw(common, draw(common, 50) == 0 ? 17 : 12);
     call.count = draw(common, most + 1);
     call.root = static_cast<int>(draw(common, suite.size()));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every backend has to do, as calls with known results. Each rank runs the same function, as a thread or as a
-// process; what is expected is computed by one thread from what all ranks put in.
+// What every backend has to do, as calls with known results. Each rank runs the same function, as a thread or
+// as a process; what is expected is computed by one thread from what all ranks put in.
 #pragma once
 
 #include <chrono>
@@ -24,13 +24,14 @@ struct Conformance {
   std::chrono::nanoseconds limit = std::chrono::seconds{60};  // of each wait
 };
 
-// Every operation, type, reduction and count (0, 1, odd, large), from the first and the last root, uneven parts,
-// messages both ways, foreign and allocated buffers, in place and not, subgroups. Throws at the first difference,
-// with the call, the rank and the element.
+// Every operation, type, reduction and count (0, 1, odd, large), from the first and the last root, uneven
+// parts, messages both ways, foreign and allocated buffers, in place and not, subgroups. Throws at the first
+// difference, with the call, the rank and the element.
 void conform(Communicator& communicator, const Conformance& options = {});
 
-// `num_calls` calls, drawn from `seed`, with several under way at a time, waited for in another order on each rank.
-// Throws as `conform` does.
-void random_calls(Communicator& communicator, std::uint64_t seed, int num_calls, const Conformance& options = {});
+// `num_calls` calls, drawn from `seed`, with several under way at a time, waited for in another order on each
+// rank. Throws as `conform` does.
+void random_calls(Communicator& communicator, std::uint64_t seed, int num_calls,
+                  const Conformance& options = {});
 
 }  // namespace shoal::comm

@@ -12,8 +12,8 @@ namespace shoal::comm {
 
 using RankFunction = std::function<void(Communicator&)>;
 
-// A thread for each communicator. If one throws, its communicator is aborted, so that the others end too; when all
-// have ended the error that came first is thrown.
+// A thread for each communicator. If one throws, its communicator is aborted, so that the others end too;
+// when all have ended the error that came first is thrown.
 void run_as_threads(std::vector<std::unique_ptr<Communicator>> ranks, const RankFunction& function);
 
 }  // namespace shoal::comm

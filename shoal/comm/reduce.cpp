@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compiled with -O3: the loops below are written once and made into vectors by the compiler, once for each
-// instruction set (always_inline: a function takes its caller's). Only the conversion of float16 has instructions
-// of its own.
+// instruction set (always_inline: a function takes its caller's). Only the conversion of float16 has
+// instructions of its own.
 //
-// Work goes block by block: a block's sum stays in the first-level cache, each input is read once and each output
-// written once.
+// Work goes block by block: a block's sum stays in the first-level cache, each input is read once and each
+// output written once.
 #include "shoal/comm/reduce.h"
 
 #include <algorithm>
@@ -40,6 +40,8 @@ template <class T>
   return value;
 }
 
+// A format says how a block of elements becomes what is summed, and back. The order within the block is its own.
+
 // Elements that are summed as what they are.
 template <class T>
 struct Plain {
@@ -48,27 +50,38 @@ struct Plain {
   [[gnu::always_inline]] static void widen(const std::byte* from, T* to, std::int64_t count) {
     std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(T));
   }
-  [[gnu::always_inline]] static void narrow(const T* from, std::byte* to, std::int64_t count) {
+  [[gnu::always_inline]] static void narrow(const T* from, T* to, std::int64_t count) {
     std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(T));
   }
 };
 
+// Two to a word of 32 bits, whose halves are floats but for a shift or a mask: the compiler needs no shuffles. A block
+// is widened to all low halves, then all high ones; its count is even.
 struct BFloat {
   using Stored = std::uint16_t;
   using Summed = float;
-  [[gnu::always_inline]] static void widen(const std::byte* from, float* to, std::int64_t count) {
-    for (std::int64_t i = 0; i < count; ++i)
-      to[i] = std::bit_cast<float>(static_cast<std::uint32_t>(load<std::uint16_t>(from, i)) << 16);
+  [[gnu::always_inline]] static float low(std::uint32_t word) { return std::bit_cast<float>(word << 16); }
+  [[gnu::always_inline]] static float high(std::uint32_t word) {
+    return std::bit_cast<float>(word & 0xffff0000U);
   }
-  [[gnu::always_inline]] static void narrow(const float* from, std::byte* to, std::int64_t count) {
-    std::uint16_t block[kBlock];
-    for (std::int64_t i = 0; i < count; ++i) {
-      const std::uint32_t bits = std::bit_cast<std::uint32_t>(from[i]);
-      const std::uint32_t rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
-      const std::uint32_t quiet_nan = (bits >> 16) | 0x40U;
-      block[i] = static_cast<std::uint16_t>((bits & 0x7fffffffU) > 0x7f800000U ? quiet_nan : rounded);
-    }
-    std::memcpy(to, block, static_cast<std::size_t>(count) * 2);
+  // Rounded to nearest even, in the upper half; below it are bits to be dropped.
+  [[gnu::always_inline]] static std::uint32_t rounded(float x) {
+    const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
+    return x != x ? bits | 0x400000U : bits + 0x7fffU + ((bits >> 16) & 1U);
+  }
+  [[gnu::always_inline]] static std::uint32_t word(float low, float high) {
+    return rounded(low) >> 16 | (rounded(high) & 0xffff0000U);
+  }
+  [[gnu::always_inline]] static void widen(const std::byte* from, float* to, std::int64_t count) {
+    std::uint32_t words[kBlock / 2];
+    std::memcpy(words, from, static_cast<std::size_t>(count) * 2);
+    for (std::int64_t i = 0; i < count / 2; ++i) to[i] = low(words[i]);
+    for (std::int64_t i = 0; i < count / 2; ++i) to[count / 2 + i] = high(words[i]);
+  }
+  [[gnu::always_inline]] static void narrow(const float* from, std::uint16_t* to, std::int64_t count) {
+    std::uint32_t words[kBlock / 2];
+    for (std::int64_t i = 0; i < count / 2; ++i) words[i] = word(from[i], from[count / 2 + i]);
+    std::memcpy(to, words, static_cast<std::size_t>(count) * 2);
   }
 };
 
@@ -109,18 +122,13 @@ struct SoftHalf {
   [[gnu::always_inline]] static void widen(const std::byte* from, float* to, std::int64_t count) {
     for (std::int64_t i = 0; i < count; ++i) to[i] = float_of_half(load<std::uint16_t>(from, i));
   }
-  [[gnu::always_inline]] static void narrow(const float* from, std::byte* to, std::int64_t count) {
-    for (std::int64_t i = 0; i < count; ++i) {
-      const std::uint16_t half = half_of_float(from[i]);
-      std::memcpy(to + 2 * i, &half, 2);
-    }
+  [[gnu::always_inline]] static void narrow(const float* from, std::uint16_t* to, std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i) to[i] = half_of_float(from[i]);
   }
 };
 
-template <class Format, ReduceOp op>
-[[gnu::always_inline]] inline typename Format::Summed combined(typename Format::Summed a,
-                                                               typename Format::Summed b) {
-  using T = typename Format::Summed;
+template <ReduceOp op, class T>
+[[gnu::always_inline]] inline T combined(T a, T b) {
   if constexpr (op == ReduceOp::Min) return (a != a) | (a < b) ? a : b;
   if constexpr (op == ReduceOp::Max) return (a != a) | (a > b) ? a : b;
   if constexpr (std::is_same_v<T, std::uint8_t>) return static_cast<T>(a + b);
@@ -132,39 +140,78 @@ template <class Format, ReduceOp op>
   }
 }
 
-template <class Format, ReduceOp op>
-[[gnu::always_inline]] inline void add_block(const std::byte* next, typename Format::Summed* sum,
-                                             std::int64_t count) {
-  using Summed = typename Format::Summed;
-  if constexpr (std::is_same_v<Format, Plain<Summed>>) {
-    for (std::int64_t i = 0; i < count; ++i) sum[i] = combined<Format, op>(sum[i], load<Summed>(next, i));
-  } else {
-    alignas(64) Summed wide[kBlock];
-    Format::widen(next, wide, count);
-    for (std::int64_t i = 0; i < count; ++i) sum[i] = combined<Format, op>(sum[i], wide[i]);
-  }
-}
-
 using Inputs = std::span<const std::byte* const>;
 using Outputs = std::span<std::byte* const>;
 
+template <ReduceOp op, class T>
+[[gnu::always_inline]] inline T finished(T sum, T ranks) {
+  if constexpr (op == ReduceOp::Average) return static_cast<T>(sum / ranks);
+  return sum;
+}
+
+// Of two inputs, the commonest number, nothing is kept but in registers. Whether it did anything.
+template <class Format, ReduceOp op>
+[[gnu::always_inline]] inline bool reduce_two(Inputs from, std::int64_t offset, std::int64_t count,
+                                              typename Format::Stored* result) {
+  using Summed = typename Format::Summed;
+  if (from.size() != 2) return false;
+  const std::byte *a = from[0] + offset, *b = from[1] + offset;
+  if constexpr (std::is_same_v<Format, Plain<Summed>>) {
+    for (std::int64_t i = 0; i < count; ++i)
+      result[i] = finished<op>(combined<op>(load<Summed>(a, i), load<Summed>(b, i)), Summed{2});
+    return true;
+  } else if constexpr (std::is_same_v<Format, BFloat>) {
+    std::uint32_t words[kBlock / 2];
+    for (std::int64_t i = 0; i < count / 2; ++i) {
+      const std::uint32_t x = load<std::uint32_t>(a, i), y = load<std::uint32_t>(b, i);
+      words[i] = BFloat::word(finished<op>(combined<op>(BFloat::low(x), BFloat::low(y)), 2.0F),
+                              finished<op>(combined<op>(BFloat::high(x), BFloat::high(y)), 2.0F));
+    }
+    std::memcpy(result, words, static_cast<std::size_t>(count) * 2);
+    return true;
+  } else {
+    return false;
+  }
+}
+
+// Into `result`, which is of its own: an output may be an input, and then the compiler could make no vectors.
+template <class Format, ReduceOp op>
+[[gnu::always_inline]] inline void reduce_block(Inputs from, std::int64_t offset, std::int64_t count,
+                                                typename Format::Stored* result) {
+  using Summed = typename Format::Summed;
+  if (reduce_two<Format, op>(from, offset, count, result)) return;
+  alignas(64) Summed sum[kBlock] = {}, next[kBlock];
+  Format::widen(from[0] + offset, sum, count);
+  for (std::size_t k = 1; k < from.size(); ++k) {
+    Format::widen(from[k] + offset, next, count);
+    for (std::int64_t i = 0; i < count; ++i) sum[i] = combined<op>(sum[i], next[i]);
+  }
+  if constexpr (op == ReduceOp::Average) {
+    const Summed ranks = static_cast<Summed>(from.size());
+    for (std::int64_t i = 0; i < count; ++i) sum[i] = finished<op>(sum[i], ranks);
+  }
+  Format::narrow(sum, result, count);
+}
+
 template <class Format, ReduceOp op>
 [[gnu::always_inline]] inline void reduce_blocks(std::int64_t count, Inputs from, Outputs to) {
-  using Summed = typename Format::Summed;
-  constexpr std::int64_t bytes = sizeof(typename Format::Stored);
-  alignas(64) Summed sum[kBlock];
-  for (std::int64_t first = 0; first < count; first += kBlock) {
-    const std::int64_t num = std::min(kBlock, count - first);
-    Format::widen(from[0] + first * bytes, sum, num);
-    for (std::size_t k = 1; k < from.size(); ++k) add_block<Format, op>(from[k] + first * bytes, sum, num);
-    if constexpr (op == ReduceOp::Average) {
-      const Summed ranks = static_cast<Summed>(from.size());
-      for (std::int64_t i = 0; i < num; ++i) sum[i] = static_cast<Summed>(sum[i] / ranks);
-    }
-    Format::narrow(sum, to[0] + first * bytes, num);
-    for (std::size_t k = 1; k < to.size(); ++k)
-      std::memcpy(to[k] + first * bytes, to[0] + first * bytes, static_cast<std::size_t>(num * bytes));
+  using Stored = typename Format::Stored;
+  constexpr std::int64_t bytes = sizeof(Stored);
+  alignas(64) Stored result[kBlock];
+  const std::int64_t even = std::is_same_v<Format, BFloat> ? count / 2 * 2 : count;
+  for (std::int64_t first = 0; first < even; first += kBlock) {
+    const std::int64_t num = std::min(kBlock, even - first);
+    reduce_block<Format, op>(from, first * bytes, num, result);
+    for (std::byte* out : to) std::memcpy(out + first * bytes, result, static_cast<std::size_t>(num * bytes));
   }
+  if (even == count) return;
+  float sum = 0;  // the last of an odd number of bfloat16
+  for (std::size_t k = 0; k < from.size(); ++k) {
+    const float next = BFloat::low(load<std::uint16_t>(from[k], even));
+    sum = k == 0 ? next : combined<op>(sum, next);
+  }
+  const std::uint32_t word = BFloat::word(finished<op>(sum, static_cast<float>(from.size())), 0.0F);
+  for (std::byte* out : to) std::memcpy(out + even * bytes, &word, 2);
 }
 
 template <class Format>
@@ -206,15 +253,12 @@ struct VectorHalf {
                        _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 2 * i))));
     for (; i < count; ++i) to[i] = float_of_half(load<std::uint16_t>(from, i));
   }
-  [[gnu::target("avx2,f16c")]] static void narrow(const float* from, std::byte* to, std::int64_t count) {
+  [[gnu::target("avx2,f16c")]] static void narrow(const float* from, std::uint16_t* to, std::int64_t count) {
     std::int64_t i = 0;
     for (; i + 8 <= count; i += 8)
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 2 * i),
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i),
                        _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
-    for (; i < count; ++i) {
-      const std::uint16_t half = half_of_float(from[i]);
-      std::memcpy(to + 2 * i, &half, 2);
-    }
+    for (; i < count; ++i) to[i] = half_of_float(from[i]);
   }
 };
 

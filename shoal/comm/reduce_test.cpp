@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every instruction set that this processor has, against loops over single elements with their own conversions.
+// Every instruction set that this processor has, against loops over single elements with their own
+// conversions.
 #include "shoal/comm/reduce.h"
 
 #include <doctest/doctest.h>
@@ -75,7 +76,8 @@ template <class T, class Widen>
 static auto expected_sum(ReduceOp op, const std::vector<Bytes>& from, std::size_t i, const Widen& widen) {
   auto sum = widen(element<T>(from[0], i));
   for (std::size_t k = 1; k < from.size(); ++k) sum = combine(op, sum, widen(element<T>(from[k], i)));
-  if (op == ReduceOp::Average) sum = static_cast<decltype(sum)>(sum / static_cast<decltype(sum)>(from.size()));
+  if (op == ReduceOp::Average)
+    sum = static_cast<decltype(sum)>(sum / static_cast<decltype(sum)>(from.size()));
   return sum;
 }
 
@@ -132,7 +134,8 @@ TEST_CASE("every instruction set reduces as a plain loop does, bit for bit") {
               std::vector<const std::byte*> inputs;
               for (const Bytes& part : from) {
                 shifted.emplace_back(part.size() + shift);
-                std::copy(part.begin(), part.end(), shifted.back().begin() + static_cast<std::ptrdiff_t>(shift));
+                std::copy(part.begin(), part.end(),
+                          shifted.back().begin() + static_cast<std::ptrdiff_t>(shift));
               }
               for (const Bytes& part : shifted) inputs.push_back(part.data() + shift);
               // One output apart, and one over the last input.

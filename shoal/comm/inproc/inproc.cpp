@@ -133,7 +133,8 @@ void perform(const Call& call, const std::vector<Request>& ranks) {
 // A call of one rank: done when its counter has passed its number.
 class InprocWork : public Work {
  public:
-  InprocWork(std::shared_ptr<Group> group, const std::uint64_t* num_done, std::uint64_t number, std::string what)
+  InprocWork(std::shared_ptr<Group> group, const std::uint64_t* num_done, std::uint64_t number,
+             std::string what)
       : group_(std::move(group)), num_done_(num_done), number_(number), what_(std::move(what)) {}
   InprocWork(const InprocWork&) = delete;
   InprocWork& operator=(const InprocWork&) = delete;
@@ -199,7 +200,8 @@ std::unique_ptr<Work> Inproc::submit(Request request) {
 
 void Inproc::check_there(int rank, const Call& call) {
   if (!group_->left[static_cast<std::size_t>(rank)]) return;
-  group_->end({ErrorKind::PeerLost, concat("comm: ", describe(call), ": rank ", rank, " has left the group")});
+  group_->end(
+      {ErrorKind::PeerLost, concat("comm: ", describe(call), ": rank ", rank, " has left the group")});
   throw Error(*group_->error);
 }
 
@@ -214,9 +216,9 @@ std::unique_ptr<Work> Inproc::post_collective(Posted posted) {
       check_there(r, posted.call);
     } else if (other->call != posted.call) {
       const bool first = r < rank_;
-      group_->end({ErrorKind::InvalidInput,
-                   mismatch(number, first ? r : rank_, first ? other->call : posted.call, first ? rank_ : r,
-                            first ? posted.call : other->call)});
+      group_->end(
+          {ErrorKind::InvalidInput, mismatch(number, first ? r : rank_, first ? other->call : posted.call,
+                                             first ? rank_ : r, first ? posted.call : other->call)});
       throw Error(*group_->error);
     }
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks as threads of one process: the reference that says what each operation means. The rank that comes last to a
-// call does the whole of it, for all ranks, under one lock.
+// Ranks as threads of one process: the reference that says what each operation means. The rank that comes
+// last to a call does the whole of it, for all ranks, under one lock.
 //
 //   auto ranks = comm::inproc(4);   // ranks[r] goes to thread r
 #pragma once

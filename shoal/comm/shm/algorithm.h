@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a collective does with memory that all ranks see; when, and with whose memory, is decided in collective.cpp.
-// One file an operation, which says its steps and bytes.
+// What a collective does with memory that all ranks see; when, and with whose memory, is decided in
+// collective.cpp. One file an operation, which says its steps and bytes.
 //
 // A call goes one of three ways, the same on every rank:
 //
-//   small    what a rank contributes is put into its slot together with the call; when all have come each takes
+//   small    what a rank contributes is put into its slot together with the call; when all have come each
+//   takes
 //            what it wants. One step.
-//   direct   the buffers are in shared memory: ranks read and write each other's. Two steps: all have come; all
+//   direct   the buffers are in shared memory: ranks read and write each other's. Two steps: all have come;
+//   all
 //            are through.
-//   staged   piece by piece through memory of each rank's own heap, of which there are two, so that the next piece
+//   staged   piece by piece through memory of each rank's own heap, of which there are two, so that the next
+//   piece
 //            is filled while others still read this one. Two steps and one for each piece.
 //
 //     reductions    fill 0 | combine 0, fill 1 | take 0, combine 1, fill 2 | take 1, …
@@ -63,7 +66,8 @@ struct Turn {
   std::byte* my_out() const { return static_cast<std::byte*>(request->out.data); }
 };
 
-// A rank's share of elements that all ranks work on together: whole cache lines, so that no two ranks write to one.
+// A rank's share of elements that all ranks work on together: whole cache lines, so that no two ranks write
+// to one.
 struct Share {
   std::int64_t first = 0;
   std::int64_t count = 0;
@@ -78,18 +82,19 @@ enum class Direct { No, Pull, Push };
 
 struct Algorithm {
   Op op;
-  bool by_parts;  // whether a rank contributes a part for each rank, or one
+  bool by_parts;   // whether a rank contributes a part for each rank, or one
   bool from_root;  // whether only root contributes
   Direct (*direct)(const Shared& shared);
   void (*move)(const Turn& turn, Direct direct);  // the whole call, directly
   void (*fill)(const Turn& turn);                 // this rank's contribution to its staging
-  void (*combine)(const Turn& turn);              // null, or: this rank's share, from all stagings to stagings
-  void (*take)(const Turn& turn);                 // the result, from stagings
-  void (*take_small)(const Turn& turn);           // the same without combine
+  void (*combine)(const Turn& turn);     // null, or: this rank's share, from all stagings to stagings
+  void (*take)(const Turn& turn);        // the result, from stagings
+  void (*take_small)(const Turn& turn);  // the same without combine
 };
 
 const Algorithm& algorithm_of(Op op);
 
-extern const Algorithm kAllGather, kAllReduce, kAllToAll, kBroadcast, kGather, kReduce, kReduceScatter, kScatter;
+extern const Algorithm kAllGather, kAllReduce, kAllToAll, kBroadcast, kGather, kReduce, kReduceScatter,
+    kScatter;
 
 }  // namespace shoal::comm::shm

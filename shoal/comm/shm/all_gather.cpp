@@ -3,7 +3,8 @@
 //
 //   way      steps         received by a rank   how
 //   small    1             (N - 1) P            each reads all contributions
-//   direct   2             (N - 1) P            each writes its part into all buffers (it reads it from memory once),
+//   direct   2             (N - 1) P            each writes its part into all buffers (it reads it from
+//   memory once),
 //                                               or reads all parts
 //   staged   2 + pieces    (N - 1) P            each reads all pieces
 #include <algorithm>
@@ -41,7 +42,8 @@ static void move(const Turn& turn, Direct way) {
     const std::int64_t now = std::min(kCachedBytes, bytes - at);
     for (int i = 1; i < turn.size; ++i) {
       const int r = turn.after(i);
-      turn.push(r, turn.my_in() + at, place(turn, turn.out[static_cast<std::size_t>(r)], turn.rank) + at, now);
+      turn.push(r, turn.my_in() + at, place(turn, turn.out[static_cast<std::size_t>(r)], turn.rank) + at,
+                now);
     }
     turn.keep(turn.my_in() + at, place(turn, turn.my_out(), turn.rank) + at, now);
   }

@@ -3,7 +3,8 @@
 //
 //   way      steps         received by a rank   how
 //   small    1             (N - 1) S            each reduces all contributions by itself
-//   direct   2             2 S (N - 1) / N      each reduces its share of all buffers and writes it to all of them:
+//   direct   2             2 S (N - 1) / N      each reduces its share of all buffers and writes it to all of
+//   them:
 //                                               nobody else touches that share, so one pass does it in place
 //   staged   2 + pieces    2 S (N - 1) / N      the same with pieces
 //

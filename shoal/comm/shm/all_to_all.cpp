@@ -3,8 +3,8 @@
 //
 //   way      steps         received by a rank   how
 //   small    1             (N - 1) P            each reads its part of all contributions
-//   direct   2             (N - 1) P            each reads its part of all buffers, or writes its parts into them
-//   staged   2 + pieces    (N - 1) P            the same with pieces
+//   direct   2             (N - 1) P            each reads its part of all buffers, or writes its parts into
+//   them staged   2 + pieces    (N - 1) P            the same with pieces
 #include "shoal/comm/shm/algorithm.h"
 
 #include <algorithm>
@@ -20,8 +20,8 @@ static std::int64_t before(const std::int64_t* counts, int rank) {
   return std::accumulate(counts, counts + rank, std::int64_t{0});
 }
 
-// Bytes of this turn from one rank to another, and where they are in the buffers. What a rank takes is known when
-// all have come, as is what others send.
+// Bytes of this turn from one rank to another, and where they are in the buffers. What a rank takes is known
+// when all have come, as is what others send.
 static std::int64_t bytes(const Turn& turn, int from, int to) {
   const std::int64_t sent = turn.in_counts[static_cast<std::size_t>(from)][to];
   return std::clamp<std::int64_t>(sent - turn.first, 0, turn.count) * turn.element;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one course that all collectives take: publish the call, wait for everybody's, compare, then one of the three
-// ways of algorithm.h.
+// The one course that all collectives take: publish the call, wait for everybody's, compare, then one of the
+// three ways of algorithm.h.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -103,7 +103,8 @@ void Group::publish(const Request& request, const Call& call, std::uint32_t numb
   slot.call = SharedCall::of(call);
   slot.flags = small ? kSmall : 0U;
   if (call.op == Op::AllToAll) {
-    std::copy(request.in_counts.begin(), request.in_counts.end(), reinterpret_cast<std::int64_t*>(slot.payload));
+    std::copy(request.in_counts.begin(), request.in_counts.end(),
+              reinterpret_cast<std::int64_t*>(slot.payload));
     std::copy(request.out_counts.begin(), request.out_counts.end(),
               reinterpret_cast<std::int64_t*>(slot.payload) + size_);
   }

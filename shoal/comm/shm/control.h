@@ -3,10 +3,10 @@
 //
 //   Header | RankState x N | Progress x N | CallSlot x N x 2 | ChannelEnd x N x N x 2
 //
-// A rank writes its own state, progress, slots and channel ends, and reads the others'. Each has a word that is
-// written last, with everything before it then to be seen: the number of the call in a slot, say. A slot has two
-// sides for odd and even calls: when a rank has seen all others at call n + 1, all have left call n, so that its
-// side may be written for call n + 2.
+// A rank writes its own state, progress, slots and channel ends, and reads the others'. Each has a word that
+// is written last, with everything before it then to be seen: the number of the call in a slot, say. A slot
+// has two sides for odd and even calls: when a rank has seen all others at call n + 1, all have left call n,
+// so that its side may be written for call n + 2.
 #pragma once
 
 #include <atomic>
@@ -18,8 +18,8 @@
 
 namespace shoal::comm::shm {
 
-constexpr std::int64_t kInlineBytes = 32;       // in the line of the call itself
-constexpr std::int64_t kPayloadBytes = 16384;   // in the slot
+constexpr std::int64_t kInlineBytes = 32;      // in the line of the call itself
+constexpr std::int64_t kPayloadBytes = 16384;  // in the slot
 constexpr std::int64_t kMessageInlineBytes = 128;
 
 // A Call as it is shared. Compared as a whole.
@@ -63,7 +63,7 @@ struct alignas(64) CallSlot {
   std::uint32_t flags;                // kSmall, …
   SharedCall call;
   std::byte inline_data[kInlineBytes];
-  Place in, out, staging;             // from here on: where the call is not small
+  Place in, out, staging;  // from here on: where the call is not small
   alignas(64) std::byte payload[kPayloadBytes];
 };
 
@@ -76,8 +76,8 @@ struct alignas(64) ChannelEnd {
   std::atomic<std::uint32_t> finished;  // messages that this end is through with
   std::uint32_t flags;
   SharedCall call;
-  Place place;                          // of the buffer, if shared
-  Place staging;                        // of the sender's ring of pieces
+  Place place;    // of the buffer, if shared
+  Place staging;  // of the sender's ring of pieces
   alignas(64) std::byte inline_data[kMessageInlineBytes];
 };
 
@@ -89,17 +89,22 @@ class Control {
 
   static std::int64_t bytes(int size) {
     const auto ranks = static_cast<std::int64_t>(size);
-    return kHeader + ranks * static_cast<std::int64_t>(sizeof(RankState) + sizeof(Progress) + 2 * sizeof(CallSlot) +
-                                                       2 * static_cast<std::size_t>(ranks) * sizeof(ChannelEnd));
+    return kHeader +
+           ranks * static_cast<std::int64_t>(sizeof(RankState) + sizeof(Progress) + 2 * sizeof(CallSlot) +
+                                             2 * static_cast<std::size_t>(ranks) * sizeof(ChannelEnd));
   }
 
   Header& header() const { return *reinterpret_cast<Header*>(base_); }
   RankState& state(int rank) const { return at<RankState>(0, rank); }
-  Progress& progress(int rank) const { return at<Progress>(size_ * static_cast<std::int64_t>(sizeof(RankState)), rank); }
+  Progress& progress(int rank) const {
+    return at<Progress>(size_ * static_cast<std::int64_t>(sizeof(RankState)), rank);
+  }
   CallSlot& slot(int rank, std::uint32_t number) const {
     return at<CallSlot>(before_slots(), 2 * rank + static_cast<int>(number % 2));
   }
-  ChannelEnd& sender(int from, int to) const { return at<ChannelEnd>(before_channels(), 2 * (from * size_ + to)); }
+  ChannelEnd& sender(int from, int to) const {
+    return at<ChannelEnd>(before_channels(), 2 * (from * size_ + to));
+  }
   ChannelEnd& receiver(int from, int to) const {
     return at<ChannelEnd>(before_channels(), 2 * (from * size_ + to) + 1);
   }

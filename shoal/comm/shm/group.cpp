@@ -16,8 +16,8 @@ namespace shoal::comm::shm {
 
 using rendezvous::Clock;
 
-// How often a waiting rank looks before it sleeps: some 30 µs, or, where ranks have to take turns on the cores, a
-// few turns.
+// How often a waiting rank looks before it sleeps: some 30 µs, or, where ranks have to take turns on the
+// cores, a few turns.
 static constexpr int kLooks = 1000;
 static constexpr int kCrowdedLooks = 30;
 static constexpr std::chrono::milliseconds kNap{5};
@@ -157,8 +157,8 @@ void Group::wait(Job& job, std::chrono::nanoseconds limit) {
   }
 }
 
-// Either this rank sees what a peer wrote, or the peer sees that it sleeps: both write first and then look, in one
-// order for all.
+// Either this rank sees what a peer wrote, or the peer sees that it sleeps: both write first and then look,
+// in one order for all.
 void Group::sleep(Clock::time_point deadline) {
   RankState& state = control_.state(rank_);
   state.sleeping.store(1, std::memory_order_seq_cst);
@@ -167,7 +167,8 @@ void Group::sleep(Clock::time_point deadline) {
   for (const Job* job : messages_) ready = ready || job->task_.ready();
   bool napped = false;
   if (!ready) {
-    const auto left = std::clamp<std::chrono::nanoseconds>(deadline - Clock::now(), std::chrono::nanoseconds{0}, kNap);
+    const auto left =
+        std::clamp<std::chrono::nanoseconds>(deadline - Clock::now(), std::chrono::nanoseconds{0}, kNap);
     const timespec nap = {.tv_sec = 0, .tv_nsec = left.count()};
     syscall(SYS_futex, &state.sleeping, FUTEX_WAIT, 1, &nap, nullptr, 0);
     napped = state.sleeping.load() == 1;  // nobody woke it
@@ -193,13 +194,15 @@ void Group::check_peers() {
   for (const Job* job : messages_) wanted[static_cast<std::size_t>(job->call_.peer)] = true;
   for (int r = 0; r < size_; ++r) {
     if (r == rank_ || !wanted[static_cast<std::size_t>(r)]) continue;
-    const int process = static_cast<std::size_t>(r) < peers_.size() ? peers_[static_cast<std::size_t>(r)] : -1;
+    const int process =
+        static_cast<std::size_t>(r) < peers_.size() ? peers_[static_cast<std::size_t>(r)] : -1;
     pollfd ended = {.fd = process, .events = POLLIN, .revents = 0};
     const bool dead = process >= 0 && poll(&ended, 1, 0) == 1;
     const bool left = control_.state(r).left.load() != 0;
     if ((!dead && !left) || advance()) continue;  // what it did last may be enough
-    end(ErrorKind::PeerLost, left ? concat("comm: rank ", r, " has left the group")
-                                  : concat("comm: rank ", r, " (process ", control_.state(r).pid, ") has ended"));
+    end(ErrorKind::PeerLost,
+        left ? concat("comm: rank ", r, " has left the group")
+             : concat("comm: rank ", r, " (process ", control_.state(r).pid, ") has ended"));
   }
 }
 

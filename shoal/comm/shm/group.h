@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank's side of a group: its calls under way, and how it waits for the others.
 //
-// Nothing runs on its own: a call goes on inside the calls of this communicator and their works' wait() and done(),
-// collectives one after the other, messages beside them. Who waits looks for a while at what the others write and then
-// sleeps on a word of its own, which a rank that has written something looks at; it wakes a sleeper. Every few
-// milliseconds a sleeper sees for itself whether its limit has passed and whether all ranks still live.
+// Nothing runs on its own: a call goes on inside the calls of this communicator and their works' wait() and
+// done(), collectives one after the other, messages beside them. Who waits looks for a while at what the
+// others write and then sleeps on a word of its own, which a rank that has written something looks at; it
+// wakes a sleeper. Every few milliseconds a sleeper sees for itself whether its limit has passed and whether
+// all ranks still live.
 #pragma once
 
 #include <chrono>

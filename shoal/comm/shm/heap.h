@@ -19,9 +19,9 @@ struct Place {
   std::int64_t offset = 0;
 };
 
-// Segments are large and mostly empty: address space, of which only what is allocated takes memory. Another is
-// added when none has room. They stay until the heap ends, so that a peer's mapping is never of something else.
-// Held by the communicators of a rank (subgroups too) and by the memories that it gave out. Any thread.
+// Segments are large and mostly empty: address space, of which only what is allocated takes memory. Another
+// is added when none has room. They stay until the heap ends, so that a peer's mapping is never of something
+// else. Held by the communicators of a rank (subgroups too) and by the memories that it gave out. Any thread.
 class Heap {
  public:
   Heap(std::string name, std::shared_ptr<Mappings> mappings);

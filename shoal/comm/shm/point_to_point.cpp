@@ -7,8 +7,8 @@
 //   receiver's is             S          the sender writes it
 //   neither                   S          through a ring of pieces in the sender's heap
 //
-// Both ends post what they call and compare it. The sender is through when the receiver is: a message that nobody
-// receives is an error in time, not a loss. Words of an end are written by its rank alone:
+// Both ends post what they call and compare it. The sender is through when the receiver is: a message that
+// nobody receives is an error in time, not a loss. Words of an end are written by its rank alone:
 //
 //   sender    posted n | moved 1, 2, …           | finished n
 //   receiver  posted n |     moved 1, 2, … finished n |
@@ -23,7 +23,9 @@ namespace shoal::comm::shm {
 static constexpr std::int64_t kPieceBytes = std::int64_t{1} << 17;
 static constexpr std::uint32_t kPieces = 4;  // in the ring
 
-static Until until(const std::atomic<std::uint32_t>& word, std::uint32_t target) { return {&word, 0, 1, target}; }
+static Until until(const std::atomic<std::uint32_t>& word, std::uint32_t target) {
+  return {&word, 0, 1, target};
+}
 
 void Group::post(ChannelEnd& end, const Call& call, std::uint32_t number, int peer) {
   end.call = SharedCall::of(call);

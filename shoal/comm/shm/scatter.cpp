@@ -16,7 +16,8 @@ static void fill(const Turn& turn) {
   for (int r = 0; r < turn.size; ++r)
     if (r != turn.rank)
       turn.keep(turn.my_in() + (r * turn.call.count + turn.first) * turn.element,
-                turn.staging[static_cast<std::size_t>(turn.rank)] + r * turn.stride, turn.count * turn.element);
+                turn.staging[static_cast<std::size_t>(turn.rank)] + r * turn.stride,
+                turn.count * turn.element);
 }
 
 static void read(const Turn& turn, const std::byte* from) {

@@ -45,7 +45,8 @@ std::shared_ptr<Mapping> Mappings::of(const SegmentId& id) {
   if (same) mapping = std::make_shared<Mapping>(descriptor, id.bytes);
   if (descriptor >= 0) close(descriptor);
   SHOAL_CHECK(same, PeerLost, "shm: shared memory of process ", id.pid, " is gone (",
-              descriptor < 0 ? std::strerror(error) : "another file", "); it has ended, or is another user's");
+              descriptor < 0 ? std::strerror(error) : "another file",
+              "); it has ended, or is another user's");
   open = mapping;
   return mapping;
 }
@@ -58,8 +59,8 @@ Segment::Segment(const std::string& name, std::int64_t bytes, Mappings& mappings
   const int error = errno;
   fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   try {
-    SHOAL_CHECK(sized, Infeasible, "shm: ", human_bytes(bytes), " of shared memory wanted: ",
-                std::strerror(error));
+    SHOAL_CHECK(sized, Infeasible, "shm: ", human_bytes(bytes),
+                " of shared memory wanted: ", std::strerror(error));
     mapping_ = mappings.of(id_);
   } catch (...) {
     close(descriptor);
@@ -83,7 +84,8 @@ static std::optional<std::int64_t> number_in(const char* path, const std::string
 static std::int64_t available_bytes() {
   std::int64_t bytes = std::numeric_limits<std::int64_t>::max();
   if (const auto kibibytes = number_in("/proc/meminfo", "MemAvailable:")) bytes = *kibibytes * 1024;
-  const auto most = number_in("/sys/fs/cgroup/memory.max", ""), used = number_in("/sys/fs/cgroup/memory.current", "");
+  const auto most = number_in("/sys/fs/cgroup/memory.max", ""),
+             used = number_in("/sys/fs/cgroup/memory.current", "");
   return most && used ? std::min(bytes, *most - *used) : bytes;
 }
 
@@ -98,8 +100,9 @@ void Segment::commit(std::int64_t offset, std::int64_t bytes) const {
   do {
     error = fallocate(id_.descriptor, 0, offset, bytes) == 0 ? 0 : errno;
   } while (error == EINTR);
-  SHOAL_CHECK(error == 0, Infeasible, "shm: ", human_bytes(bytes), " of shared memory wanted: ",
-              std::strerror(error), "; make buffers smaller, or run fewer ranks on this host");
+  SHOAL_CHECK(error == 0, Infeasible, "shm: ", human_bytes(bytes),
+              " of shared memory wanted: ", std::strerror(error),
+              "; make buffers smaller, or run fewer ranks on this host");
 }
 
 void Segment::discard(std::int64_t offset, std::int64_t bytes) const noexcept {

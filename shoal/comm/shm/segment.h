@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared memory without a name: a memfd, which peers of the same user open through /proc/PID/fd. It is in no folder,
-// so that no limit of a container's /dev/shm applies, and it is gone when the last process that has it ends,
-// however it ends.
+// Shared memory without a name: a memfd, which peers of the same user open through /proc/PID/fd. It is in no
+// folder, so that no limit of a container's /dev/shm applies, and it is gone when the last process that has
+// it ends, however it ends.
 #pragma once
 
 #include <sys/types.h>
@@ -15,8 +15,8 @@
 
 namespace shoal::comm::shm {
 
-// Where a peer finds a segment: put into shared memory as it is. The inode tells whether the descriptor still is
-// what it was.
+// Where a peer finds a segment: put into shared memory as it is. The inode tells whether the descriptor still
+// is what it was.
 struct SegmentId {
   std::int32_t pid = 0;
   std::int32_t descriptor = -1;
@@ -48,12 +48,12 @@ class Mappings {
   std::shared_ptr<Mapping> of(const SegmentId& id);
 
  private:
-  std::mutex mutex_;  // guards open_
+  std::mutex mutex_;                                      // guards open_
   std::map<std::uint64_t, std::weak_ptr<Mapping>> open_;  // by inode
 };
 
-// Throws Infeasible where the machine or the container has not that much memory left. Shared memory without a name
-// has no other bound: past this one a process is killed.
+// Throws Infeasible where the machine or the container has not that much memory left. Shared memory without a
+// name has no other bound: past this one a process is killed.
 void check_available(std::int64_t bytes);
 
 // A segment of this process: zeros, of this user alone (mode 0600), never smaller than it was made. Pages are
@@ -68,8 +68,8 @@ class Segment {
   std::byte* data() const { return mapping_->data(); }
   const std::shared_ptr<Mapping>& mapping() const { return mapping_; }
 
-  // Takes the pages of this range from the machine, so that it fails here (Infeasible, with the size wanted) and
-  // not by a signal when they are touched.
+  // Takes the pages of this range from the machine, so that it fails here (Infeasible, with the size wanted)
+  // and not by a signal when they are touched.
   void commit(std::int64_t offset, std::int64_t bytes) const;
   // Gives them back; they read as zeros then.
   void discard(std::int64_t offset, std::int64_t bytes) const noexcept;

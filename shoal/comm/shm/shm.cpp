@@ -43,7 +43,8 @@ class Shm : public RequestCommunicator, public Counted {
 };
 
 std::unique_ptr<Work> Shm::submit(Request request) {
-  if (size() > 1 || request.op == Op::Send || request.op == Op::Receive) return group_->submit(std::move(request));
+  if (size() > 1 || request.op == Op::Send || request.op == Op::Receive)
+    return group_->submit(std::move(request));
   checked(request, 0, 1);
   perform_alone(request);
   return done_work();
@@ -57,8 +58,8 @@ std::unique_ptr<Segment> make_control(const Heap& heap, int size) {
   return control;
 }
 
-std::unique_ptr<Shm> join(const std::shared_ptr<Heap>& heap, std::unique_ptr<Segment> control, const SegmentId& id,
-                          int rank, int size, std::chrono::nanoseconds limit) {
+std::unique_ptr<Shm> join(const std::shared_ptr<Heap>& heap, std::unique_ptr<Segment> control,
+                          const SegmentId& id, int rank, int size, std::chrono::nanoseconds limit) {
   auto group = std::make_unique<Group>(heap, heap->mappings()->of(id), rank, size);
   auto joined = std::make_unique<Shm>(std::move(control), std::move(group), limit);
   joined->meet();
@@ -104,10 +105,11 @@ std::unique_ptr<Communicator> Shm::subgroup(std::span<const int> ranks) {
 
 std::unique_ptr<Communicator> shm_communicator(rendezvous::Store& store, int rank, int size,
                                                const ShmOptions& options) {
-  SHOAL_CHECK(size > 0 && size <= shm::kMaxRanks && rank >= 0 && rank < size, InvalidInput, "shm: rank ", rank,
-              " of ", size, ": wanted at most ", shm::kMaxRanks, " ranks, numbered from 0");
-  auto heap = std::make_shared<shm::Heap>(concat("shoal-", options.job, "-r", rank),
-                                          options.mappings ? options.mappings : std::make_shared<shm::Mappings>());
+  SHOAL_CHECK(size > 0 && size <= shm::kMaxRanks && rank >= 0 && rank < size, InvalidInput, "shm: rank ",
+              rank, " of ", size, ": wanted at most ", shm::kMaxRanks, " ranks, numbered from 0");
+  auto heap =
+      std::make_shared<shm::Heap>(concat("shoal-", options.job, "-r", rank),
+                                  options.mappings ? options.mappings : std::make_shared<shm::Mappings>());
   const std::string key = "shm/" + options.job + "/control";
   std::unique_ptr<shm::Segment> control;
   shm::SegmentId id;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks of one host, over shared memory: processes of one user, or threads.
 //
-// They meet through the store (each rank calls `shm` with the same job and size), and need it no longer afterwards.
-// Reductions have the same bits on every rank, whatever the buffers, and whatever the instruction set. A rank whose
-// process ends is noticed within milliseconds. What the files here do: shm/algorithm.h, shm/group.h.
+// They meet through the store (each rank calls `shm` with the same job and size), and need it no longer
+// afterwards. Reductions have the same bits on every rank, whatever the buffers, and whatever the instruction
+// set. A rank whose process ends is noticed within milliseconds. What the files here do: shm/algorithm.h,
+// shm/group.h.
 #pragma once
 
 #include <chrono>
@@ -20,7 +21,7 @@ class Mappings;
 }
 
 struct ShmOptions {
-  std::string job = "job";                        // names the memory (in /proc/PID/maps) and the store's keys
+  std::string job = "job";  // names the memory (in /proc/PID/maps) and the store's keys
   std::chrono::nanoseconds limit = std::chrono::seconds{60};  // to meet, here and in subgroups
   // Ranks that are threads may share what they map: each segment then has one address in the process.
   std::shared_ptr<shm::Mappings> mappings = nullptr;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A call as a coroutine: straight-line code that stops where it has to wait for other ranks, and goes on when
-// somebody looks and finds that they have come. So a call needs no thread of its own, and asking whether it is done
-// moves it on.
+// somebody looks and finds that they have come. So a call needs no thread of its own, and asking whether it
+// is done moves it on.
 //
 //   Task example(Group& group) {
 //     …
@@ -29,7 +29,8 @@ struct Until {
   // Words that have come so far are not looked at again. Sequentially consistent: see Group::sleep.
   bool reached() {
     while (count > 0 && static_cast<std::int32_t>(word->load(std::memory_order_seq_cst) - target) >= 0) {
-      word = reinterpret_cast<const std::atomic<std::uint32_t>*>(reinterpret_cast<const std::byte*>(word) + stride);
+      word = reinterpret_cast<const std::atomic<std::uint32_t>*>(reinterpret_cast<const std::byte*>(word) +
+                                                                 stride);
       --count;
     }
     return count == 0;
