@@ -13,7 +13,10 @@ endif()
 find_library(TORCH_PYTHON_LIBRARY torch_python PATHS ${TORCH_INSTALL_PREFIX}/lib NO_DEFAULT_PATH)
 find_package(Python 3.10 COMPONENTS Interpreter Development.Module)
 if(NOT Python_FOUND OR NOT TORCH_PYTHON_LIBRARY)
-  message(STATUS "No Python package: it needs Python's headers and a LibTorch that came with torch for Python")
+  message(
+    STATUS
+    "No Python package: it needs Python's headers and a LibTorch that came with torch for Python"
+  )
   return()
 endif()
 
@@ -29,13 +32,22 @@ target_include_directories(shoal_python PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
 # pybind11, as torch ships it, wants hidden symbols: a precompiled header of its own, then.
 target_compile_options(
   shoal_python
-  PRIVATE -Wall -Wextra -Wshadow -Wconversion -Wno-missing-field-initializers -Wno-restrict
-          $<$<BOOL:${SHOAL_WERROR}>:-Werror>
+  PRIVATE
+    -Wall
+    -Wextra
+    -Wshadow
+    -Wconversion
+    -Wno-missing-field-initializers
+    -Wno-restrict
+    $<$<BOOL:${SHOAL_WERROR}>:-Werror>
 )
 target_precompile_headers(shoal_python PRIVATE <torch/csrc/utils/pybind.h> <ATen/core/Tensor.h>)
 
-file(CONFIGURE OUTPUT ${package}/_build.py CONTENT
-"# What the extension beside this was built with.
+file(
+  CONFIGURE
+  OUTPUT ${package}/_build.py
+  CONTENT
+    "# What the extension beside this was built with.
 VERSION = \"${PROJECT_VERSION}\"
 TORCH_VERSION = \"${Torch_VERSION}\"
 "

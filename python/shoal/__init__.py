@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains a PyTorch model through its captured graph.
 
-    trainer = shoal.Trainer(model, torch.optim.AdamW(model.parameters(), lr=3e-4))
-    for batch in loader:
-        print(trainer.step(batch).loss)
+A `Trainer` takes a model and one of torch.optim's optimizers; its step(batch) is one update. `capture` gives
+the graph of a function.
 """
 
 import torch
 
 from shoal._build import TORCH_VERSION, VERSION
 
-# The extension uses C++ classes of PyTorch's, which differ between releases: loading it would crash or compute nonsense.
+# The extension uses C++ classes of PyTorch's, which differ between releases: it would crash.
 if torch.__version__.split("+")[0] != TORCH_VERSION:
     raise ImportError(
         f"shoal was built for torch {TORCH_VERSION}, and this is torch {torch.__version__}. "

@@ -83,10 +83,11 @@ class Trainer:
         max_graphs: int = 16,
     ) -> None:
         """`loss_fn(model, batch)` returns the loss, or something with a loss in it. Without it the model is
-        called with the batch (a mapping as keywords, a tuple or list as arguments), and its output has the loss."""
+        called with the batch (a mapping as keywords, a tuple or list as arguments), and its output has the
+        loss."""
     def step(self, batch: Any, *, outputs: bool = False) -> StepResult:
-        """One update. A loss that is not finite is an error; parameters, buffers and optimizer state are then as
-        before the step."""
+        """One update. A loss that is not finite is an error; parameters, buffers and optimizer state are then
+        as before the step."""
     def evaluate(self, batch: Any, *, outputs: bool = False) -> Evaluation:
         """The loss in evaluation mode, without gradients; nothing changes."""
     def graph(self, batch: Any) -> Graph:

@@ -14,7 +14,9 @@ def main():
         sys.exit("shoal: torch is not installed; install the version that shoal was built for")
     [folder] = torch.submodule_search_locations
     path = [str(pathlib.Path(folder) / "lib"), os.environ.get("LD_LIBRARY_PATH", "")]
-    os.execve(command, ["shoal", *sys.argv[1:]], {**os.environ, "LD_LIBRARY_PATH": ":".join(filter(None, path))})
+    os.execve(
+        command, ["shoal", *sys.argv[1:]], {**os.environ, "LD_LIBRARY_PATH": ":".join(filter(None, path))}
+    )
 
 
 if __name__ == "__main__":

@@ -42,8 +42,7 @@ static PyObject*& class_of(ErrorKind kind) {
 
 void bind_base(py::module_& module) {
   const auto make = [&](const std::string& name, const char* meaning, PyObject* bases) {
-    PyObject* made =
-        PyErr_NewExceptionWithDoc(("shoal." + name).c_str(), meaning, bases, nullptr);
+    PyObject* made = PyErr_NewExceptionWithDoc(("shoal." + name).c_str(), meaning, bases, nullptr);
     if (made == nullptr) throw py::error_already_set();
     module.add_object(name.c_str(), py::handle(made));
     return made;
@@ -52,7 +51,7 @@ void bind_base(py::module_& module) {
                          PyExc_RuntimeError);
   for (const auto& [kind, name, base, meaning] : exceptions()) {
     const py::tuple bases = base == nullptr ? py::tuple(py::make_tuple(py::handle(error)))
-                                       : py::tuple(py::make_tuple(py::handle(error), py::handle(base)));
+                                            : py::tuple(py::make_tuple(py::handle(error), py::handle(base)));
     class_of(kind) = make(name, meaning, bases.ptr());
   }
   py::register_exception_translator([](std::exception_ptr thrown) {

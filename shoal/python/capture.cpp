@@ -93,9 +93,11 @@ class Call {
     }
     for_each_leaf(tree_of(result), [&](const std::string& path, const Tree& leaf) {
       if (leaf.kind == Tree::Kind::Tensor)
-        results_.push_back({"output" + (path.empty() ? "" : "." + path), THPVariable_Unpack(leaf.object.ptr())});
+        results_.push_back(
+            {"output" + (path.empty() ? "" : "." + path), THPVariable_Unpack(leaf.object.ptr())});
     });
-    SHOAL_CHECK(!results_.empty(), InvalidInput, "capture: the function returned no tensor; return what it computes");
+    SHOAL_CHECK(!results_.empty(), InvalidInput,
+                "capture: the function returned no tensor; return what it computes");
     return {};
   }
 
@@ -119,10 +121,12 @@ static ir::Graph captured(const py::object& function, const py::args& arguments,
 }
 
 void bind_capture(py::module_& module) {
-  module.def("capture", captured, py::arg("fn"),
-             "The graph of fn(*args, **kwargs): forward, and backward if it returns a loss that requires a gradient. "
-             "Tensors among the arguments are its inputs; parameters are those of modules that fn is, closes over "
-             "or is given.");
+  module.def(
+      "capture", captured, py::arg("fn"),
+      "The graph of fn(*args, **kwargs): forward, and backward if it returns a loss that requires a "
+      "gradient. "
+      "Tensors among the arguments are its inputs; parameters are those of modules that fn is, closes over "
+      "or is given.");
 }
 
 }  // namespace shoal::python

@@ -26,6 +26,7 @@ static ModelView::NamedTensors named(const py::object& pairs) {
 
 Model::Model(py::object module, py::object loss) : module_(std::move(module)), loss_(std::move(loss)) {
   const py::object base = py::module_::import("torch.nn").attr("Module");
+  if (py::hasattr(module_, "_orig_mod")) module_ = module_.attr("_orig_mod");  // torch.compile's wrapper
   SHOAL_CHECK(py::isinstance(module_, base), InvalidInput, "trainer: the model is a ",
               std::string(py::str(py::type::handle_of(module_).attr("__name__"))),
               "; give a torch.nn.Module");
@@ -37,8 +38,8 @@ Model::Model(py::object module, py::object loss) : module_(std::move(module)), l
     const py::dict buffers = each.attr("_buffers");
     for (const auto& [key, tensor] : buffers)
       if (!tensor.is_none())
-        buffer_slots_.push_back({buffers, py::reinterpret_borrow<py::object>(key),
-                                 py::reinterpret_borrow<py::object>(tensor)});
+        buffer_slots_.push_back(
+            {buffers, py::reinterpret_borrow<py::object>(key), py::reinterpret_borrow<py::object>(tensor)});
   }
   parameters_ = named(module_.attr("named_parameters")());
   buffers_ = named(module_.attr("named_buffers")());
@@ -107,8 +108,8 @@ void Model::keep_replaced_buffers(bool write) {
     buffers[key] = tensor;
     if (!write) continue;
     const at::Tensor old = THPVariable_Unpack(tensor.ptr());
-    const bool fits = now && THPVariable_Check(now.ptr()) &&
-                      THPVariable_Unpack(now.ptr()).sizes() == old.sizes();
+    const bool fits =
+        now && THPVariable_Check(now.ptr()) && THPVariable_Unpack(now.ptr()).sizes() == old.sizes();
     SHOAL_CHECK(fits, InvalidInput, "capture: the model replaces its buffer ", std::string(py::str(key)),
                 " by something of another shape while it runs; keep the shape, or make it no buffer");
     const at::Tensor value = THPVariable_Unpack(now.ptr());
@@ -235,7 +236,8 @@ static constexpr std::array<Explanation, 3> kExplanations = {{
      "used on them: stay with torch operators"},
     {"Cannot access storage of",
      "while a model is recorded its activations have no storage: stay with torch operators"},
-    {"doesn't have storage", "while a model is recorded its activations have no storage: stay with torch operators"},
+    {"doesn't have storage",
+     "while a model is recorded its activations have no storage: stay with torch operators"},
 }};
 
 py::object called_in_capture(const std::function<py::object()>& act) {

@@ -56,8 +56,8 @@ class Model {
   ModelView::NamedTensors parameters_;
   ModelView::NamedTensors buffers_;
   std::vector<BufferSlot> buffer_slots_;
-  Tree batch_;                       // of the run that is under way
-  std::string values_;               // its leaves that are no tensors
+  Tree batch_;          // of the run that is under way
+  std::string values_;  // its leaves that are no tensors
   bool keep_outputs_ = false;
   std::map<Use, std::string> structures_;
   ModelView::NamedTensors results_;  // of the run that was recorded last; recorded tensors

@@ -30,20 +30,28 @@ static std::pair<double, double> betas_of(const py::dict& group) {
 
 static Optimizer adamw(const py::dict& group) {
   const auto [beta1, beta2] = betas_of(group);
-  return AdamW{.lr = number(group, "lr"), .beta1 = beta1, .beta2 = beta2, .eps = number(group, "eps"),
+  return AdamW{.lr = number(group, "lr"),
+               .beta1 = beta1,
+               .beta2 = beta2,
+               .eps = number(group, "eps"),
                .weight_decay = number(group, "weight_decay")};
 }
 
 static Optimizer adam(const py::dict& group) {
   if (is_set(group, "decoupled_weight_decay")) return adamw(group);
   const auto [beta1, beta2] = betas_of(group);
-  return Adam{.lr = number(group, "lr"), .beta1 = beta1, .beta2 = beta2, .eps = number(group, "eps"),
+  return Adam{.lr = number(group, "lr"),
+              .beta1 = beta1,
+              .beta2 = beta2,
+              .eps = number(group, "eps"),
               .weight_decay = number(group, "weight_decay")};
 }
 
 static Optimizer sgd(const py::dict& group) {
-  return SGD{.lr = number(group, "lr"), .momentum = number(group, "momentum"),
-             .weight_decay = number(group, "weight_decay"), .nesterov = is_set(group, "nesterov")};
+  return SGD{.lr = number(group, "lr"),
+             .momentum = number(group, "momentum"),
+             .weight_decay = number(group, "weight_decay"),
+             .nesterov = is_set(group, "nesterov")};
 }
 
 // Classes of torch.optim, in alphabetical order.
@@ -57,7 +65,8 @@ static constexpr std::array<Class, 3> kClasses = {{{"Adam", adam}, {"AdamW", ada
 
 // Options that say how torch.optim computes, not what.
 static constexpr std::array<std::string_view, 4> kHow = {"capturable", "foreach", "fused", "initial_lr"};
-static constexpr std::array<const char*, 4> kUnsupported = {"amsgrad", "dampening", "differentiable", "maximize"};
+static constexpr std::array<const char*, 4> kUnsupported = {"amsgrad", "dampening", "differentiable",
+                                                            "maximize"};
 
 static const Class& class_of(py::handle optimizer) {
   const py::module_ torch = py::module_::import("torch.optim");
@@ -67,8 +76,9 @@ static const Class& class_of(py::handle optimizer) {
     if (type.is(torch.attr(each.name))) return each;
     supported += std::string(supported.empty() ? "" : ", ") + "torch.optim." + each.name;
   }
-  fail(ErrorKind::InvalidInput, "trainer: the optimizer is a ", std::string(py::str(type.attr("__module__"))), ".",
-       std::string(py::str(type.attr("__qualname__"))), ", which Shoal does not have; it has ", supported);
+  fail(ErrorKind::InvalidInput, "trainer: the optimizer is a ", std::string(py::str(type.attr("__module__"))),
+       ".", std::string(py::str(type.attr("__qualname__"))), ", which Shoal does not have; it has ",
+       supported);
 }
 
 static py::list groups_of(const py::object& optimizer) { return optimizer.attr("param_groups"); }
@@ -83,10 +93,11 @@ TorchOptimizer::TorchOptimizer(py::object optimizer, const ModelView::NamedTenso
     for (const auto parameter : group["params"]) {
       const at::Tensor tensor = THPVariable_Unpack(parameter.ptr());
       const auto found = names.find(tensor.unsafeGetTensorImpl());
-      SHOAL_CHECK(found != names.end(), InvalidInput, "trainer: parameter ", members.size(), " of the optimizer's group ",
-                  names_.size() - 1, ", of shape ", tensor.sizes(),
-                  ", is none of the model's; make the optimizer from model.parameters(), after the model has its "
-                  "final parameters");
+      SHOAL_CHECK(
+          found != names.end(), InvalidInput, "trainer: parameter ", members.size(),
+          " of the optimizer's group ", names_.size() - 1, ", of shape ", tensor.sizes(),
+          ", is none of the model's; make the optimizer from model.parameters(), after the model has its "
+          "final parameters");
       members.push_back(found->second);
     }
   }
@@ -98,9 +109,9 @@ std::vector<OptimizerPart> TorchOptimizer::parts() const {
   for (const auto handle : groups_of(optimizer_)) {
     const py::dict group = py::reinterpret_borrow<py::dict>(handle);
     for (const char* option : kUnsupported)
-      SHOAL_CHECK(!is_set(group, option), InvalidInput, "trainer: the optimizer's group ", parts.size(), " has ", option,
-                  "=", std::string(py::str(group[option])), ", which Shoal does not have for torch.optim.", of.name,
-                  "; leave it at its default");
+      SHOAL_CHECK(!is_set(group, option), InvalidInput, "trainer: the optimizer's group ", parts.size(),
+                  " has ", option, "=", std::string(py::str(group[option])),
+                  ", which Shoal does not have for torch.optim.", of.name, "; leave it at its default");
     const auto& members = names_.at(parts.size());
     parts.push_back({.contains = [own = std::set<std::string>(members.begin(), members.end())](
                                      const std::string& name) { return own.contains(name); },
@@ -130,7 +141,8 @@ std::string TorchOptimizer::options() const {
   return text;
 }
 
-void TorchOptimizer::for_each_parameter(const std::function<void(const std::string&, py::handle)>& visit) const {
+void TorchOptimizer::for_each_parameter(
+    const std::function<void(const std::string&, py::handle)>& visit) const {
   std::size_t number = 0;
   for (const auto group : groups_of(optimizer_)) {
     const auto& members = names_.at(number++);
@@ -157,11 +169,13 @@ std::map<std::string, at::Tensor> TorchOptimizer::state(Progress& progress) cons
   return state;
 }
 
-void TorchOptimizer::set_state(const std::map<std::string, at::Tensor>& state, const Progress& progress) const {
+void TorchOptimizer::set_state(const std::map<std::string, at::Tensor>& state,
+                               const Progress& progress) const {
   const py::object all = optimizer_.attr("state");
   for_each_parameter([&](const std::string& name, py::handle parameter) {
     py::dict own;
-    for (auto item = state.lower_bound(name + "."); item != state.end() && item->first.starts_with(name + "."); ++item)
+    for (auto item = state.lower_bound(name + ".");
+         item != state.end() && item->first.starts_with(name + "."); ++item)
       own[py::str(item->first.substr(name.size() + 1))] = py::cast(item->second);
     if (own.empty()) return;
     const auto updates = progress.updates.find(name);

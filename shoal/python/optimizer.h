@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A torch.optim optimizer, read for what it says: class, parameter groups and their options. Its step() is never
-// called; schedulers that change its groups are followed.
+// A torch.optim optimizer, read for what it says: class, parameter groups and their options. Its step() is
+// never called; schedulers that change its groups are followed.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>

@@ -30,8 +30,8 @@ struct Evaluation {
 // The interpreter's lock is held on the way in and out; graphs are captured and run without it.
 class PythonTrainer {
  public:
-  PythonTrainer(py::object model, py::object optimizer, py::object loss_fn, double clip_norm, std::uint64_t seed,
-                std::size_t max_graphs)
+  PythonTrainer(py::object model, py::object optimizer, py::object loss_fn, double clip_norm,
+                std::uint64_t seed, std::size_t max_graphs)
       : model_(std::move(model), std::move(loss_fn)),
         optimizer_(std::move(optimizer), model_.parameters()),
         trainer_(model_.view(), optimizer_.parts(),
@@ -153,7 +153,8 @@ void bind_train(py::module_& module) {
           "learning_rate", [](const Step& step) { return step.result.learning_rate; },
           "Of the optimizer's first parameter group.")
       .def_property_readonly(
-          "step", [](const Step& step) { return step.result.step; }, "Updates made so far, this one included.")
+          "step", [](const Step& step) { return step.result.step; },
+          "Updates made so far, this one included.")
       .def_readonly("outputs", &Step::outputs,
                     "What the model returned, if it was asked for; caches are None.")
       .def("__repr__", text_of);
@@ -165,12 +166,14 @@ void bind_train(py::module_& module) {
       .def("__repr__", [](const Evaluation& evaluation) {
         return "Evaluation(loss=" + std::string(py::repr(py::float_(evaluation.loss))) + ")";
       });
-  py::class_<PythonTrainer>(module, "Trainer", "Trains a module through its captured graph. One thread at a time.")
-      .def(py::init<py::object, py::object, py::object, double, std::uint64_t, std::size_t>(), py::arg("model"),
-           py::arg("optimizer"), py::arg("loss_fn") = py::none(), py::kw_only(), py::arg("clip_norm") = 0.0,
-           py::arg("seed") = 0, py::arg("max_graphs") = 16)
+  py::class_<PythonTrainer>(module, "Trainer",
+                            "Trains a module through its captured graph. One thread at a time.")
+      .def(py::init<py::object, py::object, py::object, double, std::uint64_t, std::size_t>(),
+           py::arg("model"), py::arg("optimizer"), py::arg("loss_fn") = py::none(), py::kw_only(),
+           py::arg("clip_norm") = 0.0, py::arg("seed") = 0, py::arg("max_graphs") = 16)
       .def("step", &PythonTrainer::step, py::arg("batch"), py::kw_only(), py::arg("outputs") = false,
-           "One update. A loss that is not finite is an error; parameters, buffers and optimizer state are then as "
+           "One update. A loss that is not finite is an error; parameters, buffers and optimizer state are "
+           "then as "
            "before the step.")
       .def("evaluate", &PythonTrainer::evaluate, py::arg("batch"), py::kw_only(), py::arg("outputs") = false,
            "The loss in evaluation mode, without gradients; nothing changes.")

@@ -38,8 +38,7 @@ static Tree sequence(Kind kind, py::handle object) {
 }
 
 Tree tree_of(py::handle object) {
-  if (THPVariable_Check(object.ptr()))
-    return {Kind::Tensor, py::reinterpret_borrow<py::object>(object), {}};
+  if (THPVariable_Check(object.ptr())) return {Kind::Tensor, py::reinterpret_borrow<py::object>(object), {}};
   if (is_value(object)) return {Kind::Value, py::reinterpret_borrow<py::object>(object), {}};
   if (PyList_Check(object.ptr())) return sequence(Kind::List, object);
   if (PyTuple_Check(object.ptr()))
@@ -52,14 +51,16 @@ Tree tree_of(py::handle object) {
       tree.items.emplace_back(py::reinterpret_borrow<py::object>(key), tree_of(item));
     }
     // A loader may fill its dictionaries in another order each time.
-    std::ranges::stable_sort(tree.items, {}, [](const auto& item) { return std::string(py::str(item.first)); });
+    std::ranges::stable_sort(tree.items, {},
+                             [](const auto& item) { return std::string(py::str(item.first)); });
     return tree;
   }
   if (is_dataclass(object)) {
     Tree tree = container(Kind::Dataclass, object);
     for (const auto name : py::type::handle_of(object).attr("__dataclass_fields__"))
       if (py::hasattr(object, py::str(name)))
-        tree.items.emplace_back(py::reinterpret_borrow<py::object>(name), tree_of(object.attr(py::str(name))));
+        tree.items.emplace_back(py::reinterpret_borrow<py::object>(name),
+                                tree_of(object.attr(py::str(name))));
     return tree;
   }
   return {Kind::Other, py::reinterpret_borrow<py::object>(object), {}};
@@ -94,7 +95,8 @@ static std::string joined(const std::string& path, py::handle name) {
 
 static void visit_leaves(const std::string& path, const Tree& tree,
                          const std::function<void(const std::string&, const Tree&)>& visit) {
-  if (tree.kind == Kind::Tensor || tree.kind == Kind::Value || tree.kind == Kind::Other) return visit(path, tree);
+  if (tree.kind == Kind::Tensor || tree.kind == Kind::Value || tree.kind == Kind::Other)
+    return visit(path, tree);
   for (const auto& [name, item] : tree.items) visit_leaves(joined(path, name), item, visit);
 }
 
@@ -130,12 +132,14 @@ static py::object built(const std::string& path, const Tree& tree,
     case Kind::Dataclass: break;
   }
   const py::object object = tree.object.attr("__new__")(tree.object);
-  const py::object set = py::module_::import("builtins").attr("object").attr("__setattr__");  // frozen ones too
+  const py::object set =
+      py::module_::import("builtins").attr("object").attr("__setattr__");  // frozen ones too
   for (const auto& [name, item] : tree.items) set(object, name, built(joined(path, name), item, replaced));
   return object;
 }
 
-py::object object_of(const Tree& tree, const std::function<py::object(const std::string&, const Tree&)>& replaced) {
+py::object object_of(const Tree& tree,
+                     const std::function<py::object(const std::string&, const Tree&)>& replaced) {
   return built("", tree, replaced);
 }
 

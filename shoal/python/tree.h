@@ -16,7 +16,7 @@ namespace shoal::python {
 struct Tree {
   enum class Kind { Tensor, Value, Other, List, Tuple, NamedTuple, Mapping, Dataclass };
   Kind kind = Kind::Value;
-  py::object object;  // of a leaf the leaf itself; of a container its type
+  py::object object;                               // of a leaf the leaf itself; of a container its type
   std::vector<std::pair<py::object, Tree>> items;  // by key, field name or index
 };
 
@@ -27,8 +27,10 @@ Tree tree_of(py::handle object);
 // "{labels: tensor, scale: float}": containers, names in order, and kinds of leaves.
 std::string structure_of(const Tree& tree);
 
-// Calls visit(path, leaf) for every leaf; paths read "labels", "images.0". Mappings in the order of their names.
-void for_each_leaf(const Tree& tree, const std::function<void(const std::string& path, const Tree& leaf)>& visit);
+// Calls visit(path, leaf) for every leaf; paths read "labels", "images.0". Mappings in the order of their
+// names.
+void for_each_leaf(const Tree& tree,
+                   const std::function<void(const std::string& path, const Tree& leaf)>& visit);
 
 // The object again, with what `replaced` gives for each leaf. Dataclasses are made without their __init__.
 py::object object_of(const Tree& tree,

@@ -11,7 +11,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 COMMAND = ROOT / "bin" / "shoal"
 BUILD = COMMAND.resolve().parent if COMMAND.exists() else ROOT / "build" / os.environ.get("PRESET", "dev")
 sys.path.insert(0, str(BUILD / "python"))
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is downloaded: models are made from their configurations
+os.environ.setdefault(
+    "HF_HUB_OFFLINE", "1"
+)  # nothing is downloaded: models are made from their configurations
 
 
 def adamw(parameters):
@@ -21,8 +23,8 @@ def adamw(parameters):
 class Comparison:
     """Two copies of a model, one trained by PyTorch and one by Shoal, held against each other.
 
-    A tensor is right if it is within `rtol` of its own largest value plus `rtol` of the largest value among all
-    tensors of its kind: a gradient that is zero but for rounding would fail any relative bound.
+    A tensor is right if it is within `rtol` of its own largest value plus `rtol` of the largest value among
+    all tensors of its kind: a gradient that is zero but for rounding would fail any relative bound.
     """
 
     def __init__(self, model, loss_of=None, optimizer=adamw, **options):
@@ -44,16 +46,32 @@ class Comparison:
     def run(self, batch, updates=5, rtol=1e-9):
         for update in range(updates):
             wanted, got = self.step(batch)
-            assert abs(wanted - got) <= rtol * max(1, abs(wanted)), f"loss of update {update}: {got}, not {wanted}"
+            assert abs(wanted - got) <= rtol * max(1, abs(wanted)), (
+                f"loss of update {update}: {got}, not {wanted}"
+            )
         self.check(rtol)
+        self.plain.eval()
+        with torch.no_grad():
+            wanted = self.loss_of(self.plain, batch).item()
+        got = self.trainer.evaluate(batch).loss
+        assert abs(wanted - got) <= rtol * max(1, abs(wanted)), f"loss in evaluation: {got}, not {wanted}"
 
     def check(self, rtol=1e-9):
         gradients = {
-            name: parameter.grad for name, parameter in self.plain.named_parameters() if parameter.grad is not None
+            name: parameter.grad
+            for name, parameter in self.plain.named_parameters()
+            if parameter.grad is not None
         }
         same(self.trainer.gradients(), gradients, rtol, "gradient")
         same(dict(self.captured.named_parameters()), dict(self.plain.named_parameters()), rtol, "parameter")
         same(dict(self.captured.named_buffers()), dict(self.plain.named_buffers()), rtol, "buffer")
+        for kind in ("exp_avg", "exp_avg_sq", "momentum_buffer"):
+            same(moments(self.trainer.optimizer, kind), moments(self.optimizer, kind), rtol, kind)
+
+
+def moments(optimizer, kind):
+    state = optimizer.state_dict()["state"]
+    return {str(number): own[kind] for number, own in state.items() if own.get(kind) is not None}
 
 
 def same(got, wanted, rtol, kind):

@@ -64,21 +64,34 @@ def bert():
 
 def t5():
     config = hf.T5Config(
-        vocab_size=VOCABULARY, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, decoder_start_token_id=0
+        vocab_size=VOCABULARY,
+        d_model=32,
+        d_kv=8,
+        d_ff=48,
+        num_layers=2,
+        num_heads=4,
+        decoder_start_token_id=0,
     )
     return make(hf.T5ForConditionalGeneration, config, padded_batch())
 
 
 def vit():
     config = hf.ViTConfig(
-        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, image_size=32, patch_size=8
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        image_size=32,
+        patch_size=8,
     )
     config.num_labels = 5
     return make(hf.ViTForImageClassification, config, image_batch())
 
 
 def resnet():
-    config = hf.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1], num_labels=5)
+    config = hf.ResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1], num_labels=5
+    )
     return make(hf.ResNetForImageClassification, config, image_batch())
 
 
@@ -149,7 +162,13 @@ def whisper():
 
 def swin():
     config = hf.SwinConfig(
-        image_size=32, patch_size=2, embed_dim=16, depths=[2, 2], num_heads=[2, 4], window_size=4, num_labels=5
+        image_size=32,
+        patch_size=2,
+        embed_dim=16,
+        depths=[2, 2],
+        num_heads=[2, 4],
+        window_size=4,
+        num_labels=5,
     )
     return make(hf.SwinForImageClassification, config, image_batch())
 

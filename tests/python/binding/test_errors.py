@@ -5,10 +5,11 @@ import subprocess
 import sys
 
 import pytest
-import shoal
 import torch
 from conftest import BUILD
 from torch import nn
+
+import shoal
 
 
 def trainer(loss, model=None):
@@ -76,7 +77,9 @@ def test_an_activation_that_is_kept_is_refused_later():
 
 def test_an_unsupported_optimizer_is_named_with_those_that_are():
     model = nn.Linear(4, 3)
-    with pytest.raises(shoal.InvalidInput, match=r"Rprop, which Shoal does not have; it has .*torch\.optim\.AdamW"):
+    with pytest.raises(
+        shoal.InvalidInput, match=r"Rprop, which Shoal does not have; it has .*torch\.optim\.AdamW"
+    ):
         shoal.Trainer(model, torch.optim.Rprop(model.parameters()))
     with pytest.raises(shoal.InvalidInput, match=r"group 0 has amsgrad=True"):
         shoal.Trainer(model, torch.optim.Adam(model.parameters(), amsgrad=True))
@@ -87,7 +90,9 @@ def test_an_unsupported_optimizer_is_named_with_those_that_are():
 def test_a_batch_of_another_structure_shows_both():
     t = trainer(lambda model, batch: model(batch["x"]).mean())
     t.step({"x": torch.randn(2, 4)})
-    with pytest.raises(shoal.InvalidInput, match=r"\(tensor, tensor\)\nand the first one was\n    \{x: tensor\}"):
+    with pytest.raises(
+        shoal.InvalidInput, match=r"\(tensor, tensor\)\nand the first one was\n    \{x: tensor\}"
+    ):
         t.step((torch.randn(2, 4), torch.randn(2)))
     t.step({"x": torch.randn(3, 4)})
 

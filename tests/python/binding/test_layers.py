@@ -40,7 +40,13 @@ class Translation(nn.Module):
     def __init__(self):
         super().__init__()
         self.transformer = nn.Transformer(
-            WIDTH, 2, num_encoder_layers=1, num_decoder_layers=1, dim_feedforward=16, dropout=0.0, batch_first=True
+            WIDTH,
+            2,
+            num_encoder_layers=1,
+            num_decoder_layers=1,
+            dim_feedforward=16,
+            dropout=0.0,
+            batch_first=True,
         )
 
     def forward(self, x):
@@ -98,7 +104,10 @@ def test_layers_over_sequences(compare, layer):
 IMAGES = {
     "batch norm": lambda: [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()],
     "group norm": lambda: [nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.SiLU()],
-    "instance norm": lambda: [nn.Conv2d(3, 8, 3), nn.InstanceNorm2d(8, affine=True, track_running_stats=True)],
+    "instance norm": lambda: [
+        nn.Conv2d(3, 8, 3),
+        nn.InstanceNorm2d(8, affine=True, track_running_stats=True),
+    ],
     "pooling": lambda: [nn.Conv2d(3, 8, 3), nn.MaxPool2d(2), nn.AvgPool2d(2), nn.AdaptiveAvgPool2d(1)],
     "transposed convolution": lambda: [nn.ConvTranspose2d(3, 8, 3, stride=2, output_padding=1), nn.ELU()],
     "grouped convolution": lambda: [nn.Conv2d(3, 6, 3, groups=3, dilation=2), nn.PReLU(6)],
@@ -116,6 +125,21 @@ def test_layers_over_images(compare, layers):
     compare(nn.Sequential(*IMAGES[layers]()), lambda model, x: mean_of(model(x))).run(
         torch.randn(ROWS, 3, 11, 11).double(), updates=3
     )
+
+
+class Packed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(WIDTH, WIDTH, batch_first=True)
+
+    def forward(self, x, lengths):
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        return nn.utils.rnn.pad_packed_sequence(self.lstm(packed)[0], batch_first=True)[0]
+
+
+def test_packed_sequences(compare):
+    batch = (torch.randn(3, 6, WIDTH).double(), torch.tensor([2, 6, 4]))
+    compare(Packed(), lambda model, batch: mean_of(model(*batch))).run(batch, updates=3)
 
 
 def test_embedding_bag(compare):
@@ -187,7 +211,9 @@ LOSSES = {
 def test_losses(compare, name):
     loss, targets = LOSSES[name]
     batch = [torch.randn(ROWS, WIDTH).double(), *targets()]
-    compare(nn.Linear(WIDTH, CLASSES), lambda model, batch: loss(model(batch[0]), *batch[1:])).run(batch, updates=3)
+    compare(nn.Linear(WIDTH, CLASSES), lambda model, batch: loss(model(batch[0]), *batch[1:])).run(
+        batch, updates=3
+    )
 
 
 @pytest.mark.parametrize("name, squash, loss", [

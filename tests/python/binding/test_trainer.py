@@ -5,13 +5,13 @@ import dataclasses
 import gc
 import weakref
 
+import families
 import pytest
-import shoal
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-import families
+import shoal
 
 
 def net():
@@ -44,7 +44,9 @@ def test_optimizers_are_recognised(compare, optimizer):
 def test_parameter_groups_keep_their_options(compare):
     def optimizer(parameters):
         first, *rest = parameters
-        return torch.optim.AdamW([{"params": [first], "lr": 0.1, "betas": (0.5, 0.6)}, {"params": rest[:2]}], lr=0.01)
+        return torch.optim.AdamW(
+            [{"params": [first], "lr": 0.1, "betas": (0.5, 0.6)}, {"params": rest[:2]}], lr=0.01
+        )
 
     comparison = compare(net(), squared_error, optimizer)
     last = comparison.captured[2].bias.detach().clone()
@@ -85,7 +87,10 @@ Named = collections.namedtuple("Named", "x y")
 @pytest.mark.parametrize(
     "make, loss",
     [
-        (lambda x, y: {"x": x, "more": {"y": [y]}}, lambda m, b: (m(b["x"]) - b["more"]["y"][0]).square().mean()),
+        (
+            lambda x, y: {"x": x, "more": {"y": [y]}},
+            lambda m, b: (m(b["x"]) - b["more"]["y"][0]).square().mean(),
+        ),
         (lambda x, y: Sample(x, y, 2.0), lambda m, b: (m(b.x) - b.y).square().mean() * b.scale),
         (lambda x, y: Named(x, y), lambda m, b: (m(b.x) - b.y).square().mean()),
         (lambda x, y: [x, (y, None, "mean")], lambda m, b: getattr((m(b[0]) - b[1][0]).square(), b[1][2])()),
@@ -166,7 +171,9 @@ def test_checkpointing_draws_the_same_dropout_again():
         def forward(self, x):
             if self.reentrant is None:
                 return self.second(self.part(x))
-            return self.second(checkpoint(self.part, x.requires_grad_(self.reentrant), use_reentrant=self.reentrant))
+            return self.second(
+                checkpoint(self.part, x.requires_grad_(self.reentrant), use_reentrant=self.reentrant)
+            )
 
     batch = pair()
     results = []
@@ -211,10 +218,18 @@ half.register_autograd(lambda ctx, gradient: gradient / 2)
         lambda m, b: (Cube.apply(m(b[0])) - b[1]).square().mean(),
         lambda m, b: (half(m(b[0])) - b[1]).square().mean(),
         lambda m, b: torch.func.functional_call(m, dict(m.named_parameters()), (b[0],)).square().mean(),
+        lambda m, b: m(b[0])[b[1] > 0].square().mean() + m(b[0])[:, b[1][0] > -9].mean(),
         lambda m, b: torch.vmap(torch.func.grad(lambda row: m(row).sin().sum()))(b[0]).square().mean(),
         lambda m, b: torch.einsum("bi,bi->", m(b[0]), b[1]) + torch.fft.rfft(m(b[0])).abs().sum(),
     ],
-    ids=["autograd function", "custom operator", "functional call", "vmap of a gradient", "einsum and a Fourier transform"],
+    ids=[
+        "autograd function",
+        "custom operator",
+        "functional call",
+        "masks of the batch",
+        "vmap of a gradient",
+        "einsum and a Fourier transform",
+    ],
 )
 def test_what_people_write_in_models(compare, loss):
     compare(net(), loss).run(pair(), updates=3)
@@ -285,11 +300,15 @@ def test_the_model_can_be_saved_and_changed_between_steps(tmp_path):
     again = type(model).from_pretrained(tmp_path).eval()
     assert trainer.evaluate(batch).loss == pytest.approx(again(**batch).loss.item(), rel=1e-5)
     model.load_state_dict(families.gpt2()[0].state_dict())
-    assert trainer.evaluate(batch).loss == pytest.approx(families.gpt2()[0].eval()(**batch).loss.item(), rel=1e-5)
+    assert trainer.evaluate(batch).loss == pytest.approx(
+        families.gpt2()[0].eval()(**batch).loss.item(), rel=1e-5
+    )
     model.double()
     assert trainer.evaluate(batch).outputs is None
     with torch.no_grad():
-        assert trainer.evaluate(batch).loss == pytest.approx(copy.deepcopy(model).eval()(**batch).loss.item(), rel=1e-12)
+        assert trainer.evaluate(batch).loss == pytest.approx(
+            copy.deepcopy(model).eval()(**batch).loss.item(), rel=1e-12
+        )
 
 
 def test_training_goes_on_from_a_state_dict():
@@ -305,7 +324,9 @@ def test_training_goes_on_from_a_state_dict():
     state = copy.deepcopy(whole.state_dict())
     resumed = trainer()
     resumed.load_state_dict(state)
-    assert [whole.step(batch).loss for batch in batches[3:]] == [resumed.step(batch).loss for batch in batches[3:]]
+    assert [whole.step(batch).loss for batch in batches[3:]] == [
+        resumed.step(batch).loss for batch in batches[3:]
+    ]
 
 
 def test_the_optimizer_of_pytorch_goes_on_where_the_trainer_stopped(compare):
@@ -330,18 +351,30 @@ def test_gradients_are_clipped(compare):
     norm = nn.utils.clip_grad_norm_(comparison.plain.parameters(), 0.1)
     comparison.optimizer.step()
     assert comparison.trainer.step(batch).grad_norm == pytest.approx(norm.item())
-    torch.testing.assert_close(comparison.captured.state_dict(), comparison.plain.state_dict(), rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(
+        comparison.captured.state_dict(), comparison.plain.state_dict(), rtol=1e-4, atol=1e-7
+    )
 
 
-def test_a_data_loader_with_a_ragged_last_batch(compare):
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_data_loader_with_a_ragged_last_batch(compare, workers):
     x, y = pair(20)
-    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=8)
+    loader = torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(x, y), batch_size=8, num_workers=workers
+    )
     comparison = compare(net(), squared_error)
     for _ in range(2):
         for batch in loader:
             wanted, got = comparison.step(batch)
             assert got == pytest.approx(wanted, rel=1e-12)
     comparison.check()
+
+
+def test_a_compiled_model_is_taken_as_what_was_compiled():
+    model = net()
+    compiled = torch.compile(model)
+    trainer = shoal.Trainer(compiled, torch.optim.SGD(compiled.parameters(), lr=0.1), squared_error)
+    assert trainer.model is model and trainer.step(pair()).loss > 0
 
 
 def test_capture_leaves_gradients_and_grad_mode_alone():
@@ -359,7 +392,9 @@ def test_a_captured_function_prints_its_graph():
     assert "mm" in str(forward) and "[2, 4]" in str(forward).replace("x", ", ")
     model = net()
     both = shoal.capture(lambda batch: squared_error(model, batch), pair())
-    assert "aten::mse_loss_backward" in both.ops and 'parameter "0.weight"' in str(both).replace("param ", "parameter ")
+    assert "aten::mse_loss_backward" in both.ops and 'parameter "0.weight"' in str(both).replace(
+        "param ", "parameter "
+    )
     assert "0" in both.modules
 
 
