@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 import copy
 import os
-import pathlib
 import sys
 
 import pytest
 import torch
+from built import BUILD
 
-ROOT = pathlib.Path(__file__).resolve().parents[3]
-COMMAND = ROOT / "bin" / "shoal"
-BUILD = COMMAND.resolve().parent if COMMAND.exists() else ROOT / "build" / os.environ.get("PRESET", "dev")
 sys.path.insert(0, str(BUILD / "python"))
 os.environ.setdefault(
     "HF_HUB_OFFLINE", "1"

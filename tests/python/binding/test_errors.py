@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from conftest import BUILD
+from built import BUILD
 from torch import nn
 
 import shoal

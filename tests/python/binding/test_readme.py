@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 
-from conftest import BUILD, ROOT
+from built import BUILD, ROOT
 
 
 def test_the_readmes_python_runs_as_printed(tmp_path):
