@@ -5,7 +5,10 @@
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <functional>
+#include <tuple>
 #include <vector>
 
 namespace shoal::capture {
@@ -17,11 +20,11 @@ static std::vector<std::int64_t> values_of(const at::Tensor& tensor) {
   return values;
 }
 
-static at::Tensor ctc_loss(const at::Tensor& log_probs, const at::Tensor& targets, const at::Tensor& input_lengths,
-                           const at::Tensor& target_lengths, std::int64_t blank, std::int64_t reduction,
-                           bool zero_infinity) {
-  return at::ctc_loss(log_probs, targets, values_of(input_lengths), values_of(target_lengths), blank, reduction,
-                      zero_infinity);
+static at::Tensor ctc_loss(const at::Tensor& log_probs, const at::Tensor& targets,
+                           const at::Tensor& input_lengths, const at::Tensor& target_lengths,
+                           std::int64_t blank, std::int64_t reduction, bool zero_infinity) {
+  return at::ctc_loss(log_probs, targets, values_of(input_lengths), values_of(target_lengths), blank,
+                      reduction, zero_infinity);
 }
 
 // Without ATen's look at the smallest and largest class, where the number of classes is given.
@@ -32,9 +35,26 @@ static at::Tensor one_hot(const at::Tensor& classes, std::int64_t num_classes) {
   return at::zeros(sizes, classes.options()).scatter(-1, classes.unsqueeze(-1), 1);
 }
 
+// As a row of the steps' rows: the batch at step 0, what is left of it at step 1, … Lengths fall.
+static std::tuple<at::Tensor, at::Tensor> pack_padded_sequence(const at::Tensor& input, const at::Tensor& lengths,
+                                                               bool batch_first) {
+  const auto each = values_of(lengths);
+  TORCH_CHECK(!each.empty() && each.back() > 0 && std::ranges::is_sorted(each, std::greater<>()),
+              "lengths of sequences to pack must fall and be above 0; enforce_sorted=False sorts them");
+  const auto by_step = batch_first ? input.transpose(0, 1) : input;
+  std::vector<at::Tensor> steps;
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t step = 0; step < each.front(); ++step) {
+    sizes.push_back(std::ranges::count_if(each, [&](std::int64_t length) { return length > step; }));
+    steps.push_back(by_step.select(0, step).slice(0, 0, sizes.back()));
+  }
+  return {at::cat(steps), at::tensor(sizes, at::kLong)};
+}
+
 void register_composites(torch::Library& library) {
   library.impl("ctc_loss.Tensor", ctc_loss);
   library.impl("one_hot", one_hot);
+  library.impl("_pack_padded_sequence", pack_padded_sequence);
 }
 
 }  // namespace shoal::capture

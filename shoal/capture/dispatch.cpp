@@ -83,8 +83,8 @@ static void register_kernels() {
     auto& all =
         libraries.emplace_back(torch::Library::IMPL, "_", c10::DispatchKey::DeferredInit, __FILE__, __LINE__);
     all.fallback(torch::CppFunction::makeFromBoxedFunction<&intercept_factories>());
-    register_composites(libraries.emplace_back(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse1,
-                                               __FILE__, __LINE__));
+    register_composites(libraries.emplace_back(torch::Library::IMPL, "aten",
+                                               c10::DispatchKey::AutogradPrivateUse1, __FILE__, __LINE__));
   }
   std::map<std::string, torch::Library*> by_namespace;
   for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {

@@ -11,8 +11,8 @@
 
 namespace shoal::capture {
 
-// A tensor without data on the Meta device, with the same sizes, strides and dtype; for a number that ATen wraps a
-// tensor around, such a zero.
+// A tensor without data on the Meta device, with the same sizes, strides and dtype; for a number that ATen
+// wraps a tensor around, such a zero.
 at::Tensor meta_of(const at::Tensor& tensor);
 
 // Calls visit for every defined tensor in an argument: a tensor, a list of them, a list with holes.

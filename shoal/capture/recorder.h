@@ -108,6 +108,7 @@ class Recorder final : public Interceptor {
   void push_results(const c10::OperatorHandle& op, const Outputs& outputs, torch::jit::Stack& stack);
   at::Tensor evaluate(ir::ValueId value, const std::string& op);
   c10::Device device_of(const c10::FunctionSchema& schema, const torch::jit::Stack& in) const;
+  void mask_to_positions(torch::jit::Stack& stack);
   static bool depends_on_data(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> in);
   [[noreturn]] void untraceable(const std::string& what, const std::string& remedy) const;
 

@@ -183,8 +183,10 @@ void Recorder::record(const OpInfo& info, const c10::OperatorHandle& op, Stack& 
                   .written = {written.begin(), written.end()}};
     return record_write(writes, op, stack);
   }
-  if (info.dynamic_shape && depends_on_data(schema, torch::jit::last(stack, schema.arguments().size())))
-    return record_read(info, op, stack);
+  if (info.dynamic_shape && depends_on_data(schema, torch::jit::last(stack, schema.arguments().size()))) {
+    if (info.name != "aten::index.Tensor") return record_read(info, op, stack);
+    mask_to_positions(stack);
+  }
 
   auto in = popped(stack, schema.arguments().size());
   const auto device = device_of(schema, in);
@@ -372,6 +374,31 @@ bool Recorder::depends_on_data(const c10::FunctionSchema& schema, c10::ArrayRef<
     mask = mask || index.scalar_type() == at::kBool || index.scalar_type() == at::kByte;
   });
   return mask;
+}
+
+// x[mask] as x[mask.nonzero()…], which is what ATen makes of it: then the mask alone is read, and x may depend on
+// parameters.
+void Recorder::mask_to_positions(Stack& stack) {
+  const auto nonzero = aten::find_operator("aten::nonzero");
+  SHOAL_CHECK(nonzero, Internal, "capture: this LibTorch has no aten::nonzero");
+  c10::List<std::optional<at::Tensor>> positions;
+  for (const auto& item : stack.back().toListRef()) {
+    const auto index = item.isTensor() ? item.toTensor() : at::Tensor();
+    const bool mask = index.defined() && (index.scalar_type() == at::kBool || index.scalar_type() == at::kByte);
+    if (!mask) {
+      positions.push_back(index.defined() ? std::optional(index) : std::nullopt);
+      continue;
+    }
+    Stack call_stack = {index};
+    call(*nonzero, call_stack);
+    const auto found = call_stack.back().toTensor();  // [number, dims of the mask]
+    for (std::int64_t dim = 0; dim < index.dim(); ++dim)
+      positions.push_back(touches_value(found)
+                              ? wrap(emit_one("aten::select.int",
+                                              {{"self", value_of(found)}, {"dim", std::int64_t{1}}, {"index", dim}}))
+                              : found.select(1, dim));
+  }
+  stack.back() = positions;
 }
 
 at::Tensor Recorder::evaluate(ValueId value, const std::string& op) {

@@ -87,8 +87,8 @@ static Metas index_select(const Stack& in) {
   return {empty(sizes, self)};
 }
 
-// _scaled_dot_product_flash_attention_for_cpu(query BHLK, key, value, …) -> (output BHLK, as the query lies in
-// memory, logsumexp BHL, a transposed B L H).
+// _scaled_dot_product_flash_attention_for_cpu(query BHLK, key, value, …) -> (output BHLK, as the query lies
+// in memory, logsumexp BHL, a transposed B L H).
 static Metas attention(const Stack& in) {
   const auto query = in[0].toTensor();
   const auto value = in[2].toTensor();
@@ -176,6 +176,33 @@ static Metas native_batch_norm_backward(const Stack& in) {
           mask[2] ? statistics() : at::Tensor()};
 }
 
+// mkldnn_rnn_layer(input, weight0…3, hx, cx, reverse, batch_sizes, mode, hidden_size, num_layers, has_biases,
+// bidirectional, batch_first, train) -> (output, hy, cy, workspace). How large the workspace is only the library
+// knows: it runs once, on zeros that lie as it wants them.
+static Metas mkldnn_rnn_layer(const Stack& in) {
+  const auto zeros = [&](std::size_t i) {
+    const auto meta = in[i].toTensor();
+    return at::zeros(meta.sizes(), meta.options().device(at::kCPU));
+  };
+  const auto [output, hy, cy, workspace] = at::mkldnn_rnn_layer(
+      zeros(0), zeros(1), zeros(2), zeros(3), zeros(4), zeros(5), zeros(6), in[7].toBool(), in[8].toIntVector(),
+      in[9].toInt(), in[10].toInt(), in[11].toInt(), in[12].toBool(), in[13].toBool(), in[14].toBool(),
+      in[15].toBool());
+  Metas metas;
+  for (const at::Tensor& tensor : {output, hy, cy, workspace})
+    metas.push_back(tensor.defined() ? at::empty_strided(tensor.sizes(), tensor.strides(),
+                                                         tensor.options().device(at::kMeta))
+                                     : at::Tensor());
+  return metas;
+}
+
+// mkldnn_rnn_layer_backward(input, weight1…4, hx, cx, output, …) -> the gradients of the first seven
+static Metas mkldnn_rnn_layer_backward(const Stack& in) {
+  Metas grads;
+  for (std::size_t i = 0; i < 7; ++i) grads.push_back(empty(in[i].toTensor().sizes(), in[i].toTensor()));
+  return grads;
+}
+
 namespace {
 struct ShapeFunction {
   std::string_view op;
@@ -192,6 +219,8 @@ static constexpr ShapeFunction kShapeFunctions[] = {
     {"aten::embedding", embedding},
     {"aten::embedding_dense_backward", embedding_dense_backward},
     {"aten::index_select", index_select},
+    {"aten::mkldnn_rnn_layer", mkldnn_rnn_layer},
+    {"aten::mkldnn_rnn_layer_backward", mkldnn_rnn_layer_backward},
     {"aten::native_batch_norm", native_batch_norm},
     {"aten::native_batch_norm_backward", native_batch_norm_backward},
     {"aten::native_layer_norm", native_layer_norm},
@@ -199,7 +228,8 @@ static constexpr ShapeFunction kShapeFunctions[] = {
 };
 
 // Their Meta kernels say other shapes than the CPU's kernels give.
-static constexpr std::string_view kWrongMeta[] = {"aten::_embedding_bag", "aten::_embedding_bag_forward_only"};
+static constexpr std::string_view kWrongMeta[] = {"aten::_embedding_bag",
+                                                  "aten::_embedding_bag_forward_only"};
 
 static Metas flattened(Stack stack) {
   Metas flat;

@@ -13,6 +13,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <array>
 #include <new>
 #include <string>
@@ -88,26 +89,33 @@ struct Executor::State {
   }
 
   // What stands for the strides in capture is a Meta kernel, and some are not quite true. Views were taken as
-  // the program says; so what a kernel lays out otherwise is laid out anew. Found in the first run.
+  // the program says; so what a kernel lays out otherwise is laid out anew. So is what it hands out twice, as
+  // mkldnn_rnn_layer_backward does the gradient of both biases: a later step may write over one of them. Found
+  // in the first run.
   void find_bent(Step& step) const {
     step.bent.clear();
     if (step.compute == nullptr) return;
+    std::vector<at::Tensor> given;
     for (const auto& output : step.compute->outputs) {
       if (!output || !slots[output->index].defined()) continue;
       const auto& tensor = slots[output->index];
       const auto& wanted = program.types[output->index];
-      SHOAL_CHECK(tensor.sizes() == wanted.shape, Internal, step.compute->op, " in module ", step.compute->module,
-                  " gave shape ", tensor.sizes(), "; capture found ", at::IntArrayRef(wanted.shape));
+      SHOAL_CHECK(tensor.sizes() == wanted.shape, Internal, step.compute->op, " in module ",
+                  step.compute->module, " gave shape ", tensor.sizes(), "; capture found ",
+                  at::IntArrayRef(wanted.shape));
       bool same = true;
       for (std::size_t dim = 0; dim < wanted.shape.size(); ++dim)
         same = same && (wanted.shape[dim] < 2 || tensor.strides()[dim] == wanted.strides[dim]);
-      if (!same && tensor.numel() > 0) step.bent.push_back(output->index);
+      const bool again = std::ranges::any_of(given, [&](const at::Tensor& other) { return tensor.is_same(other); });
+      given.push_back(tensor);
+      if ((!same || again) && tensor.numel() > 0) step.bent.push_back(output->index);
     }
   }
 
   void straighten(const Step& step) {
     for (const auto slot : step.bent) {
-      at::Tensor straight = at::empty_strided(program.types[slot].shape, program.types[slot].strides, slots[slot].options());
+      at::Tensor straight =
+          at::empty_strided(program.types[slot].shape, program.types[slot].strides, slots[slot].options());
       slots[slot] = straight.copy_(slots[slot]);
     }
   }
@@ -214,8 +222,9 @@ void Executor::run(Segment segment, observe::Trace* trace) {
   const auto run_all = [&] {
     if (!has_run && segment == Segment::Gradients) {
       for (; at < steps.size(); ++at) {
-        const observe::Span span(trace, steps[at].compute != nullptr ? std::string_view(steps[at].compute->op) : "copy",
-                                 state.bytes_made(steps[at]));
+        const observe::Span span(
+            trace, steps[at].compute != nullptr ? std::string_view(steps[at].compute->op) : "copy",
+            state.bytes_made(steps[at]));
         steps[at].kernel->run(state.slots);
         state.find_bent(steps[at]);
         state.straighten(steps[at]);

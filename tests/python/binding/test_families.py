@@ -5,7 +5,9 @@ import families
 import pytest
 
 
-@pytest.mark.parametrize("family", families.JUDGED + families.OTHERS, ids=lambda family: family.__name__)
+@pytest.mark.parametrize(
+    "family", families.JUDGED + families.UNPREPARED + families.OTHERS, ids=lambda family: family.__name__
+)
 def test_five_updates_are_those_of_plain_pytorch(compare, family):
     model, batch = family()
     compare(model).run(batch)
