@@ -14,7 +14,7 @@
 namespace shoal::observe {
 
 static constexpr std::string_view kVersion = "brain.Event:2";
-enum WireType : unsigned { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
+enum class WireType : unsigned { Varint = 0, Fixed64 = 1, Bytes = 2, Fixed32 = 5 };
 
 template <class T>
 static void append_fixed(std::string& bytes, T value) {
@@ -27,11 +27,11 @@ static void append_varint(std::string& bytes, std::uint64_t value) {
 }
 
 static void append_key(std::string& bytes, unsigned field, WireType type) {
-  append_varint(bytes, field << 3 | type);
+  append_varint(bytes, field << 3 | static_cast<unsigned>(type));
 }
 
 static void append_bytes(std::string& bytes, unsigned field, std::string_view value) {
-  append_key(bytes, field, kBytes);
+  append_key(bytes, field, WireType::Bytes);
   append_varint(bytes, value.size());
   bytes += value;
 }
@@ -48,19 +48,19 @@ std::string record_of(std::string_view bytes) {
 std::string scalar_event(double seconds, std::int64_t step,
                          const std::vector<std::pair<std::string, double>>& scalars) {
   std::string event;
-  append_key(event, 1, kFixed64);
+  append_key(event, 1, WireType::Fixed64);
   append_fixed(event, seconds);
   if (scalars.empty()) {
     append_bytes(event, 3, kVersion);
     return event;
   }
-  append_key(event, 2, kVarint);
+  append_key(event, 2, WireType::Varint);
   append_varint(event, static_cast<std::uint64_t>(step));
   std::string summary;
   for (const auto& [tag, number] : scalars) {
     std::string value;
     append_bytes(value, 1, tag);
-    append_key(value, 2, kFixed32);
+    append_key(value, 2, WireType::Fixed32);
     append_fixed(value, static_cast<float>(number));
     append_bytes(summary, 1, value);
   }
