@@ -37,6 +37,14 @@ def test_control_flow_on_a_parameter_names_file_line_and_remedy():
     assert "Remedy: keep it a tensor: torch::where" in text and "depends on a parameter" in text
 
 
+def test_a_notebooks_cell_is_named():
+    cell = "def loss(model, x):\n    h = model(x)\n    return h.mean() if h.max() > 0 else h.sum()\n"
+    scope = {}
+    exec(compile(cell, "<ipython-input-3-shoal>", "exec"), scope)
+    with pytest.raises(shoal.InvalidInput, match=r"at <ipython-input-3-shoal>:3 \(loss\)"):
+        trainer(scope["loss"]).step(torch.randn(2, 4))
+
+
 @pytest.mark.parametrize(
     "use", [lambda h: h.numpy(), lambda h: h.data_ptr(), lambda h: h.tolist(), lambda h: h.untyped_storage()]
 )
