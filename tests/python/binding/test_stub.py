@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 import ast
 
-import shoal
 from built import ROOT
+
+import shoal
 
 
 def test_the_stub_names_what_there_is_and_no_more():
