@@ -1,58 +1,56 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks as threads. As processes: tests/multi_process/comm_shm.cpp.
+// Conformance, ranks as threads. As processes: shm/process_test.cpp.
 #include <doctest/doctest.h>
 
-#include <cstring>
-#include <thread>
-
-#include "shoal/base/error.h"
 #include "shoal/comm/conformance.h"
 #include "shoal/comm/inproc/inproc.h"
+#include "shoal/comm/pool.h"
 #include "shoal/comm/ranks.h"
-#include "shoal/comm/shm/segment.h"
-#include "shoal/comm/shm/shm.h"
-#include "shoal/rendezvous/memory_store.h"
+#include "shoal/comm/test_ranks.h"
 
 using namespace shoal;
 using namespace shoal::comm;
 using namespace std::chrono_literals;
 
-using Ranks = std::vector<std::unique_ptr<Communicator>>;
-
-// `one_address`: a segment is mapped once for all ranks, so that the thread sanitizer sees what they share;
-// else once a rank, as between processes.
-static Ranks shm_ranks(int size, bool one_address = true) {
-  rendezvous::MemoryStore store;
-  Ranks ranks(static_cast<std::size_t>(size));
-  const auto mappings = one_address ? std::make_shared<shm::Mappings>() : nullptr;
-  std::vector<std::jthread> threads;
-  for (int rank = 0; rank < size; ++rank)
-    threads.emplace_back([&, rank] {
-      ranks[static_cast<std::size_t>(rank)] =
-          shm_communicator(store, rank, size, {.job = "test", .limit = 20s, .mappings = mappings});
-    });
-  threads.clear();
-  return ranks;
-}
+// The thread sanitizer makes all of it some ten times as slow.
+#ifdef __SANITIZE_THREAD__
+static constexpr bool kSlow = true;
+#else
+static constexpr bool kSlow = false;
+#endif
 
 TEST_CASE("inproc conforms") {
-  for (int size = 1; size <= 9; ++size) {
+  for (const int size : kSlow ? std::vector{1, 2, 5} : std::vector{1, 2, 3, 4, 5, 6, 7, 8, 9}) {
     CAPTURE(size);
     CHECK_NOTHROW(run_as_threads(inproc(size), [](Communicator& rank) { conform(rank); }));
   }
 }
 
 TEST_CASE("shm conforms, ranks as threads") {
-  for (int size = 1; size <= 9; ++size) {
+  for (const int size : kSlow ? std::vector{1, 2, 3, 4} : std::vector{1, 2, 3, 4, 5, 6, 7, 8, 9}) {
     CAPTURE(size);
-    CHECK_NOTHROW(run_as_threads(shm_ranks(size, size % 2 == 0), [](Communicator& rank) { conform(rank); }));
+    const auto mappings = size % 2 == 0 || kSlow ? std::make_shared<shm::Mappings>() : nullptr;
+    CHECK_NOTHROW(run_as_threads(shm_ranks(size, mappings), [](Communicator& rank) { conform(rank); }));
   }
 }
 
-TEST_CASE("random sequences of calls end with every bit right") {
-  for (int size = 2; size <= 5; ++size)
+TEST_CASE("a communicator with a progress thread conforms") {
+  CHECK_NOTHROW(run_as_threads(inproc(2), [](Communicator& rank) {
+    conform(*make_pool(rank, 1).front(), {.large = 20001});
+  }));
+  CHECK_NOTHROW(run_as_threads(shm_ranks(3), [](Communicator& rank) {
+    conform(*make_pool(rank, 1).front(), {.dtypes = {DType::Float32}, .large = 20001});
+  }));
+}
+
+TEST_CASE("10,000 random sequences of calls on 2 to 5 ranks end with every bit right") {
+  const int num_sequences = kSlow ? 500 : 10000;
+  for (int size = 2; size <= 5; ++size) {
+    CAPTURE(size);
     CHECK_NOTHROW(run_as_threads(shm_ranks(size), [&](Communicator& rank) {
-      for (std::uint64_t seed = 0; seed < 500; ++seed)
-        random_calls(rank, seed * 10 + static_cast<std::uint64_t>(size), 8);
+      for (int seed = size; seed < num_sequences; seed += 4)
+        random_calls(rank, static_cast<std::uint64_t>(seed), 6);
     }));
+  }
+  CHECK_NOTHROW(run_as_threads(inproc(3), [](Communicator& rank) { random_calls(rank, 7, 300); }));
 }

@@ -130,18 +130,28 @@ std::int64_t num_outputs(const Suite& suite, const Case& call, int rank) {
   }
 }
 
-Bytes Suite::input(const Case& call, int rank) const {
-  const std::int64_t count = num_inputs(*this, call, rank);
-  const auto width = static_cast<std::size_t>(bytes_of(call.dtype));
-  Bytes bytes(static_cast<std::size_t>(count) * width);
-  for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
-    const std::uint64_t random =
-        mixed(call.seed * 1000003 + static_cast<std::uint64_t>(rank) * 7919 + i * 64);
-    const std::uint64_t bits = options_.exact_sums
-                                   ? bits_of_number(call.dtype, static_cast<unsigned>(random % 8))
-                                   : bits_of_any(call.dtype, random);
-    std::memcpy(bytes.data() + i * width, &bits, width);  // little-endian
+template <class Element>
+void draw(std::uint64_t start, DType dtype, bool exact, Bytes& bytes) {
+  const std::uint64_t kept = bits_of_any(dtype, ~std::uint64_t{0});
+  std::uint64_t numbers[8];
+  for (unsigned i = 0; i < 8; ++i) numbers[i] = bits_of_number(dtype, i);
+  for (std::size_t i = 0; i < bytes.size() / sizeof(Element); ++i) {
+    std::uint64_t random = (start + i) * 0x9e3779b97f4a7c15U;
+    random ^= random >> 29;
+    const auto bits = static_cast<Element>(exact ? numbers[random % 8] : random & kept);
+    std::memcpy(bytes.data() + i * sizeof(Element), &bits, sizeof(Element));
   }
+}
+
+Bytes Suite::input(const Case& call, int rank) const {
+  const std::int64_t width = bytes_of(call.dtype);
+  Bytes bytes(static_cast<std::size_t>(num_inputs(*this, call, rank) * width));
+  const std::uint64_t start = mixed(call.seed * 1000 + static_cast<std::uint64_t>(rank));
+  const bool exact = options_.exact_sums;
+  if (width == 8) draw<std::uint64_t>(start, call.dtype, exact, bytes);
+  if (width == 4) draw<std::uint32_t>(start, call.dtype, exact, bytes);
+  if (width == 2) draw<std::uint16_t>(start, call.dtype, exact, bytes);
+  if (width == 1) draw<std::uint8_t>(start, call.dtype, exact, bytes);
   return bytes;
 }
 
@@ -312,8 +322,8 @@ void conform_operation(Suite& suite, Op op, DType dtype, std::int64_t count, con
   for (const int root : {0, suite.size() - 1}) {
     if (root > 0 && !has_root(op)) continue;
     for (const ReduceOp reduce : kReduceOps) {
-      if (reduce != ReduceOp::Sum && (!reduces(op) || (reduce == ReduceOp::Average && !is_floating(dtype))))
-        continue;
+      const bool of_integers = reduce == ReduceOp::Average && !is_floating(dtype);
+      if (reduce != ReduceOp::Sum && (!reduces(op) || of_integers || count > 10000)) continue;
       const Case call = {
           .op = op, .dtype = dtype, .count = count, .reduce = reduce, .root = root, .seed = ++seed};
       Trial(suite, call, manner).finish();

@@ -15,7 +15,7 @@ struct Conformance {
   // Element types, and how many elements the large calls move; these are of float32 alone.
   std::vector<DType> dtypes = {DType::Float64, DType::Float32, DType::Float16, DType::BFloat16,
                                DType::Int64,   DType::Int32,   DType::UInt8};
-  std::int64_t large = 100003;
+  std::int64_t large = 70001;
   // Small whole numbers, whose sums are exact: for backends that sum in another order than that of ranks, or
   // round in between. Otherwise elements are of any size, and every bit is compared.
   bool exact_sums = false;

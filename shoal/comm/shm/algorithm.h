@@ -5,14 +5,12 @@
 // A call goes one of three ways, the same on every rank:
 //
 //   small    what a rank contributes is put into its slot together with the call; when all have come each
-//   takes
-//            what it wants. One step.
+//            takes what it wants. One step.
 //   direct   the buffers are in shared memory: ranks read and write each other's. Two steps: all have come;
-//   all
-//            are through.
+//            all are through.
 //   staged   piece by piece through memory of each rank's own heap, of which there are two, so that the next
-//   piece
-//            is filled while others still read this one. Two steps and one for each piece.
+//            piece is filled while others still read this one. A step and one for each piece; of reductions
+//            one more.
 //
 //     reductions    fill 0 | combine 0, fill 1 | take 0, combine 1, fill 2 | take 1, …
 //     others        fill 0 | take 0, fill 1    | take 1, fill 2            | …

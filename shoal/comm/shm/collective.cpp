@@ -136,7 +136,7 @@ bool Group::compare(const Call& call, std::uint32_t number) {
   for (int r = 0; r < size_; ++r) {
     const CallSlot& slot = control_.slot(r, number);
     if (slot.call != first.call)
-      fail(ErrorKind::InvalidInput, mismatch(number - 1, 0, first.call.call(), r, slot.call.call()));
+      fail(ErrorKind::InvalidInput, mismatch(number - kFirstCall, 0, first.call.call(), r, slot.call.call()));
     small = small && (slot.flags & kSmall) != 0;
   }
   if (call.op != Op::AllToAll) return small;
@@ -144,7 +144,7 @@ bool Group::compare(const Call& call, std::uint32_t number) {
     for (int to = 0; to < size_; ++to) {
       const std::int64_t sent = in_counts_[static_cast<std::size_t>(from)][to];
       const std::int64_t taken = out_counts_[static_cast<std::size_t>(to)][from];
-      if (sent != taken) fail(ErrorKind::InvalidInput, uneven_pair(number - 1, from, sent, to, taken));
+      if (sent != taken) fail(ErrorKind::InvalidInput, uneven_pair(number - kFirstCall, from, sent, to, taken));
     }
   return small;
 }

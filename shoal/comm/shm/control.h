@@ -21,6 +21,7 @@ namespace shoal::comm::shm {
 constexpr std::int64_t kInlineBytes = 32;      // in the line of the call itself
 constexpr std::int64_t kPayloadBytes = 16384;  // in the slot
 constexpr std::int64_t kMessageInlineBytes = 128;
+constexpr std::uint32_t kFirstCall = 2;  // after the call in which the ranks meet; errors count from 0 there
 
 // A Call as it is shared. Compared as a whole.
 struct SharedCall {

@@ -150,7 +150,7 @@ void Group::wait(Job& job, std::chrono::nanoseconds limit) {
     throw_if_ended();
     if (Clock::now() >= deadline) {
       end(ErrorKind::Timeout,
-          concat("comm: call ", job.number_ - 1, ", ", describe(job.call_), ": rank ", rank_, " waited ",
+          concat(what(job), ": rank ", rank_, " waited ",
                  std::chrono::duration<double>(limit).count(), " s for ", missing(job)));
       throw_if_ended();
     }
@@ -224,6 +224,12 @@ void Group::throw_if_ended() const {
   if (header.ended.load() == 2) throw Error(static_cast<ErrorKind>(header.kind), header.why);
 }
 
+std::string Group::what(const Job& job) {
+  const bool message = job.call_.op == Op::Send || job.call_.op == Op::Receive;
+  if (!message && job.number_ < kFirstCall) return "comm: the first meeting of a group";
+  return concat("comm: call ", job.number_ - (message ? 1 : kFirstCall), ", ", describe(job.call_));
+}
+
 std::string Group::missing(const Job& job) const {
   if (job.call_.op == Op::Send || job.call_.op == Op::Receive) return concat("rank ", job.call_.peer);
   std::string ranks;
@@ -236,8 +242,7 @@ std::string Group::missing(const Job& job) const {
 void Group::forget(Job& job) {
   std::erase(collectives_, &job);
   std::erase(messages_, &job);
-  end(ErrorKind::PeerLost, concat("comm: call ", job.number_ - 1, ", ", describe(job.call_), ": rank ", rank_,
-                                  " did not wait for it"));
+  end(ErrorKind::PeerLost, concat(what(job), ": rank ", rank_, " did not wait for it"));
 }
 
 std::byte* Group::at(const Place& place) {
@@ -255,8 +260,7 @@ Job::~Job() {
 
 void Job::wait(std::chrono::nanoseconds limit) {
   if (finished_) return;
-  SHOAL_CHECK(group_, PeerLost, "comm: call ", number_ - 1, ", ", describe(call_),
-              ": its communicator ended before it was waited for");
+  SHOAL_CHECK(group_, PeerLost, Group::what(*this), ": its communicator ended before it was waited for");
   group_->wait(*this, limit);
 }
 

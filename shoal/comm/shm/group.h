@@ -92,6 +92,7 @@ class Group {
   void wake_all() noexcept;
   void check_peers();
   void throw_if_ended() const;
+  static std::string what(const Job& job);  // as errors name it
   std::string missing(const Job& job) const;
   void forget(Job& job);
 

@@ -3,8 +3,8 @@
 //
 //   way      steps         received by root         received by another   how
 //   small    1             (N - 1) S                0                     root reduces all contributions
-//   direct   2             2 S (N - 1) / N          S (N - 1) / N         each reduces its share, into root's
-//   buffer staged   2 + pieces    2 S (N - 1) / N          S (N - 1) / N         the same with pieces
+//   direct   2             2 S (N - 1) / N          S (N - 1) / N         each its share, into root's buffer
+//   staged   2 + pieces    2 S (N - 1) / N          S (N - 1) / N         the same with pieces
 //
 // More bytes than root alone would need, (N - 1) S, but all ranks work on it.
 #include "shoal/comm/shm/algorithm.h"
