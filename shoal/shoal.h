@@ -4,6 +4,10 @@
 
 #include "shoal/base/error.h"
 #include "shoal/capture/capture.h"
+#include "shoal/collectives/collectives.h"
+#include "shoal/comm/inproc/inproc.h"
+#include "shoal/comm/shm/shm.h"
+#include "shoal/comm_c10d/gloo.h"
 #include "shoal/ir/graph.h"
 #include "shoal/ir/text.h"
 #include "shoal/observe/chrome_trace.h"

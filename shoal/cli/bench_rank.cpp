@@ -64,16 +64,21 @@ static std::int64_t count_of(const BenchOp& op, std::int64_t bytes, DType dtype,
   return std::max<std::int64_t>(bytes / bytes_of(dtype) / parts, 1) * parts;
 }
 
+// Written once, since the pages of memory that never was are all one page.
 static Buffer buffer_of(Buffers& buffers, comm::Communicator& communicator, std::int64_t count,
                         const BenchComm& options) {
   const DType dtype = *parse_dtype(options.dtype);
   const std::int64_t bytes = std::max<std::int64_t>(count * bytes_of(dtype), 1);
+  Buffer buffer = {.count = count, .dtype = dtype};
   if (options.buffers == "allocated") {
     buffers.allocated.push_back(communicator.allocate(bytes));
-    return {.data = buffers.allocated.back()->data(), .count = count, .dtype = dtype};
+    buffer.data = buffers.allocated.back()->data();
+  } else {
+    buffers.foreign.push_back(std::make_unique<std::byte[]>(static_cast<std::size_t>(bytes)));
+    buffer.data = buffers.foreign.back().get();
   }
-  buffers.foreign.push_back(std::make_unique<std::byte[]>(static_cast<std::size_t>(bytes)));
-  return {.data = buffers.foreign.back().get(), .count = count, .dtype = dtype};
+  std::memset(buffer.data, 0, static_cast<std::size_t>(bytes));
+  return buffer;
 }
 
 static Buffers buffers_for(const BenchOp& op, std::int64_t count, comm::Communicator& communicator,
@@ -154,11 +159,14 @@ static void warm_up(const BenchOp& op, Contender& contender) {
   contender.calls = static_cast<std::int64_t>(std::clamp(kSampleSeconds / seconds[0], 1.0, kMostCalls));
 }
 
-// Of copying `bytes` on all ranks at once, by the slowest of them.
+// Of copying one byte, on all ranks at once, by the slowest of them; within as much memory as a rank's
+// buffers have, from one half to the other, since caches hold a part of it.
 static double copy_seconds(std::int64_t bytes, comm::Communicator& ranks, int repeats) {
-  const auto size = static_cast<std::size_t>(bytes);
-  const std::vector<std::byte> from(size, std::byte{1});
-  std::vector<std::byte> to(size, std::byte{2});
+  const auto size = static_cast<std::size_t>(std::max<std::int64_t>(bytes / 2, 1));
+  const auto from = ranks.allocate(static_cast<std::int64_t>(size)),
+             to = ranks.allocate(static_cast<std::int64_t>(size));
+  std::memset(from->data(), 0, size);
+  std::memset(to->data(), 0, size);
   const auto calls =
       std::clamp<std::int64_t>((std::int64_t{1} << 22) / std::max<std::int64_t>(bytes, 1), 1, 1000);
   std::vector<double> samples;
@@ -166,11 +174,11 @@ static double copy_seconds(std::int64_t bytes, comm::Communicator& ranks, int re
     ranks.barrier()->wait(kLimit);
     samples.push_back(seconds_of([&] {
                         for (std::int64_t c = 0; c < calls; ++c) {
-                          std::memcpy(to.data(), from.data(), size);
-                          __asm__ volatile("" : : "r"(to.data()) : "memory");  // each copy happens
+                          std::memcpy(to->data(), from->data(), size);
+                          __asm__ volatile("" : : "r"(to->data()) : "memory");  // each copy happens
                         }
                       }) /
-                      static_cast<double>(calls));
+                      static_cast<double>(calls) / static_cast<double>(size));
   }
   take_slowest(samples, ranks);
   return median(samples);
@@ -179,7 +187,7 @@ static double copy_seconds(std::int64_t bytes, comm::Communicator& ranks, int re
 // --- Rows.
 
 static BenchRow row_of(const BenchOp& op, const Contender& contender, std::int64_t bytes,
-                       double copied_seconds) {
+                       double byte_seconds) {
   const double n = contender.communicator->size();
   const double seconds = median(contender.samples);
   BenchRow row = {.op = std::string(op.name),
@@ -189,7 +197,7 @@ static BenchRow row_of(const BenchOp& op, const Contender& contender, std::int64
                   .median_us = seconds * 1e6};
   row.algorithm_gbps = static_cast<double>(bytes) / seconds * 1e-9;
   row.bus_gbps = row.algorithm_gbps * op.bus(n);
-  row.bound_us = copied_seconds * op.copied(n) * 1e6;
+  row.bound_us = byte_seconds * static_cast<double>(bytes) * op.copied(n) * 1e6;
   row.share = row.bound_us / row.median_us;
   return row;
 }
@@ -214,7 +222,9 @@ static void measure(const BenchOp& op, std::int64_t wanted_bytes, std::vector<Co
   }
   for (int i = 0; i < options.repeats; ++i)
     for (Contender& contender : contenders) contender.samples.push_back(time_calls(op, contender));
-  const double copied = copy_seconds(bytes, *contenders[0].communicator, std::min(options.repeats, 10));
+  const Buffers& buffers = contenders[0].buffers;
+  const std::int64_t held = (buffers.in.count + buffers.out.count) * bytes_of(dtype);
+  const double copied = copy_seconds(held, *contenders[0].communicator, std::min(options.repeats, 10));
   for (Contender& contender : contenders) take_slowest(contender.samples, *contender.communicator);
   for (std::size_t i = 0; i < contenders.size(); ++i) {
     BenchRow row = row_of(op, contenders[i], bytes, copied);

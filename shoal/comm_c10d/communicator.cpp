@@ -117,6 +117,7 @@ class C10dCommunicator final : public comm::RequestCommunicator, public Ends {
   int tag_of(const Call& message, Part part) const;
   std::size_t lane_of(const Call& call) const;
   void finish(const c10::intrusive_ptr<c10d::Work>& work) const;
+  void meet() const;
   void all_reduce_in_place(at::Tensor tensor, ReduceOp op) const;
 
   const Group group_;
@@ -267,7 +268,7 @@ void C10dCommunicator::compare(const Request& request, const Call& call) {
     check_same(records_of(all), num_calls_[lane_of(call)]++);
   } catch (const Error&) {
     // Every rank sees it, once the records have reached it: nobody cuts the connections before.
-    finish(engine_.backend->barrier(without_limit<c10d::BarrierOptions>()));
+    meet();
     throw;
   }
 }
@@ -335,6 +336,12 @@ void C10dCommunicator::finish(const c10::intrusive_ptr<c10d::Work>& work) const 
   if (engine_.device.is_cpu()) return;
   // wait() has only made the stream wait.
   c10::impl::VirtualGuardImpl(engine_.device.type()).getStream(engine_.device).synchronize();
+}
+
+void C10dCommunicator::meet() const {
+  auto options = without_limit<c10d::BarrierOptions>();
+  options.device = engine_.device;
+  finish(engine_.backend->barrier(options));
 }
 
 void C10dCommunicator::all_reduce_in_place(at::Tensor tensor, ReduceOp op) const {
@@ -415,7 +422,7 @@ void C10dCommunicator::move(const Request& request, const Call& call) {
     }
     case Op::Barrier:
       // Who has everybody's record knows that everybody is there.
-      if (engine_.calls == Calls::Bare) finish(backend.barrier(without_limit<c10d::BarrierOptions>()));
+      if (engine_.calls == Calls::Bare) meet();
   }
 }
 

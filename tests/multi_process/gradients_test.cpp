@@ -102,10 +102,9 @@ static Tensor gradient_of(const Case& c, const Tensor& input, Ranks ranks) {
 
 // The derivative of the gradient in the direction that numbers(…, 3) is on each rank.
 static Tensor second_derivative_of(const Case& c, const Tensor& input, Ranks ranks) {
-  Tensor x = input.detach().clone().requires_grad_();
-  loss_of(c, x, ranks).backward({}, /*retain_graph=*/true, /*create_graph=*/true);
-  const Tensor gradient = x.grad();
-  x.mutable_grad() = Tensor();
+  const Tensor x = input.detach().clone().requires_grad_();
+  const Tensor gradient = torch::autograd::grad({loss_of(c, x, ranks)}, {x}, {}, /*retain_graph=*/true,
+                                                /*create_graph=*/true)[0];
   (gradient * numbers({kRows, 1}, rank_of(ranks), 3)).sum().backward();
   return x.grad();
 }
