@@ -35,9 +35,8 @@ TEST_CASE("shm conforms, ranks as threads") {
 }
 
 TEST_CASE("a communicator with a progress thread conforms") {
-  CHECK_NOTHROW(run_as_threads(inproc(2), [](Communicator& rank) {
-    conform(*make_pool(rank, 1).front(), {.large = 20001});
-  }));
+  CHECK_NOTHROW(run_as_threads(
+      inproc(2), [](Communicator& rank) { conform(*make_pool(rank, 1).front(), {.large = 20001}); }));
   CHECK_NOTHROW(run_as_threads(shm_ranks(3), [](Communicator& rank) {
     conform(*make_pool(rank, 1).front(), {.dtypes = {DType::Float32}, .large = 20001});
   }));

@@ -17,7 +17,8 @@ using namespace std::chrono_literals;
 using Ends = std::vector<std::string>;
 using CallFunction = std::function<std::unique_ptr<Work>(Communicator&, void* memory)>;
 
-// Both backends, three ranks: what all of them end with, once they have called this, and again for any later call.
+// Both backends, three ranks: what all of them end with, once they have called this, and again for any later
+// call.
 static void ends_everywhere(const std::string& end, const CallFunction& call) {
   for (const bool shared : {false, true}) {
     CAPTURE(shared);
@@ -36,7 +37,8 @@ TEST_CASE("ranks that call different things all hear of both calls") {
   ends_everywhere(
       "invalid input: comm: call 0: rank 0 all_reduce(f32 x 10, sum), rank 1 all_reduce(f64 x 10, sum)",
       [](Communicator& rank, void* memory) {
-        return rank.all_reduce({memory, 10, rank.rank() == 1 ? DType::Float64 : DType::Float32}, ReduceOp::Sum);
+        return rank.all_reduce({memory, 10, rank.rank() == 1 ? DType::Float64 : DType::Float32},
+                               ReduceOp::Sum);
       });
   ends_everywhere(
       "invalid input: comm: call 0: rank 0 broadcast(u8 x 7, root 0), rank 2 broadcast(u8 x 8, root 0)",
@@ -53,10 +55,10 @@ TEST_CASE("ranks that call different things all hear of both calls") {
       [](Communicator& rank, void* memory) {
         const std::int64_t counts[] = {1, 1, rank.rank() == 1 ? 2 : 1};
         const std::int64_t taken[] = {1, rank.rank() == 2 ? 3 : 1, 1};
-        return rank.all_to_all({memory, counts[0] + counts[1] + counts[2], DType::Int32},
-                               {static_cast<std::byte*>(memory) + 64, taken[0] + taken[1] + taken[2],
-                                DType::Int32},
-                               counts, taken);
+        return rank.all_to_all(
+            {memory, counts[0] + counts[1] + counts[2], DType::Int32},
+            {static_cast<std::byte*>(memory) + 64, taken[0] + taken[1] + taken[2], DType::Int32}, counts,
+            taken);
       });
   ends_everywhere("invalid input: comm: call 0: rank 0 send(f32 x 3, to 2), rank 2 receive(f32 x 4, from 0)",
                   [](Communicator& rank, void* memory) {
@@ -67,38 +69,40 @@ TEST_CASE("ranks that call different things all hear of both calls") {
 
 TEST_CASE("calls that cannot be right are refused before anything is sent, and the group goes on") {
   for (const Ranks& ranks : {inproc(2), shm_ranks(2)})
-    CHECK(ends_of(ranks, [](Communicator& rank) {
-            std::array<float, 64> memory = {};
-            const Buffer buffer = {memory.data(), 6, DType::Float32};
-            const auto refused = [](const char* why, const auto& call) {
-              CHECK_THROWS_WITH_AS(call(), why, Error);
-            };
-            refused("comm: broadcast: rank 2 is outside the group of 2 ranks", [&] { rank.broadcast(buffer, 2); });
-            refused("comm: send: rank -1 is outside the group of 2 ranks", [&] { rank.send(buffer, -1); });
-            refused("comm: all_reduce of i64 to their average: wanted a floating type, or another operation", [&] {
-              rank.all_reduce({memory.data(), 2, DType::Int64}, ReduceOp::Average);
-            });
-            refused(
-                "comm: broadcast of bool: wanted f64, f32, f16, bf16, i64, i32 or u8; move it as u8, or convert it",
-                [&] { rank.broadcast({memory.data(), 2, DType::Bool}, 0); });
-            refused("comm: all_gather: parts of 6 elements of 2 ranks: wanted 12 in the other buffer, got 11", [&] {
-              rank.all_gather(buffer, {memory.data(), 11, DType::Float32});
-            });
-            refused("comm: all_gather from f32 to f16: wanted one element type", [&] {
-              rank.all_gather(buffer, {memory.data(), 12, DType::Float16});
-            });
-            refused(
-                "comm: all_to_all of 5 elements into 5 between 2 ranks: not equal parts; say how many go to and come "
-                "from each rank",
-                [&] {
-                  rank.all_to_all({memory.data(), 5, DType::Float32}, {memory.data() + 32, 5, DType::Float32});
-                });
-            refused("comm: broadcast of 3 elements at null", [&] { rank.broadcast({nullptr, 3, DType::UInt8}, 0); });
-            const int twice[] = {0, 0}, outside[] = {0, 1, 2};
-            refused("comm: subgroup: rank 0 is named twice", [&] { rank.subgroup(twice); });
-            refused("comm: subgroup: rank 2 is outside the group of 2 ranks", [&] { rank.subgroup(outside); });
-            rank.barrier()->wait(20s);
-          }) == Ends(2, "ok"));
+    CHECK(
+        ends_of(ranks, [](Communicator& rank) {
+          std::array<float, 64> memory = {};
+          const Buffer buffer = {memory.data(), 6, DType::Float32};
+          const auto refused = [](const char* why, const auto& call) {
+            CHECK_THROWS_WITH_AS(call(), why, Error);
+          };
+          refused("comm: broadcast: rank 2 is outside the group of 2 ranks",
+                  [&] { rank.broadcast(buffer, 2); });
+          refused("comm: send: rank -1 is outside the group of 2 ranks", [&] { rank.send(buffer, -1); });
+          refused("comm: all_reduce of i64 to their average: wanted a floating type, or another operation",
+                  [&] { rank.all_reduce({memory.data(), 2, DType::Int64}, ReduceOp::Average); });
+          refused(
+              "comm: broadcast of bool: wanted f64, f32, f16, bf16, i64, i32 or u8; move it as u8, or "
+              "convert it",
+              [&] { rank.broadcast({memory.data(), 2, DType::Bool}, 0); });
+          refused("comm: all_gather: parts of 6 elements of 2 ranks: wanted 12 in the other buffer, got 11",
+                  [&] { rank.all_gather(buffer, {memory.data(), 11, DType::Float32}); });
+          refused("comm: all_gather from f32 to f16: wanted one element type",
+                  [&] { rank.all_gather(buffer, {memory.data(), 12, DType::Float16}); });
+          refused(
+              "comm: all_to_all of 5 elements into 5 between 2 ranks: not equal parts; say how many go to "
+              "and come "
+              "from each rank",
+              [&] {
+                rank.all_to_all({memory.data(), 5, DType::Float32}, {memory.data() + 32, 5, DType::Float32});
+              });
+          refused("comm: broadcast of 3 elements at null",
+                  [&] { rank.broadcast({nullptr, 3, DType::UInt8}, 0); });
+          const int twice[] = {0, 0}, outside[] = {0, 1, 2};
+          refused("comm: subgroup: rank 0 is named twice", [&] { rank.subgroup(twice); });
+          refused("comm: subgroup: rank 2 is outside the group of 2 ranks", [&] { rank.subgroup(outside); });
+          rank.barrier()->wait(20s);
+        }) == Ends(2, "ok"));
 }
 
 TEST_CASE("a wait has an end, which says who has not come") {
@@ -148,6 +152,24 @@ TEST_CASE("a rank that leaves, or aborts, ends the wait of the others") {
   }
 }
 
+TEST_CASE("a communicator may end as soon as its last call is done: others still have what it sent") {
+  const Ranks ranks = shm_ranks(3);
+  CHECK(ends_of(ranks, [](Communicator& rank) {
+          const int all[] = {2, 0, 1};
+          for (int round = 0; round < 200; ++round) {
+            const auto group = rank.subgroup(all);
+            std::vector<std::int32_t> mine(9000, round + group->rank() * 1000), theirs(27000);
+            group->all_gather({mine.data(), 9000, DType::Int32}, {theirs.data(), 27000, DType::Int32})
+                ->wait(20s);
+            for (int r = 0; r < 3; ++r)
+              for (int i = 0; i < 9000; ++i)
+                SHOAL_CHECK(theirs[static_cast<std::size_t>(r * 9000 + i)] == round + r * 1000, Internal,
+                            "round ", round, ": of rank ", r, " came ",
+                            theirs[static_cast<std::size_t>(r * 9000 + i)]);
+          }
+        }) == Ends(3, "ok"));
+}
+
 TEST_CASE("a work that outlives its communicator says so") {
   Ranks ranks = shm_ranks(2);
   const std::unique_ptr<Work> work = ranks[0]->barrier();
@@ -157,14 +179,16 @@ TEST_CASE("a work that outlives its communicator says so") {
                        "comm: call 0, barrier(): its communicator ended before it was waited for", Error);
 }
 
-TEST_CASE("memory that is not there is refused with the size wanted; what is there outlives its communicator") {
+TEST_CASE(
+    "memory that is not there is refused with the size wanted; what is there outlives its communicator") {
   Ranks ranks = shm_ranks(1);
   try {
     ranks[0]->allocate(std::int64_t{1} << 50);
     FAIL("there is no such memory");
   } catch (const Error& error) {
     CHECK(error.kind() == ErrorKind::Infeasible);
-    CHECK_MESSAGE(std::string(error.what()).starts_with("shm: 1.0PiB of shared memory wanted, "), error.what());
+    CHECK_MESSAGE(std::string(error.what()).starts_with("shm: 1.0PiB of shared memory wanted, "),
+                  error.what());
   }
   std::unique_ptr<Memory> memory = ranks[0]->allocate(5000);
   std::memset(memory->data(), 1, 5000);

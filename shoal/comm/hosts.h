@@ -11,11 +11,12 @@
 
 namespace shoal::comm {
 
-// The same for two processes exactly where they can share memory as comm/shm does: one boot of one machine, one
-// namespace of processes (a container has its own), one user.
+// The same for two processes exactly where they can share memory as comm/shm does: one boot of one machine,
+// one namespace of processes (a container has its own), one user.
 std::string host_identity();
 
-// For each rank the first rank of its host. Every rank calls it, with the same `key`. Throws Timeout where some do not.
+// For each rank the first rank of its host. Every rank calls it, with the same `key`. Throws Timeout where
+// some do not.
 std::vector<int> first_ranks_of_hosts(rendezvous::Store& store, std::string_view key, int rank, int size,
                                       std::chrono::nanoseconds limit);
 // The same of known identities, by rank.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread takes calls from a queue and makes them at once, whether or not earlier ones are done: a send must not keep
-// the receive behind it from starting. Then it asks each in turn whether it is done; where none is for a while it
-// sleeps a little between looks, or until a call comes.
+// The thread takes calls from a queue and makes them at once, whether or not earlier ones are done: a send
+// must not keep the receive behind it from starting. Then it asks each in turn whether it is done; where none
+// is for a while it sleeps a little between looks, or until a call comes.
 #include "shoal/comm/pool.h"
 
 #include <condition_variable>
@@ -36,7 +36,7 @@ struct Progress {
 
   std::mutex mutex;  // guards all below
   std::condition_variable changed;
-  std::deque<Entry> queue;                 // not yet made
+  std::deque<Entry> queue;                  // not yet made
   std::map<std::uint64_t, Ticket> tickets;  // of works that exist
   std::uint64_t num_calls = 0;
   std::string abort_reason;  // for the thread to abort with
@@ -68,8 +68,8 @@ class ProgressWork : public Work {
     std::unique_lock lock(progress_->mutex);
     const auto over = [&] { return ticket().over; };
     if (!progress_->changed.wait_until(lock, rendezvous::deadline_after(limit), over)) {
-      const std::string why =
-          concat("comm: ", what_, " was not done within ", std::chrono::duration<double>(limit).count(), " s");
+      const std::string why = concat("comm: ", what_, " was not done within ",
+                                     std::chrono::duration<double>(limit).count(), " s");
       give_up(lock, why);
       ticket().error = std::make_exception_ptr(Error(ErrorKind::Timeout, why));
     }
@@ -116,7 +116,9 @@ class WithThread : public RequestCommunicator {
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
   std::unique_ptr<Memory> allocate(std::int64_t bytes) override { return inner_->allocate(bytes); }
-  std::unique_ptr<Communicator> subgroup(std::span<const int> ranks) override { return inner_->subgroup(ranks); }
+  std::unique_ptr<Communicator> subgroup(std::span<const int> ranks) override {
+    return inner_->subgroup(ranks);
+  }
   void abort(std::string_view reason) noexcept override { inner_->abort(reason); }
 
  private:

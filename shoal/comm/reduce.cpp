@@ -40,7 +40,8 @@ template <class T>
   return value;
 }
 
-// A format says how a block of elements becomes what is summed, and back. The order within the block is its own.
+// A format says how a block of elements becomes what is summed, and back. The order within the block is its
+// own.
 
 // Elements that are summed as what they are.
 template <class T>
@@ -55,8 +56,8 @@ struct Plain {
   }
 };
 
-// Two to a word of 32 bits, whose halves are floats but for a shift or a mask: the compiler needs no shuffles. A block
-// is widened to all low halves, then all high ones; its count is even.
+// Two to a word of 32 bits, whose halves are floats but for a shift or a mask: the compiler needs no
+// shuffles. A block is widened to all low halves, then all high ones; its count is even.
 struct BFloat {
   using Stored = std::uint16_t;
   using Summed = float;

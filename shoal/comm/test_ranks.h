@@ -18,8 +18,8 @@ namespace shoal::comm {
 
 using Ranks = std::vector<std::unique_ptr<Communicator>>;
 
-// `mappings`: a segment is mapped once for all ranks, so that the thread sanitizer sees what they share; null: once a
-// rank, as between processes.
+// `mappings`: a segment is mapped once for all ranks, so that the thread sanitizer sees what they share;
+// null: once a rank, as between processes.
 inline Ranks shm_ranks(int size,
                        const std::shared_ptr<shm::Mappings>& mappings = std::make_shared<shm::Mappings>()) {
   rendezvous::MemoryStore store;
@@ -35,7 +35,8 @@ inline Ranks shm_ranks(int size,
 }
 
 // "peer lost: …" or "ok" of each rank.
-inline std::vector<std::string> ends_of(const Ranks& ranks, const std::function<void(Communicator&)>& function) {
+inline std::vector<std::string> ends_of(const Ranks& ranks,
+                                        const std::function<void(Communicator&)>& function) {
   std::vector<std::string> ends(ranks.size());
   std::vector<std::jthread> threads;
   for (std::size_t r = 0; r < ranks.size(); ++r)

@@ -36,8 +36,10 @@ Count count(Op op, int size, std::int64_t part, Way way) {
           const auto r = static_cast<std::size_t>(rank.rank());
           const bool in_parts = op == Op::Scatter || op == Op::ReduceScatter || op == Op::AllToAll;
           const bool out_parts = op == Op::Gather || op == Op::AllGather || op == Op::AllToAll;
-          const std::int64_t in_count = in_parts ? part * size : part, out_count = out_parts ? part * size : part;
-          std::vector<float> plain_in(static_cast<std::size_t>(in_count)), plain_out(static_cast<std::size_t>(out_count));
+          const std::int64_t in_count = in_parts ? part * size : part,
+                             out_count = out_parts ? part * size : part;
+          std::vector<float> plain_in(static_cast<std::size_t>(in_count)),
+              plain_out(static_cast<std::size_t>(out_count));
           const auto shared_in = rank.allocate(in_count * 4), shared_out = rank.allocate(out_count * 4);
           const bool direct = way == Way::Direct;
           const Buffer in = {direct ? shared_in->data() : plain_in.data(), in_count, DType::Float32};
@@ -63,7 +65,6 @@ Count count(Op op, int size, std::int64_t part, Way way) {
 
 struct Row {
   Op op;
-  bool combines;  // one step more where it is staged
   // Received by root (rank 0) and by each other rank: of N ranks, parts of `bytes`.
   std::int64_t (*root)(std::int64_t ranks, std::int64_t bytes, Way way);
   std::int64_t (*other)(std::int64_t ranks, std::int64_t bytes, Way way);
@@ -80,10 +81,14 @@ std::int64_t share(std::int64_t ranks, std::int64_t bytes, Way way) {
 }
 
 constexpr Row kRows[] = {
-    {Op::AllGather, false, all_others, all_others},     {Op::AllReduce, true, least, least},
-    {Op::AllToAll, false, all_others, all_others},      {Op::Broadcast, false, none, one},
-    {Op::Gather, false, all_others, none},              {Op::Reduce, true, least, share},
-    {Op::ReduceScatter, false, all_others, all_others}, {Op::Scatter, false, none, one},
+    {Op::AllGather, all_others, all_others},
+    {Op::AllReduce, least, least},
+    {Op::AllToAll, all_others, all_others},
+    {Op::Broadcast, none, one},
+    {Op::Gather, all_others, none},
+    {Op::Reduce, least, share},
+    {Op::ReduceScatter, all_others, all_others},
+    {Op::Scatter, none, one},
 };
 
 }  // namespace
@@ -97,7 +102,7 @@ TEST_CASE("every algorithm takes the steps and moves the bytes that its file say
         const std::int64_t bytes = part * 4, ranks = size;
         const bool by_parts = row.op == Op::Scatter || row.op == Op::ReduceScatter || row.op == Op::AllToAll;
         const std::int64_t pieces = (bytes * (by_parts ? ranks : 1) + 262143) / 262144;
-        const std::int64_t steps = way == Way::Small ? 1 : way == Way::Direct ? 2 : 1 + pieces + row.combines;
+        const std::int64_t steps = way == Way::Small ? 1 : way == Way::Direct ? 2 : 2 + pieces;
         INFO(name_of(row.op), " way ", static_cast<int>(way), " ranks ", size);
         const Count counted = count(row.op, size, part, way);
         CHECK(counted.steps == std::vector<std::int64_t>(static_cast<std::size_t>(size), steps));
@@ -115,7 +120,8 @@ TEST_CASE("a large all_reduce moves the least bytes that there can be: 2 S (N - 
       CAPTURE(size);
       const std::int64_t part = 16 * size * 400;
       const Count counted = count(Op::AllReduce, size, part, way);
-      const std::vector<std::int64_t> wanted(static_cast<std::size_t>(size), 2 * part * 4 * (size - 1) / size);
+      const std::vector<std::int64_t> wanted(static_cast<std::size_t>(size),
+                                             2 * part * 4 * (size - 1) / size);
       CHECK(counted.received == wanted);
       CHECK(counted.sent == wanted);
     }
@@ -136,7 +142,8 @@ TEST_CASE("a pool's calls go on while nobody waits for them, those of two commun
     const auto pool = make_pool(rank, 2);
     std::array<float, 2> x = {1, 2};
     std::vector<std::unique_ptr<Work>> works;
-    // Each rank's first call waits for the other rank's second: in one queue neither would come to its second.
+    // Each rank's first call waits for the other rank's second: in one queue neither would come to its
+    // second.
     for (const int i : {rank.rank(), 1 - rank.rank()})
       works.push_back(pool[static_cast<std::size_t>(i)]->all_reduce(
           {&x[static_cast<std::size_t>(i)], 1, DType::Float32}, ReduceOp::Sum));
@@ -178,7 +185,8 @@ TEST_CASE("ranks of one host find each other, by boot, namespace and user") {
   std::vector<std::jthread> threads;
   std::atomic<int> right = 0;
   for (int r = 0; r < 3; ++r)
-    threads.emplace_back([&, r] { right += first_ranks_of_hosts(store, "hosts", r, 3, 20s) == std::vector{0, 0, 0}; });
+    threads.emplace_back(
+        [&, r] { right += first_ranks_of_hosts(store, "hosts", r, 3, 20s) == std::vector{0, 0, 0}; });
   threads.clear();
   CHECK(right == 3);
   CHECK(first_ranks_of_hosts({"a", "b", "a", "c", "b"}) == std::vector{0, 1, 0, 3, 1});

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory: a header with a robust process-shared mutex, a version that waiters sleep on (futex), and two banks.
+// Memory: a header with a robust process-shared mutex, a version that waiters sleep on (futex), and two
+// banks.
 #include "shoal/rendezvous/host_store.h"
 
 #include <fcntl.h>
@@ -37,8 +38,8 @@ class HostStore::Lock {
   explicit Lock(Shared* shared) : shared_(shared) {
     const int error = pthread_mutex_lock(&shared->mutex);
     if (error == EOWNERDEAD) pthread_mutex_consistent(&shared->mutex);
-    SHOAL_CHECK(error == 0 || error == EOWNERDEAD, Internal, "rendezvous: cannot lock the host's store: ",
-                std::strerror(error));
+    SHOAL_CHECK(error == 0 || error == EOWNERDEAD, Internal,
+                "rendezvous: cannot lock the host's store: ", std::strerror(error));
   }
   Lock(const Lock&) = delete;
   Lock& operator=(const Lock&) = delete;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A store for processes of one host: shared memory without a name. The parent makes it, its children inherit the
-// descriptor; it is gone when the last of them ends, however it ends.
+// A store for processes of one host: shared memory without a name. The parent makes it, its children inherit
+// the descriptor; it is gone when the last of them ends, however it ends.
 //
 //   HostStore store;                   // parent
-//   fork();                            // a child goes on using `store`; after exec, HostStore::inherited(descriptor)
+//   fork();                            // a child goes on using `store`; after exec,
+//   HostStore::inherited(descriptor)
 //
-// The table is written whole into the bank that is not in use, and then the banks change places: a process that
-// is killed in the middle of a change leaves the table as it was.
+// The table is written whole into the bank that is not in use, and then the banks change places: a process
+// that is killed in the middle of a change leaves the table as it was.
 #pragma once
 
 #include "shoal/rendezvous/store.h"
@@ -43,7 +44,7 @@ class HostStore : public Store {
 
   HostStore(int descriptor, std::int64_t capacity);
   void map();
-  Table read() const;            // with the lock held, like the next
+  Table read() const;  // with the lock held, like the next
   void write(const Table& table);
 
   int descriptor_ = -1;

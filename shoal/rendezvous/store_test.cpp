@@ -27,7 +27,8 @@ static void behaves(Store& store) {
   CHECK(store.find("n") == "-3");
   store.set("word", "x");
   CHECK_THROWS_WITH_AS(store.add("word", 1),
-                       "rendezvous: key \"word\" holds \"x\", which is not a counter; add to another key", Error);
+                       "rendezvous: key \"word\" holds \"x\", which is not a counter; add to another key",
+                       Error);
   CHECK(store.remove("word"));
   CHECK(store.compare_and_set("c", "old", "new").empty());
   CHECK_FALSE(store.find("c"));
@@ -94,13 +95,15 @@ TEST_CASE("children see what the parent and each other set, and a killed one doe
 TEST_CASE("a full store says how much was wanted, and keeps what it had") {
   HostStore store(64);
   store.set("a", "1");
-  CHECK_THROWS_WITH_AS(store.set("b", std::string(100, 'x')),
-                       "rendezvous: the store is full: 135 bytes wanted, 64 there are; remove keys, or make a "
-                       "larger store",
-                       Error);
+  CHECK_THROWS_WITH_AS(
+      store.set("b", std::string(100, 'x')),
+      "rendezvous: the store is full: 135 bytes wanted, 64 there are; remove keys, or make a "
+      "larger store",
+      Error);
   CHECK(store.find("a") == "1");
-  CHECK_THROWS_WITH_AS(HostStore::inherited(-1),
-                       "rendezvous: descriptor -1 is not a store that was inherited; is it still open, and not "
-                       "closed on exec?",
-                       Error);
+  CHECK_THROWS_WITH_AS(
+      HostStore::inherited(-1),
+      "rendezvous: descriptor -1 is not a store that was inherited; is it still open, and not "
+      "closed on exec?",
+      Error);
 }

@@ -210,25 +210,21 @@ std::unique_ptr<Work> Inproc::post_collective(Posted posted) {
   const std::string what = concat("call ", number, ", ", describe(posted.call), " of rank ", rank_, ",");
   Round& round = group_->rounds[number];
   round.ranks.resize(static_cast<std::size_t>(size()));
-  for (int r = 0; r < size(); ++r) {
-    const std::optional<Posted>& other = round.ranks[static_cast<std::size_t>(r)];
-    if (!other) {
-      check_there(r, posted.call);
-    } else if (other->call != posted.call) {
-      const bool first = r < rank_;
-      group_->end(
-          {ErrorKind::InvalidInput, mismatch(number, first ? r : rank_, first ? other->call : posted.call,
-                                             first ? rank_ : r, first ? posted.call : other->call)});
-      throw Error(*group_->error);
-    }
-  }
+  for (int r = 0; r < size(); ++r)
+    if (!round.ranks[static_cast<std::size_t>(r)]) check_there(r, posted.call);
   const Call call = posted.call;
   round.ranks[static_cast<std::size_t>(rank_)] = std::move(posted);
   if (++round.num_posted == size()) {
     std::vector<Request> requests;
-    for (const std::optional<Posted>& rank : round.ranks) requests.push_back(rank->request);
-    if (const std::string why = uneven_counts(number, requests); !why.empty()) {
-      group_->end({ErrorKind::InvalidInput, why});
+    std::string difference;
+    for (int r = 0; r < size(); ++r) {
+      const Call &first = round.ranks[0]->call, &other = round.ranks[static_cast<std::size_t>(r)]->call;
+      if (difference.empty() && other != first) difference = mismatch(number, 0, first, r, other);
+      requests.push_back(round.ranks[static_cast<std::size_t>(r)]->request);
+    }
+    if (difference.empty()) difference = uneven_counts(number, requests);
+    if (!difference.empty()) {
+      group_->end({ErrorKind::InvalidInput, difference});
       throw Error(*group_->error);
     }
     perform(call, requests);

@@ -81,8 +81,10 @@ std::unique_ptr<Work> Record::submit(Request request) {
       count = call.count;
       break;
     case Op::AllToAll:
-      in_first = std::accumulate(request.in_counts.begin(), request.in_counts.begin() + rank_, std::int64_t{0});
-      out_first = std::accumulate(request.out_counts.begin(), request.out_counts.begin() + rank_, std::int64_t{0});
+      in_first =
+          std::accumulate(request.in_counts.begin(), request.in_counts.begin() + rank_, std::int64_t{0});
+      out_first =
+          std::accumulate(request.out_counts.begin(), request.out_counts.begin() + rank_, std::int64_t{0});
       count = std::min(request.in_counts[static_cast<std::size_t>(rank_)],
                        request.out_counts[static_cast<std::size_t>(rank_)]);
       break;
@@ -93,7 +95,8 @@ std::unique_ptr<Work> Record::submit(Request request) {
     if (end > first) std::memset(at(request.out, first), 0, static_cast<std::size_t>(end - first) * width);
   };
   if (count > 0)  // memmove: the part may be where it belongs already
-    std::memmove(at(request.out, out_first), at(request.in, in_first), static_cast<std::size_t>(count) * width);
+    std::memmove(at(request.out, out_first), at(request.in, in_first),
+                 static_cast<std::size_t>(count) * width);
   zero(0, out_first);
   zero(out_first + count, request.out.count);
   return done_work();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank without peers, for dry runs: logs what it would say to the others. What would come from them is zeros, and a
-// reduction leaves what this rank has; so a program runs to its end, with numbers that mean nothing.
+// A rank without peers, for dry runs: logs what it would say to the others. What would come from them is
+// zeros, and a reduction leaves what this rank has; so a program runs to its end, with numbers that mean
+// nothing.
 #pragma once
 
 #include <memory>

@@ -9,8 +9,7 @@
 //   direct   the buffers are in shared memory: ranks read and write each other's. Two steps: all have come;
 //            all are through.
 //   staged   piece by piece through memory of each rank's own heap, of which there are two, so that the next
-//            piece is filled while others still read this one. A step and one for each piece; of reductions
-//            one more.
+//            piece is filled while others still read this one. Two steps and one for each piece.
 //
 //     reductions    fill 0 | combine 0, fill 1 | take 0, combine 1, fill 2 | take 1, …
 //     others        fill 0 | take 0, fill 1    | take 1, fill 2            | …
@@ -48,12 +47,14 @@ struct Turn {
   std::span<std::byte* const> staging, in, out;
   // By rank: of all_to_all, what it sends to and takes from each rank.
   std::span<const std::int64_t* const> in_counts, out_counts;
+  bool past_caches = false;  // what is copied is more than they hold
   Traffic* traffic = nullptr;
 
   bool is_root() const { return rank == call.peer; }
   // Copies to or from memory of `other`, and counts it.
   void pull(int other, const std::byte* from, std::byte* to, std::int64_t num_bytes) const;
   void push(int other, const std::byte* from, std::byte* to, std::int64_t num_bytes) const;
+  void copy(const std::byte* from, std::byte* to, std::int64_t num_bytes) const;
   void keep(const std::byte* from, std::byte* to, std::int64_t num_bytes) const;  // this rank's own part
   // Reduces what stands at `offset` of each rank's memory, in the order of ranks.
   void reduce_all(std::span<std::byte* const> from, std::int64_t offset, std::span<const Target> to,

@@ -4,7 +4,7 @@
 //   way      steps         received by a rank   how
 //   small    1             (N - 1) P            each reads all contributions
 //   direct   2             (N - 1) P            each writes its part into all buffers, or reads all parts
-//   staged   1 + pieces    (N - 1) P            each reads all pieces
+//   staged   2 + pieces    (N - 1) P            each reads all pieces
 #include <algorithm>
 
 #include "shoal/comm/shm/algorithm.h"

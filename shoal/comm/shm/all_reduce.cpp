@@ -6,8 +6,8 @@
 //   direct   2             2 S (N - 1) / N      each reduces its share of all buffers, and writes it to all
 //   staged   2 + pieces    2 S (N - 1) / N      the same with pieces
 //
-// Nobody else touches a rank's share of any buffer, so that one pass over it does all, in place. As many bytes are
-// sent. 2 S (N - 1) / N is the least (Patarasuk and Yuan, 2009).
+// Nobody else touches a rank's share of any buffer, so that one pass over it does all, in place. As many
+// bytes are sent. 2 S (N - 1) / N is the least (Patarasuk and Yuan, 2009).
 #include "shoal/comm/shm/algorithm.h"
 
 #include <array>

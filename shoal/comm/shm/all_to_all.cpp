@@ -4,7 +4,7 @@
 //   way      steps         received by a rank   how
 //   small    1             (N - 1) P            each reads its part of all contributions
 //   direct   2             (N - 1) P            each reads its part of all buffers, or writes its parts
-//   staged   1 + pieces    (N - 1) P            the same with pieces
+//   staged   2 + pieces    (N - 1) P            the same with pieces
 #include "shoal/comm/shm/algorithm.h"
 
 #include <algorithm>

@@ -4,7 +4,7 @@
 //   way      steps         received by each but root   how
 //   small    1             S                           each reads root's contribution
 //   direct   2             S                           each reads root's buffer
-//   staged   1 + pieces    S                           the same with pieces
+//   staged   2 + pieces    S                           the same with pieces
 #include "shoal/comm/shm/algorithm.h"
 
 namespace shoal::comm::shm {

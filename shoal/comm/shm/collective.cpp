@@ -18,6 +18,9 @@ static std::int64_t counts_bytes(const Call& call, int size) {
   return call.op == Op::AllToAll ? 16 * size : 0;
 }
 
+// Copies of a call that moves more than this are not in a cache any more when somebody reads them.
+static constexpr std::int64_t kPastCachesBytes = std::int64_t{8} << 20;
+
 // What the slot has to hold of a rank that contributes.
 static std::int64_t contribution(const Request& request, const Call& call, int size) {
   if (call.op == Op::Barrier) return 0;
@@ -43,7 +46,12 @@ Task Group::collective(Request request, Call call, std::uint32_t number) {
     co_return;
   }
   if (const Direct direct = find_buffers(algorithm, number); direct != Direct::No) {
-    algorithm.move(turn_, direct);
+    const std::int64_t parts = call.op == Op::Broadcast ? 1 : size_;
+    turn_.past_caches = std::max(call.count * parts, request.in.count) * turn_.element >= kPastCachesBytes;
+    {
+      const Inside inside(*this);
+      algorithm.move(turn_, direct);
+    }
     co_await sync();
     co_return;
   }
@@ -51,19 +59,22 @@ Task Group::collective(Request request, Call call, std::uint32_t number) {
   const bool fills = !algorithm.from_root || turn_.is_root();
   for (std::int64_t piece = 0; piece <= pieces; ++piece) {
     const std::int64_t taken = algorithm.combine ? piece - 2 : piece - 1;
-    if (taken >= 0) {
-      use_piece(taken);
-      algorithm.take(turn_);
+    {
+      const Inside inside(*this);
+      if (taken >= 0) {
+        use_piece(taken);
+        algorithm.take(turn_);
+      }
+      if (algorithm.combine && piece >= 1) {
+        use_piece(piece - 1);
+        algorithm.combine(turn_);
+      }
+      if (piece < pieces && fills) {
+        use_piece(piece);
+        algorithm.fill(turn_);
+      }
     }
-    if (algorithm.combine && piece >= 1) {
-      use_piece(piece - 1);
-      algorithm.combine(turn_);
-    }
-    if (piece < pieces && fills) {
-      use_piece(piece);
-      algorithm.fill(turn_);
-    }
-    if (piece < pieces || algorithm.combine) co_await sync();
+    co_await sync();  // the last one too: a rank may end when it is through, and its staging with it
   }
   if (algorithm.combine && pieces > 0) {
     use_piece(pieces - 1);
@@ -144,7 +155,8 @@ bool Group::compare(const Call& call, std::uint32_t number) {
     for (int to = 0; to < size_; ++to) {
       const std::int64_t sent = in_counts_[static_cast<std::size_t>(from)][to];
       const std::int64_t taken = out_counts_[static_cast<std::size_t>(to)][from];
-      if (sent != taken) fail(ErrorKind::InvalidInput, uneven_pair(number - kFirstCall, from, sent, to, taken));
+      if (sent != taken)
+        fail(ErrorKind::InvalidInput, uneven_pair(number - kFirstCall, from, sent, to, taken));
     }
   return small;
 }

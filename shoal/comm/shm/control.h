@@ -56,7 +56,8 @@ struct alignas(64) RankState {
 };
 
 struct alignas(64) Progress {
-  std::atomic<std::uint32_t> phase;  // how many phases of large calls this rank has done
+  std::atomic<std::uint32_t> phase;   // how many phases of large calls this rank has done
+  std::atomic<std::uint32_t> inside;  // 1 while it is in other ranks' memory
 };
 
 struct alignas(64) CallSlot {

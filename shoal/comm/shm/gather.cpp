@@ -4,7 +4,7 @@
 //   way      steps         received by root   how
 //   small    1             (N - 1) P          root reads all contributions
 //   direct   2             (N - 1) P          each writes its part into root's buffer, or root reads all
-//   staged   1 + pieces    (N - 1) P          root reads all pieces
+//   staged   2 + pieces    (N - 1) P          root reads all pieces
 #include "shoal/comm/shm/algorithm.h"
 
 namespace shoal::comm::shm {

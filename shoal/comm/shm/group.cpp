@@ -56,6 +56,7 @@ Group::Group(std::shared_ptr<Heap> heap, std::shared_ptr<Mapping> memory, int ra
 Group::~Group() {
   if (!collectives_.empty() || !messages_.empty())
     end(ErrorKind::PeerLost, concat("comm: rank ", rank_, " has left the group with calls under way"));
+  if (control_.header().ended.load() != 0) settle();
   for (Job* job : collectives_) job->group_ = nullptr;
   for (Job* job : messages_) job->group_ = nullptr;
   control_.state(rank_).left.store(1);
@@ -149,10 +150,10 @@ void Group::wait(Job& job, std::chrono::nanoseconds limit) {
     }
     throw_if_ended();
     if (Clock::now() >= deadline) {
-      end(ErrorKind::Timeout,
-          concat(what(job), ": rank ", rank_, " waited ",
-                 std::chrono::duration<double>(limit).count(), " s for ", missing(job)));
+      end(ErrorKind::Timeout, concat(what(job), ": rank ", rank_, " waited ",
+                                     std::chrono::duration<double>(limit).count(), " s for ", missing(job)));
       throw_if_ended();
+      fail(ErrorKind::Timeout, what(job), ": another rank has ended the group, and died before it said why");
     }
   }
 }
@@ -194,10 +195,7 @@ void Group::check_peers() {
   for (const Job* job : messages_) wanted[static_cast<std::size_t>(job->call_.peer)] = true;
   for (int r = 0; r < size_; ++r) {
     if (r == rank_ || !wanted[static_cast<std::size_t>(r)]) continue;
-    const int process =
-        static_cast<std::size_t>(r) < peers_.size() ? peers_[static_cast<std::size_t>(r)] : -1;
-    pollfd ended = {.fd = process, .events = POLLIN, .revents = 0};
-    const bool dead = process >= 0 && poll(&ended, 1, 0) == 1;
+    const bool dead = has_died(r);
     const bool left = control_.state(r).left.load() != 0;
     if ((!dead && !left) || advance()) continue;  // what it did last may be enough
     end(ErrorKind::PeerLost,
@@ -221,7 +219,31 @@ void Group::end(ErrorKind kind, std::string_view why) noexcept {
 
 void Group::throw_if_ended() const {
   const Header& header = control_.header();
-  if (header.ended.load() == 2) throw Error(static_cast<ErrorKind>(header.kind), header.why);
+  if (header.ended.load() != 2) return;
+  settle();
+  throw Error(static_cast<ErrorKind>(header.kind), header.why);
+}
+
+bool Group::has_died(int rank) const {
+  const auto r = static_cast<std::size_t>(rank);
+  pollfd process = {.fd = r < peers_.size() ? peers_[r] : -1, .events = POLLIN, .revents = 0};
+  return process.fd >= 0 && poll(&process, 1, 0) == 1;
+}
+
+// As in `sleep`: either this rank sees that the group has ended, or who ended it sees that it is inside.
+Group::Inside::Inside(const Group& group) : inside_(group.control_.progress(group.rank_).inside) {
+  inside_.store(1, std::memory_order_seq_cst);
+  if (group.control_.header().ended.load() == 0) return;
+  inside_.store(0);
+  group.throw_if_ended();
+  fail(ErrorKind::PeerLost, "comm: the group has ended");
+}
+
+void Group::settle() const noexcept {
+  const Clock::time_point deadline = Clock::now() + std::chrono::seconds{1};
+  for (int r = 0; r < size_; ++r)
+    while (r != rank_ && control_.progress(r).inside.load() != 0 && !has_died(r) && Clock::now() < deadline)
+      sched_yield();
 }
 
 std::string Group::what(const Job& job) {
@@ -243,6 +265,7 @@ void Group::forget(Job& job) {
   std::erase(collectives_, &job);
   std::erase(messages_, &job);
   end(ErrorKind::PeerLost, concat(what(job), ": rank ", rank_, " did not wait for it"));
+  settle();
 }
 
 std::byte* Group::at(const Place& place) {

@@ -96,6 +96,22 @@ class Group {
   std::string missing(const Job& job) const;
   void forget(Job& job);
 
+  // While this rank reads or writes other ranks' memory. Throws if the group has ended.
+  class Inside {
+   public:
+    explicit Inside(const Group& group);
+    Inside(const Inside&) = delete;
+    Inside& operator=(const Inside&) = delete;
+    ~Inside() { inside_.store(0, std::memory_order_release); }
+
+   private:
+    std::atomic<std::uint32_t>& inside_;
+  };
+  // When a group has ended: waits until no other rank is in this one's memory, so that it may be used for
+  // something else. A rank that is stopped in there is left behind after a second.
+  void settle() const noexcept;
+  bool has_died(int rank) const;
+
   std::byte* at(const Place& place);  // of any rank, mapped when it is first met
 
   const std::shared_ptr<Heap> heap_;

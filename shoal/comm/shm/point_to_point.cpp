@@ -64,6 +64,7 @@ Task Group::send(Request request, Call call, std::uint32_t number) {
   compare_message(rank_, to, number);
 
   if (mine.flags == 0 && (theirs.flags & kOutShared) != 0) {
+    const Inside inside(*this);
     std::memcpy(at(theirs.place), data, static_cast<std::size_t>(bytes));
     traffic_.pushed[static_cast<std::size_t>(to)] += to == rank_ ? 0 : bytes;
     mine.moved.store(1, std::memory_order_seq_cst);
@@ -103,6 +104,7 @@ Task Group::receive(Request request, Call call, std::uint32_t number) {
   if ((theirs.flags & kSmall) != 0) {
     if (bytes > 0) std::memcpy(data, theirs.inline_data, static_cast<std::size_t>(bytes));
   } else if ((theirs.flags & kInShared) != 0) {
+    const Inside inside(*this);
     std::memcpy(data, at(theirs.place), static_cast<std::size_t>(bytes));
   } else if (place) {
     co_await until(theirs.moved, 1);

@@ -4,7 +4,7 @@
 //   way      steps         received by each but root   how
 //   small    1             P                           each reads its part of root's contribution
 //   direct   2             P                           each reads its part of root's buffer
-//   staged   1 + pieces    P                           the same with pieces
+//   staged   2 + pieces    P                           the same with pieces
 #include "shoal/comm/shm/algorithm.h"
 
 namespace shoal::comm::shm {

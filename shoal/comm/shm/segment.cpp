@@ -35,6 +35,7 @@ static std::uint64_t inode_of(int descriptor) {
 
 std::shared_ptr<Mapping> Mappings::of(const SegmentId& id) {
   const std::lock_guard lock(mutex_);
+  std::erase_if(open_, [](const auto& known) { return known.second.expired(); });
   std::weak_ptr<Mapping>& open = open_[id.inode];
   if (std::shared_ptr<Mapping> mapping = open.lock()) return mapping;
   const std::string path = concat("/proc/", id.pid, "/fd/", id.descriptor);

@@ -8,8 +8,6 @@
 
 namespace shoal::comm {
 
-using namespace std::chrono_literals;
-
 namespace shm {
 namespace {
 
