@@ -12,7 +12,14 @@ if(TARGET shoal_cli AND EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/shoal/cli/main.cpp)
 endif()
 
 set(all shoal_train)
-foreach(target shoal_models shoal_cli shoal_collectives shoal_comm_c10d)
+foreach(
+  target
+  shoal_models
+  shoal_cli
+  shoal_collectives
+  shoal_comm_c10d
+  shoal_sharding
+)
   if(TARGET ${target})
     list(APPEND all ${target})
   endif()

@@ -7,10 +7,12 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <ATen/ops/native_batch_norm.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <array>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "shoal/aten/random.h"
 #include "shoal/aten/types.h"
@@ -54,6 +56,13 @@ std::unique_ptr<Kernel> make_attention(const Program&, const Compute& compute) {
                     causal = truth_of(compute, "is_causal"), scale = scale_of(compute),
                     outputs = Outputs(compute)](Slots& slots) {
     const at::Tensor& q = slots[query];
+    if (q.numel() == 0) {  // a rank without samples or heads: ATen's kernel divides by their number
+      auto sizes = q.sizes().vec();
+      const std::vector<std::int64_t> rows(sizes.begin(), sizes.end() - 1);
+      sizes.back() = slots[value].size(-1);
+      outputs.put(slots, std::tuple(at::zeros(sizes, q.options()), at::zeros(rows, q.options())));
+      return;
+    }
     if (q.is_cpu()) {
       outputs.put(slots,
                   at::_scaled_dot_product_flash_attention_for_cpu(q, slots[key], slots[value], 0.0, causal,
@@ -74,6 +83,11 @@ std::unique_ptr<Kernel> make_attention_backward(const Program&, const Compute& c
                     mask = optional_slot_of(compute, "attn_mask"), causal = truth_of(compute, "is_causal"),
                     scale = scale_of(compute), outputs = Outputs(compute)](Slots& slots) {
     const at::Tensor& q = slots[query];
+    if (q.numel() == 0) {
+      outputs.put(slots,
+                  std::tuple(at::zeros_like(q), at::zeros_like(slots[key]), at::zeros_like(slots[value])));
+      return;
+    }
     if (q.is_cpu()) {
       outputs.put(slots, at::_scaled_dot_product_flash_attention_for_cpu_backward(
                              slots[grad], q, slots[key], slots[value], slots[output], slots[logsumexp], 0.0,

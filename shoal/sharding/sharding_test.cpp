@@ -8,9 +8,11 @@
 #include <random>
 
 #include "shoal/base/error.h"
+#include "shoal/ir/text.h"
 #include "shoal/sharding/layout.h"
 #include "shoal/sharding/mesh.h"
 #include "shoal/sharding/redistribute.h"
+#include "shoal/sharding/rules.h"
 
 using namespace shoal;
 using namespace shoal::sharding;
@@ -278,4 +280,36 @@ TEST_CASE("any layout becomes any other, each rank seeing its groups alone") {
     }
   }
   CHECK(num_steps > 1000);
+}
+
+static std::vector<std::string> strategies_of(const std::string& text) {
+  const ir::Graph graph = ir::from_text("graph captured\n" + text + "return\n");
+  std::vector<std::string> all;
+  for (const Strategy& strategy : strategies(graph, graph.nodes.back())) all.push_back(to_text(strategy));
+  return all;
+}
+
+TEST_CASE("a matrix product is cut along rows, columns or what is summed, and goes through sums") {
+  CHECK(strategies_of(
+            "%0 = input \"a\" : f32[2, 3]\n%1 = input \"b\" : f32[3, 4]\n%2 = input \"c\" : f32[4]\n"
+            "%3 : f32[2, 4] = aten::addmm(self=%2, mat1=%0, mat2=%1, beta=1, alpha=1) @forward \"\"\n") ==
+        std::vector<std::string>{"P(sum), S(1), S(0) -> P(sum)", "R, S(0), R -> S(0)",
+                                 "S(0), R, S(1) -> S(1)", "P(sum), P(sum), R -> P(sum)",
+                                 "P(sum), R, P(sum) -> P(sum)"});
+}
+
+TEST_CASE("an op without a rule has no strategies") {
+  CHECK(strategies_of("%0 = input \"a\" : f32[2]\n%1 : f32[2] = aten::sort_of(self=%0) @forward \"\"\n")
+            .empty());
+}
+
+TEST_CASE("a view keeps what is cut, if the parts of the view are views of the parts") {
+  using S = std::optional<Shard>;
+  CHECK(through_view({24}, {3, 2, 4}, {.dim = 0, .outer = 3, .unit = 4}) == S(Shard{.dim = 1}));
+  CHECK(through_view({3, 2, 4}, {24}, {.dim = 1}) == S(Shard{.dim = 0, .outer = 3, .unit = 4}));
+  CHECK(through_view({8, 5, 6}, {40, 6}, {.dim = 0}) == S(Shard{.dim = 0, .unit = 5}));
+  CHECK(through_view({8, 5, 6}, {40, 6}, {.dim = 1}) == S(Shard{.dim = 0, .outer = 8}));
+  CHECK(through_view({6, 4}, {24}, {.dim = 1, .outer = 2}) == S(Shard{.dim = 0, .outer = 12}));
+  CHECK(through_view({24}, {6, 4}, {.dim = 0}) == std::nullopt);
+  CHECK(through_view({6, 1}, {6}, {.dim = 0}) == S(Shard{.dim = 0}));
 }

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/sharding/rules.h"
+
+#include <algorithm>
+#include <variant>
+
+#include "shoal/base/error.h"
+#include "shoal/sharding/factors.h"
+#include "shoal/sharding/ops.h"
+
+namespace shoal::sharding {
+
+std::string to_text(const Strategy& strategy) {
+  const auto list = [](const std::vector<Placement>& placements) {
+    std::string text;
+    for (const Placement& placement : placements)
+      text += concat(text.empty() ? "" : ", ", to_text(placement));
+    return text;
+  };
+  return concat(list(strategy.in), " -> ", list(strategy.out));
+}
+
+bool has_rule(std::string_view op) { return find_rule(op) != nullptr; }
+
+static std::string_view trimmed(std::string_view text) {
+  while (text.starts_with(' ')) text.remove_prefix(1);
+  while (text.ends_with(' ')) text.remove_suffix(1);
+  return text;
+}
+
+static std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  while (true) {
+    const std::size_t end = text.find(separator);
+    if (const auto part = trimmed(text.substr(0, end)); !part.empty() || separator == ',')
+      parts.push_back(part);
+    if (end == std::string_view::npos) return parts;
+    text.remove_prefix(end + 1);
+  }
+}
+
+// The names of the arguments that the tensors come from, as ir::inputs_of(node).
+static std::vector<std::string_view> names_of_inputs(const ir::Node& node) {
+  std::vector<std::string_view> names;
+  for (const ir::Argument& argument : node.arguments) {
+    if (std::holds_alternative<ir::ValueId>(argument.value)) names.emplace_back(argument.name);
+    if (const auto* list = std::get_if<ir::ValueList>(&argument.value))
+      for (const auto& value : *list)
+        if (value) names.emplace_back(argument.name);
+  }
+  return names;
+}
+
+static Shapes shapes_in(const ir::Graph& graph, const ir::Node& node) {
+  Shapes shapes;
+  for (const ir::ValueId input : ir::inputs_of(node)) shapes.emplace_back(graph.at(input).type.shape);
+  return shapes;
+}
+
+static Shapes shapes_out(const ir::Graph& graph, const ir::Node& node) {
+  Shapes shapes;
+  for (const auto& output : node.outputs)
+    shapes.push_back(output ? std::optional(graph.at(*output).type.shape) : std::nullopt);
+  return shapes;
+}
+
+static std::vector<Operand> operands_in(std::string_view text, const ir::Node& node) {
+  std::vector<Operand> operands;
+  for (const std::string_view name : names_of_inputs(node)) {
+    const Operand* found = nullptr;
+    for (const std::string_view word : split(text, ' ')) {
+      const std::size_t colon = word.find(':');
+      if (word.substr(0, colon) != name) continue;
+      const std::string_view letters = word.substr(colon + 1);
+      operands.push_back({letters.substr(letters.starts_with('+')), letters.starts_with('+')});
+      found = &operands.back();
+    }
+    SHOAL_CHECK(found != nullptr, Internal, "rule of ", node.op, ": nothing for argument '", name, "'");
+  }
+  return operands;
+}
+
+static void add_factors(const OpRule& rule, const ir::Graph& graph, const ir::Node& node,
+                        std::vector<Strategy>& found) {
+  const std::string text = rule.dims_of != nullptr ? rule.dims_of(graph, node) : std::string(rule.dims);
+  const std::size_t arrow = text.find("->");
+  SHOAL_CHECK(arrow != std::string::npos, Internal, "rule of ", node.op, ": no '->' in '", text, "'");
+  const auto in = operands_in(std::string_view(text).substr(0, arrow), node);
+  std::vector<Operand> out;
+  for (const std::string_view word : split(std::string_view(text).substr(arrow + 2), ',')) {
+    const std::size_t slash = std::min(word.find('/'), word.size());
+    out.push_back(
+        {.letters = word.substr(0, slash), .without = word.substr(std::min(slash + 1, word.size()))});
+  }
+  if (out.size() == 1) out.resize(node.outputs.size(), out.front());  // a list: all alike
+  for (const Factor& factor : factors_of(in, out, shapes_in(graph, node), shapes_out(graph, node))) {
+    Strategy strategy = {.may_be_empty = factor.letter < 'A' || factor.letter > 'Z'};
+    bool makes_summands = false;
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const bool is_whole = !node.outputs[i] || out[i].without.find(factor.letter) != std::string_view::npos;
+      makes_summands |= !is_whole && !factor.out[i];
+      strategy.out.push_back(factor.out[i] ? Placement(Shard{.dim = *factor.out[i]})
+                             : is_whole    ? Placement(Replicate{})
+                                           : Placement(Partial{}));
+    }
+    for (std::size_t i = 0; i < in.size(); ++i)
+      strategy.in.push_back(factor.in[i]                     ? Placement(Shard{.dim = *factor.in[i]})
+                            : makes_summands && in[i].addend ? Placement(Partial{})
+                                                             : Placement(Replicate{}));
+    found.push_back(std::move(strategy));
+  }
+}
+
+static void add_linear(const OpRule& rule, const ir::Graph& graph, const ir::Node& node,
+                       std::vector<Strategy>& found) {
+  const auto names = names_of_inputs(node);
+  const auto inputs = ir::inputs_of(node);
+  for (const std::string_view together : split(rule.linear, '|')) {
+    const auto wanted = split(together, '+');
+    Strategy strategy;
+    bool is_number = true;  // nothing is a sum of truths
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      const bool partial = std::ranges::find(wanted, names[i]) != wanted.end();
+      strategy.in.push_back(partial ? Placement(Partial{}) : Placement(Replicate{}));
+      is_number &= !partial || graph.at(inputs[i]).type.dtype != DType::Bool;
+    }
+    // An addend that is not there leaves the sum as it is.
+    if (!is_number || std::ranges::find(strategy.in, Placement(Partial{})) == strategy.in.end()) continue;
+    for (const auto& output : node.outputs)
+      strategy.out.push_back(output ? Placement(Partial{}) : Placement(Replicate{}));
+    found.push_back(std::move(strategy));
+  }
+}
+
+static void add_reshape(const ir::Graph& graph, const ir::Node& node, std::vector<Strategy>& found) {
+  const Shape& from = graph.at(ir::inputs_of(node).front()).type.shape;
+  const Shape& to = graph.at(*node.outputs.front()).type.shape;
+  const auto add = [&](const std::optional<Shard>& in, const std::optional<Shard>& out) {
+    const auto is_cut = [](const Shape& shape, const std::optional<Shard>& shard) {
+      return shard && shape[static_cast<std::size_t>(shard->dim)] != 1;
+    };
+    if (!is_cut(from, in) || !is_cut(to, out)) return;
+    const Strategy strategy = {.in = {*in}, .out = {*out}};
+    if (std::ranges::find(found, strategy) == found.end()) found.push_back(strategy);
+  };
+  for (int dim = 0; dim < static_cast<int>(from.size()); ++dim)
+    add(Shard{.dim = dim}, through_view(from, to, {.dim = dim}));
+  for (int dim = 0; dim < static_cast<int>(to.size()); ++dim)
+    add(through_view(to, from, {.dim = dim}), Shard{.dim = dim});
+}
+
+std::vector<Strategy> strategies(const ir::Graph& graph, const ir::Node& node) {
+  std::vector<Strategy> found;
+  const OpRule* rule = find_rule(node.op);
+  if (rule == nullptr) return found;
+  if (rule->is_reshape)
+    add_reshape(graph, node, found);
+  else
+    add_factors(*rule, graph, node, found);
+  add_linear(*rule, graph, node, found);
+  return found;
+}
+
+// A shard is A blocks one after the other (the product of the sizes before its dim, times outer), each of n
+// units of I elements (unit times the product of the sizes after). A view keeps these three numbers.
+std::optional<Shard> through_view(const Shape& from, const Shape& to, const Shard& shard) {
+  const auto product = [](const Shape& shape, std::size_t begin, std::size_t end) {
+    std::int64_t result = 1;
+    for (std::size_t i = begin; i < end; ++i) result *= shape[i];
+    return result;
+  };
+  const auto dim = static_cast<std::size_t>(shard.dim);
+  const std::int64_t blocks = product(from, 0, dim) * shard.outer;
+  const std::int64_t inner = product(from, dim + 1, from.size()) * shard.unit;
+  const std::int64_t units = from[dim] / (shard.outer * shard.unit);
+  if (blocks == 0 || inner == 0 || units == 0) return std::nullopt;
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    const std::int64_t before = product(to, 0, i), after = product(to, i + 1, to.size());
+    if (blocks % before != 0 || inner % after != 0) continue;
+    const Shard seen = {.dim = static_cast<int>(i), .outer = blocks / before, .unit = inner / after};
+    if (seen.outer * units * seen.unit == to[i]) return seen;
+  }
+  return std::nullopt;
+}
+
+ir::Node localized(ir::Node node, const Shape& local_output) {
+  const OpRule* rule = find_rule(node.op);
+  if (rule == nullptr || rule->sizes.empty()) return node;
+  for (ir::Argument& argument : node.arguments)
+    if (argument.name == rule->sizes) argument.value = local_output;
+  return node;
+}
+
+}  // namespace shoal::sharding
