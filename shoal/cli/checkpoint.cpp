@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // shoal checkpoint inspect | verify | export: what is in a checkpoint, whether it is whole, and its weights
 // as a folder that Hugging Face's from_pretrained reads.
-#include <cstdio>
-#include <nlohmann/json.hpp>
-
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
 #include "shoal/checkpoint/folder.h"
 #include "shoal/checkpoint/reader.h"
 #include "shoal/checkpoint/safetensors.h"
+#include "shoal/cli/hugging_face.h"
 #include "shoal/cli/run_checkpoints.h"
 #include "shoal/observe/file.h"
 
@@ -16,7 +14,6 @@ namespace shoal::cli {
 
 using checkpoint::Checkpoint;
 using checkpoint::Entry;
-using nlohmann::json;
 namespace fs = std::filesystem;
 
 // One checkpoint, or all in a folder; in the folder of a run, those of its folder `checkpoint`.
@@ -74,25 +71,6 @@ int checkpoint_verify(const std::vector<std::string>& paths) {
   return all_whole ? 0 : 1;
 }
 
-// The keys of transformers' GPT2Config; names and shapes of the tensors are Hugging Face's already.
-static json config_of(const models::Gpt2Config& config) {
-  return {{"architectures", {"GPT2LMHeadModel"}},
-          {"model_type", "gpt2"},
-          {"activation_function", "gelu_new"},
-          {"vocab_size", config.vocab_size},
-          {"n_positions", config.n_positions},
-          {"n_embd", config.n_embd},
-          {"n_layer", config.n_layer},
-          {"n_head", config.n_head},
-          {"embd_pdrop", config.embd_pdrop},
-          {"attn_pdrop", config.attn_pdrop},
-          {"resid_pdrop", config.resid_pdrop},
-          {"layer_norm_epsilon", config.layer_norm_epsilon},
-          {"tie_word_embeddings", true},
-          {"bos_token_id", nullptr},
-          {"eos_token_id", nullptr}};
-}
-
 static std::string safetensors_of(const Checkpoint& checkpoint) {
   checkpoint::SafetensorsHeader header;
   header.metadata.emplace("format", "pt");
@@ -121,9 +99,8 @@ int checkpoint_export(const std::vector<std::string>& paths) {
   observe::make_folder(folder);
   observe::write_file(folder / "model.safetensors", safetensors_of(checkpoint));
   say(concat((folder / "model.safetensors").string(), ": the weights of ", found.back().string()));
-  const Recipe recipe = recipe_of(checkpoint);
-  if (const auto* gpt2 = std::get_if<models::Gpt2Config>(&recipe.model.config)) {
-    observe::write_file(folder / "config.json", config_of(*gpt2).dump(2) + "\n");
+  if (const auto config = config_json_of(recipe_of(checkpoint))) {
+    observe::write_file(folder / "config.json", *config);
     say((folder / "config.json").string() + ": its sizes, as transformers has them");
   }
   return 0;

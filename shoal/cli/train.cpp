@@ -375,6 +375,9 @@ static void describe(const Run& run) {
   say(concat("steps:   ", observe::with_commas(run.recipe.training.steps), " of ",
              observe::with_commas(run.task.units_per_step), " ", run.task.unit, " (tps counts ",
              run.task.unit, ")"));
+  if (const auto& training = run.recipe.training; global_batch_of(run.recipe) != training.local_batch_size)
+    say(concat("batch:   ", global_batch_of(run.recipe), " in micro-batches of ", training.local_batch_size,
+               "; ", run.learner.trainer.weighing(run.task.batch(run.progress.position))));
   std::string device = concat("device:  cpu, ", at::get_num_threads(), " threads");
   if (run.flops_per_unit)
     device += concat(", peak ", three_digits(run.peak_flops_per_second / 1e12),
@@ -433,7 +436,7 @@ int train(const Recipe& recipe) {
   if (is_terminated) return kTerminatedCode;
   if (interrupted != 0) say("writing what there is (Ctrl-C again to stop at once)");
   write_results(run, trace, seconds_since(begin));
-  return interrupted != 0 ? kInterruptedCode : 0;
+  return interrupted == 0 ? 0 : interrupted == SIGTERM ? kTerminatedCode : kInterruptedCode;
 }
 
 }  // namespace shoal::cli

@@ -6,12 +6,11 @@
 
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "shoal/base/error.h"
-#include "shoal/base/text.h"
 #include "shoal/checkpoint/weights.h"
+#include "shoal/cli/hugging_face.h"
 #include "shoal/cli/run_checkpoints.h"
 #include "shoal/train/training_state.h"
 
@@ -19,34 +18,9 @@ namespace shoal::cli {
 
 using checkpoint::TensorShape;
 using checkpoint::Weights;
-using nlohmann::json;
 namespace fs = std::filesystem;
 
 static constexpr std::string_view kHead = "lm_head.weight";
-
-// The sizes that a config.json says against those of the recipe; heads and epsilons show in no tensor's
-// shape.
-static void check_config(FileSystem& files, const fs::path& folder, const Recipe& recipe) {
-  const fs::path path = folder / "config.json";
-  if (!files.exists(path)) return;
-  const json config = json::parse(read_text(files, path), nullptr, false);
-  SHOAL_CHECK(config.is_object(), Corrupt, path.string(), ": does not read as JSON");
-  Recipe copy = recipe;
-  std::string differences;
-  for (const Option& option : options_of(copy)) {
-    const std::string key(option.key);
-    if (option.section != "model" || !config.contains(key) || key.ends_with("pdrop") ||
-        key.ends_with("dropout"))
-      continue;
-    const json here = json::parse(value_of(option), nullptr, false);
-    if (here != config[key])
-      differences += concat("\n  model.", key, " is ", value_of(option), ", there ", config[key].dump());
-  }
-  const std::string activation = config.value("activation_function", "gelu_new");
-  if (activation != "gelu_new" && activation != "gelu_pytorch_tanh")
-    differences += concat("\n  activation_function there is ", shoal::quoted(activation), ", here gelu_new");
-  SHOAL_CHECK(differences.empty(), InvalidInput, path.string(), " does not fit the recipe:", differences);
-}
 
 static std::map<std::string, at::Tensor> tensors_of(const torch::nn::Module& module) {
   std::map<std::string, at::Tensor> tensors;
@@ -78,7 +52,7 @@ static at::Tensor read(const Weights& weights, std::size_t index) {
 }
 
 void load_weights(FileSystem& files, const fs::path& path, const Recipe& recipe, torch::nn::Module& module) {
-  check_config(files, path, recipe);
+  check_config_json(files, path, recipe);
   const Weights weights(files, path);
   auto wanted = tensors_of(module);
   const std::string prefix = missing_prefix(wanted, weights.tensors());

@@ -86,6 +86,19 @@ def test_a_checkpoint_goes_to_transformers_and_back_without_losing_a_bit(shoal, 
     assert torch.equal(load_file(path)["logits"], load_file(again)["logits"])
 
 
+def test_weights_that_are_not_trained_come_back_bit_for_bit(shoal, tiny, theirs):
+    model, folder = theirs
+    arguments = [f"--checkpoint.initial_load_path={folder}", "--checkpoint.enable=true", "--sample.tokens=0"]
+    still = ["--optimizer.name=SGD", "--optimizer.lr=0.0", "--optimizer.weight_decay=0.0"]
+    assert shoal("train", tiny, *arguments, *still).returncode == 0
+    exported = tiny.parent / "exported"
+    assert shoal("checkpoint", "export", tiny.parent / "out", exported).returncode == 0
+    back = transformers.GPT2LMHeadModel.from_pretrained(exported).eval()
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, back.state_dict()[name]), name
+    assert torch.equal(logits_of(model), logits_of(back))
+
+
 def test_a_model_without_its_head_and_with_old_masks_is_read_too(shoal, tiny, theirs):
     model, _ = theirs
     tensors = {name.removeprefix("transformer."): tensor for name, tensor in model.state_dict().items()}
