@@ -34,7 +34,7 @@ struct Ranks {
   comm::Communicator& communicator;
   std::chrono::nanoseconds limit = std::chrono::minutes(5);
 
-  // NOLINTNEXTLINE(google-explicit-constructor): a communicator is what a caller has
+  // Not explicit: what a caller has is a communicator.
   Ranks(comm::Communicator& of, std::chrono::nanoseconds wait = std::chrono::minutes(5))
       : communicator(of), limit(wait) {}
 };
