@@ -2,6 +2,7 @@
 // What ranks get that call different things, or nothing.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -166,6 +167,37 @@ TEST_CASE("a communicator may end as soon as its last call is done: others still
                 SHOAL_CHECK(theirs[static_cast<std::size_t>(r * 9000 + i)] == round + r * 1000, Internal,
                             "round ", round, ": of rank ", r, " came ",
                             theirs[static_cast<std::size_t>(r * 9000 + i)]);
+          }
+        }) == Ends(3, "ok"));
+}
+
+TEST_CASE("when a call has been given up no other rank writes to its buffer any more") {
+  constexpr std::int64_t kCount = 1 << 20;
+  const Ranks ranks = shm_ranks(3);
+  CHECK(ends_of(ranks, [](Communicator& rank) {
+          const int all[] = {0, 1, 2};
+          const auto memory = rank.allocate(kCount * 4);
+          auto* elements = static_cast<std::int32_t*>(memory->data());
+          for (int round = 0; round < 40; ++round) {
+            const auto group = rank.subgroup(all);
+            std::fill_n(elements, kCount, 1);
+            const Buffer buffer = {elements, kCount, DType::Int32};
+            if (rank.rank() == 0) {  // the others are somewhere in the middle of it
+              std::unique_ptr<Work> work = group->all_reduce(buffer, ReduceOp::Sum);
+              for (int i = 0; i < 3 * round; ++i) std::this_thread::yield();
+              work.reset();
+              std::fill_n(elements, kCount, 7);
+            } else {
+              try {
+                group->all_reduce(buffer, ReduceOp::Sum)->wait(20s);
+              } catch (const Error&) {  // or it was through before
+              }
+              std::fill_n(elements, kCount, 8);
+            }
+            const std::int32_t first = elements[0];
+            rank.barrier()->wait(20s);
+            SHOAL_CHECK(std::count(elements, elements + kCount, first) == kCount, Internal, "round ", round,
+                        ": ", std::count(elements, elements + kCount, first), " are ", first);
           }
         }) == Ends(3, "ok"));
 }

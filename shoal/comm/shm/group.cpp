@@ -34,12 +34,15 @@ static void pause_briefly() {
 #endif
 }
 
-Group::Group(std::shared_ptr<Heap> heap, std::shared_ptr<Mapping> memory, int rank, int size)
+Group::Group(std::shared_ptr<Heap> heap, std::shared_ptr<Mapping> memory, int rank, int size,
+             int num_ranks_here)
     : heap_(std::move(heap)),
       memory_(std::move(memory)),
       control_(memory_->data(), size),
       rank_(rank),
-      size_(size) {
+      size_(size),
+      num_ranks_here_(std::max(size, num_ranks_here)),
+      crowded_(num_ranks_here_ > num_cores()) {
   const std::size_t ranks = static_cast<std::size_t>(size);
   num_sent_.resize(ranks);
   num_received_.resize(ranks);
@@ -49,7 +52,6 @@ Group::Group(std::shared_ptr<Heap> heap, std::shared_ptr<Mapping> memory, int ra
   rings_.resize(ranks);
   traffic_.pulled.resize(ranks);
   traffic_.pushed.resize(ranks);
-  crowded_ = size > num_cores();
   control_.state(rank).pid = getpid();
 }
 

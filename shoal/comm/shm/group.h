@@ -47,13 +47,15 @@ class Job : public Work {
 class Group {
  public:
   // A group of ranks that all have this control memory.
-  Group(std::shared_ptr<Heap> heap, std::shared_ptr<Mapping> memory, int rank, int size);
+  // `num_ranks_here`: of all that share the cores, when this is a subgroup of more.
+  Group(std::shared_ptr<Heap> heap, std::shared_ptr<Mapping> memory, int rank, int size, int num_ranks_here);
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
   ~Group();  // with calls under way: ends the group
 
   int rank() const { return rank_; }
   int size() const { return size_; }
+  int num_ranks_here() const { return num_ranks_here_; }
   Heap& heap() const { return *heap_; }
   const std::shared_ptr<Heap>& shared_heap() const { return heap_; }
   const Traffic& traffic() const { return traffic_; }
@@ -118,7 +120,8 @@ class Group {
   const std::shared_ptr<Mapping> memory_;
   const Control control_;
   const int rank_, size_;
-  bool crowded_ = false;
+  const int num_ranks_here_;
+  const bool crowded_;      // ranks have to take turns
   std::vector<int> peers_;  // descriptors of their processes, -1 where there is none to watch
 
   std::deque<Job*> collectives_;

@@ -57,8 +57,9 @@ std::unique_ptr<Segment> make_control(const Heap& heap, int size) {
 }
 
 std::unique_ptr<Shm> join(const std::shared_ptr<Heap>& heap, std::unique_ptr<Segment> control,
-                          const SegmentId& id, int rank, int size, std::chrono::nanoseconds limit) {
-  auto group = std::make_unique<Group>(heap, heap->mappings()->of(id), rank, size);
+                          const SegmentId& id, int rank, int size, int num_ranks_here,
+                          std::chrono::nanoseconds limit) {
+  auto group = std::make_unique<Group>(heap, heap->mappings()->of(id), rank, size, num_ranks_here);
   auto joined = std::make_unique<Shm>(std::move(control), std::move(group), limit);
   joined->meet();
   return joined;
@@ -95,7 +96,8 @@ std::unique_ptr<Communicator> Shm::subgroup(std::span<const int> ranks) {
     }
   }
   if (invitation.ranks != hash_of(ranks)) barrier();  // throws why
-  return join(group_->shared_heap(), std::move(control), invitation.control, place, members, limit_);
+  return join(group_->shared_heap(), std::move(control), invitation.control, place, members,
+              group_->num_ranks_here(), limit_);
 }
 
 }  // namespace
@@ -120,7 +122,7 @@ std::unique_ptr<Communicator> shm_communicator(rendezvous::Store& store, int ran
     SHOAL_CHECK(value.size() == sizeof id, Corrupt, "shm: the store's ", key, " is not of this version");
     std::memcpy(&id, value.data(), sizeof id);
   }
-  auto communicator = shm::join(heap, std::move(control), id, rank, size, options.limit);
+  auto communicator = shm::join(heap, std::move(control), id, rank, size, size, options.limit);
   if (rank == 0) store.remove(key);
   return communicator;
 }
