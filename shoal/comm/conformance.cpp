@@ -88,7 +88,10 @@ class Suite {
   [[noreturn]] void differ(const Case& call, const Bytes& got, const Bytes& wanted) const;
 
   std::int64_t between(const Case& call, int from, int to) const {
-    return call.counts.empty() ? call.count : call.counts[static_cast<std::size_t>(from * size() + to)];
+    return call.counts.empty()
+               ? call.count
+               : call.counts[static_cast<std::size_t>(from) * static_cast<std::size_t>(size()) +
+                             static_cast<std::size_t>(to)];
   }
   std::int64_t sum_from(const Case& call, int from, int end) const {
     std::int64_t sum = 0;

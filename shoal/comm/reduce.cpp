@@ -197,7 +197,7 @@ template <class Format, ReduceOp op>
 template <class Format, ReduceOp op>
 [[gnu::always_inline]] inline void reduce_blocks(std::int64_t count, Inputs from, Outputs to) {
   using Stored = typename Format::Stored;
-  constexpr std::int64_t bytes = sizeof(Stored);
+  const std::int64_t bytes = sizeof(Stored);
   alignas(64) Stored result[kBlock];
   const std::int64_t even = std::is_same_v<Format, BFloat> ? count / 2 * 2 : count;
   for (std::int64_t first = 0; first < even; first += kBlock) {

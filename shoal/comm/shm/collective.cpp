@@ -15,7 +15,7 @@ static constexpr std::int64_t kStagingBytes = std::int64_t{1} << 18;
 
 // Of all_to_all the counts stand before the elements.
 static std::int64_t counts_bytes(const Call& call, int size) {
-  return call.op == Op::AllToAll ? 16 * size : 0;
+  return call.op == Op::AllToAll ? std::int64_t{16} * size : 0;
 }
 
 // Copies of a call that moves more than this are not in a cache any more when somebody reads them.
@@ -24,7 +24,7 @@ static constexpr std::int64_t kPastCachesBytes = std::int64_t{8} << 20;
 // What the slot has to hold of a rank that contributes.
 static std::int64_t contribution(const Request& request, const Call& call, int size) {
   if (call.op == Op::Barrier) return 0;
-  if (call.op == Op::AllToAll) return 16 * size + request.in.count * bytes_of(call.dtype);
+  if (call.op == Op::AllToAll) return std::int64_t{16} * size + request.in.count * bytes_of(call.dtype);
   return call.count * bytes_of(call.dtype) * (algorithm_of(call.op).by_parts ? size : 1);
 }
 

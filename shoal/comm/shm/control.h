@@ -69,7 +69,8 @@ struct alignas(64) CallSlot {
   alignas(64) std::byte payload[kPayloadBytes];
 };
 
-enum SlotFlags : std::uint32_t { kSmall = 1, kInShared = 2, kOutShared = 4 };
+// Flags.
+constexpr std::uint32_t kSmall = 1, kInShared = 2, kOutShared = 4;
 
 // One end of the channel from one rank to another, which moves one message at a time.
 struct alignas(64) ChannelEnd {
@@ -119,7 +120,7 @@ class Control {
     return size_ * static_cast<std::int64_t>(sizeof(RankState) + sizeof(Progress));
   }
   std::int64_t before_channels() const {
-    return before_slots() + 2 * size_ * static_cast<std::int64_t>(sizeof(CallSlot));
+    return before_slots() + std::int64_t{2} * size_ * static_cast<std::int64_t>(sizeof(CallSlot));
   }
   template <class T>
   T& at(std::int64_t offset, int index) const {

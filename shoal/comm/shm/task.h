@@ -39,7 +39,7 @@ struct Until {
 
 class [[nodiscard]] Task {
  public:
-  struct promise_type {
+  struct promise_type {  // NOLINT(readability-identifier-naming): the name that the language asks for
     Until until;
     std::exception_ptr error;
 
