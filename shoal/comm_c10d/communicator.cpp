@@ -268,7 +268,10 @@ void C10dCommunicator::compare(const Request& request, const Call& call) {
     check_same(records_of(all), num_calls_[lane_of(call)]++);
   } catch (const Error&) {
     // Every rank sees it, once the records have reached it: nobody cuts the connections before.
-    meet();
+    try {
+      meet();
+    } catch (const std::exception&) {  // who has left had met everybody
+    }
     throw;
   }
 }
@@ -289,7 +292,10 @@ void C10dCommunicator::compare_with_peer(const Call& call) {
   const Call other = records_of(its[0]).at(0).call;
   const std::uint64_t number = num_calls_[lane_of(call)]++;
   if (call.dtype == other.dtype && call.count == other.count) return;
-  exchange(Part::End);  // both have the records then
+  try {
+    exchange(Part::End);             // both have the records then
+  } catch (const std::exception&) {  // the other one has, and left
+  }
   throw Error(ErrorKind::InvalidInput, rank() < peer ? comm::mismatch(number, rank(), call, peer, other)
                                                      : comm::mismatch(number, peer, other, rank(), call));
 }
