@@ -40,7 +40,7 @@ struct BenchOp {
   comm::Op op;
   // nccl-tests' factor from algorithm to bus bandwidth, between n ranks.
   double (*bus)(double n);
-  // What a rank copies at least, for each byte of the larger of input and output: half of what it reads and
+  // What a rank copies at least, for each byte of the larger of input and output: half of all it reads and
   // writes.
   double (*copied)(double n);
 };

@@ -121,8 +121,6 @@ void check(const BenchComm& options) {
   SHOAL_CHECK(options.repeats >= 1, InvalidInput, "--repeats: wants at least 1, got ", options.repeats);
 }
 
-// --- Rows.
-
 static constexpr const char* kColumns[] = {"op",        "backend",        "ranks",    "bytes",
                                            "median_us", "algorithm_gbps", "bus_gbps", "bound_us",
                                            "share",     "times"};
@@ -166,8 +164,6 @@ std::string line_of(const BenchRow& row, const BenchComm& options) {
                                row.times == 0 ? "" : fixed(row.times, 2)};
   return joined(cells, options.format == "csv");
 }
-
-// --- Processes.
 
 static std::vector<std::string> arguments_of(const BenchComm& options, int rank, int store) {
   std::vector<std::string> words = {"shoal", "bench", "comm"};

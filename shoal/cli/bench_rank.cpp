@@ -55,8 +55,6 @@ static std::unique_ptr<comm::Communicator> make_communicator(const std::string& 
       store, {.name = name, .rank = options.rank, .size = options.ranks, .calls = comm_c10d::Calls::Bare});
 }
 
-// --- One call.
-
 // The count of the larger of input and output: as many as fit, at least one for each rank.
 static std::int64_t count_of(const BenchOp& op, std::int64_t bytes, DType dtype, int ranks) {
   if (op.op == comm::Op::Barrier) return 0;
@@ -120,8 +118,6 @@ static void call(const BenchOp& op, comm::Communicator& ranks, const Buffers& bu
   if (const auto work = start()) work->wait(kLimit);
 }
 
-// --- Times.
-
 static double seconds_of(const std::function<void()>& function) {
   const auto begin = std::chrono::steady_clock::now();
   function();
@@ -183,8 +179,6 @@ static double copy_seconds(std::int64_t bytes, comm::Communicator& ranks, int re
   take_slowest(samples, ranks);
   return median(samples);
 }
-
-// --- Rows.
 
 static BenchRow row_of(const BenchOp& op, const Contender& contender, std::int64_t bytes,
                        double byte_seconds) {

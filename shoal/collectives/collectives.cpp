@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One autograd function for all operations; what they are is a table of what moves forward and what comes
-// back.
+// One autograd function for all operations; each is a rule that says what moves forward, and what comes back.
 #include "shoal/collectives/collectives.h"
 
 #include <ATen/Functions.h>
@@ -84,8 +83,6 @@ static Tensor scaled(const Tensor& grad, const Call& call) {
   return call.op == ReduceOp::Average ? grad / size_of(call) : grad;
 }
 
-// --- Forward.
-
 static Tensor move_all_reduce(const Tensor& tensor, const Call& call) {
   Tensor result = copy_of(tensor);
   finish(call, call.ranks.communicator.all_reduce(buffer_of(result), call.op));
@@ -162,7 +159,7 @@ static Tensor move_receive(const Tensor& tensor, const Call& call) {
   return result;
 }
 
-// --- Backward: the functions of the header, so that autograd goes through them as well.
+// What follows calls the functions of the header, so that autograd goes through these as well.
 
 static ReduceOp sum_or_average(const Call& call) {
   return call.op == ReduceOp::Average ? ReduceOp::Average : ReduceOp::Sum;
@@ -218,8 +215,6 @@ static constexpr Rule kReduce = {"reduce", move_reduce, derive_reduce};
 static constexpr Rule kReduceScatter = {"reduce_scatter", move_reduce_scatter, derive_reduce_scatter};
 static constexpr Rule kScatter = {"scatter", move_scatter, derive_scatter};
 static constexpr Rule kSend = {"send", move_send, derive_send};
-
-// --- Minimum and maximum.
 
 static bool is_extremum(const Call& call) { return call.op == ReduceOp::Min || call.op == ReduceOp::Max; }
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives that autograd goes through: what ranks exchange is part of the graph, and the gradient crosses
-// them.
+// Collectives that autograd goes through: what ranks exchange is part of the graph.
 //
 // The gradient is that of the sum of all ranks' losses. Each operation's derivative is another of them,
 // called through these same functions, so gradients of gradients are right too:
@@ -12,9 +11,9 @@
 // order of their making, so ranks that call the same operations in the same order, each from one thread, also
 // meet in backward. For that every rank has to take part:
 //   - a tensor requires a gradient on all ranks or on none, also where its elements are not read;
-//   - the loss of each rank depends on every result, if only by adding result.sum() * 0; send returns a token
-//   for
-//     it, which is zero. What no loss depends on is not differentiated there, and others wait for it in vain.
+//   - the loss of each rank depends on every result, if only by adding result.sum() * 0; send returns a
+//     token for it, which is zero. What no loss depends on, or what leads to none of the inputs that
+//     torch::autograd::grad is asked for, is not differentiated there, and others wait for it in vain.
 // Tensors may have any strides, no elements, or no dimension; tensors of integers have no gradient.
 #pragma once
 
@@ -62,8 +61,7 @@ at::Tensor scatter(const at::Tensor& tensor, Ranks ranks, int root);
 at::Tensor all_to_all(const at::Tensor& tensor, Ranks ranks, const std::vector<std::int64_t>& in_counts = {},
                       const std::vector<std::int64_t>& out_counts = {});
 
-// A token: a zero without dims, to be added to the loss. Its gradient is the signal to receive that of
-// `tensor`.
+// A token: a zero without dims, to be added to the loss. Its gradient's arrival receives that of `tensor`.
 at::Tensor send(const at::Tensor& tensor, Ranks ranks, int to);
 // A tensor of the type of `like`, whose elements are not read and whose gradient is zero; the result has a
 // gradient if it does. To order a receive after something else in backward, let `like` depend on that.

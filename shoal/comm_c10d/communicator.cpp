@@ -212,8 +212,6 @@ void C10dCommunicator::run(LaneWork& work, const Request& request, const Call& c
   work.finish(std::move(error));
 }
 
-// --- Comparing.
-
 static constexpr std::int64_t kFixedWords = 5;
 
 at::Tensor C10dCommunicator::tensor_of(const Record& record) const {
@@ -300,8 +298,6 @@ void C10dCommunicator::compare_with_peer(const Call& call) {
                                                      : comm::mismatch(number, peer, other, rank(), call));
 }
 
-// --- How a group ends.
-
 void C10dCommunicator::fail_with(const Error& error) noexcept {
   {
     const std::lock_guard lock(mutex_);
@@ -328,8 +324,6 @@ void C10dCommunicator::look_for_an_end() noexcept {
 void C10dCommunicator::abort(std::string_view reason) noexcept {
   if (size() > 1) fail_with(Error(ErrorKind::PeerLost, std::string(reason)));
 }
-
-// --- What c10d is asked to do.
 
 at::Tensor C10dCommunicator::tensor_of(ConstBuffer buffer) const {
   const auto options = at::TensorOptions().dtype(aten::to_torch(buffer.dtype)).device(engine_.device);
@@ -431,8 +425,6 @@ void C10dCommunicator::move(const Request& request, const Call& call) {
       if (engine_.calls == Calls::Bare) meet();
   }
 }
-
-// --- Memory and groups.
 
 std::unique_ptr<comm::Memory> C10dCommunicator::allocate(std::int64_t bytes) {
   if (engine_.device.is_cpu()) return comm::plain_memory(bytes);

@@ -17,7 +17,7 @@ namespace shoal::comm_c10d {
 enum class Calls {
   // Each call runs on a thread of the communicator, and what the ranks called is exchanged and compared
   // first:
-  // one more small message round. Without it a difference ends the process inside Gloo.
+  // one more round of small messages. Without it a difference ends the process inside Gloo.
   Compared,
   // As LibTorch has it, to measure against: a call runs before it returns, and nothing is compared.
   Bare,

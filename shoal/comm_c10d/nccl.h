@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// NCCL as a Communicator, where LibTorch was built with CUDA. Its buffers are in the memory of this rank's
-// device.
+// NCCL as a Communicator, where LibTorch was built with CUDA. Its buffers are in the memory of a device.
 #pragma once
 
 #include <chrono>

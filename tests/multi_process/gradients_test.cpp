@@ -177,8 +177,6 @@ TEST_CASE("every second derivative is that of finite differences of gradients") 
     }
 }
 
-// --- Processes.
-
 static std::string bytes_of(const Tensor& tensor) {
   const Tensor whole = tensor.contiguous();
   return {static_cast<const char*>(whole.data_ptr()), whole.nbytes()};
