@@ -150,28 +150,47 @@ template <ReduceOp op, class T>
   return sum;
 }
 
+template <class T>
+[[gnu::always_inline]] inline void store(T value, std::byte* to, std::int64_t i) {
+  std::memcpy(to + i * static_cast<std::int64_t>(sizeof(T)), &value, sizeof(T));
+}
+
+// The reduction of the i-th elements (of bfloat16: of the i-th two) of two inputs.
+template <class Format, ReduceOp op>
+[[gnu::always_inline]] inline auto reduced_two(const std::byte* a, const std::byte* b, std::int64_t i) {
+  if constexpr (std::is_same_v<Format, BFloat>) {
+    const std::uint32_t x = load<std::uint32_t>(a, i), y = load<std::uint32_t>(b, i);
+    return BFloat::word(finished<op>(combined<op>(BFloat::low(x), BFloat::low(y)), 2.0F),
+                        finished<op>(combined<op>(BFloat::high(x), BFloat::high(y)), 2.0F));
+  } else {
+    using T = typename Format::Stored;
+    return finished<op>(combined<op>(load<T>(a, i), load<T>(b, i)), T{2});
+  }
+}
+
 // Of two inputs, the commonest number, nothing is kept but in registers. Whether it did anything.
 template <class Format, ReduceOp op>
-[[gnu::always_inline]] inline bool reduce_two(Inputs from, std::int64_t offset, std::int64_t count,
-                                              typename Format::Stored* result) {
-  using Summed = typename Format::Summed;
-  if (from.size() != 2) return false;
-  const std::byte *a = from[0] + offset, *b = from[1] + offset;
-  if constexpr (std::is_same_v<Format, Plain<Summed>>) {
-    for (std::int64_t i = 0; i < count; ++i)
-      result[i] = finished<op>(combined<op>(load<Summed>(a, i), load<Summed>(b, i)), Summed{2});
-    return true;
-  } else if constexpr (std::is_same_v<Format, BFloat>) {
-    std::uint32_t words[kBlock / 2];
-    for (std::int64_t i = 0; i < count / 2; ++i) {
-      const std::uint32_t x = load<std::uint32_t>(a, i), y = load<std::uint32_t>(b, i);
-      words[i] = BFloat::word(finished<op>(combined<op>(BFloat::low(x), BFloat::low(y)), 2.0F),
-                              finished<op>(combined<op>(BFloat::high(x), BFloat::high(y)), 2.0F));
-    }
-    std::memcpy(result, words, static_cast<std::size_t>(count) * 2);
-    return true;
-  } else {
+[[gnu::always_inline]] inline bool reduce_two(std::int64_t count, Inputs from, Outputs to) {
+  constexpr bool two_to_a_word = std::is_same_v<Format, BFloat>;
+  if constexpr (!two_to_a_word && !std::is_same_v<typename Format::Stored, typename Format::Summed>) {
     return false;
+  } else {
+    if (from.size() != 2 || to.size() > 2) return false;
+    const std::byte *a = from[0], *b = from[1];
+    std::byte *first = to[0], *second = to[to.size() - 1];
+    const std::int64_t num = two_to_a_word ? count / 2 : count;
+    if (first == second) {
+#pragma GCC ivdep  // an output is an input or apart from it
+      for (std::int64_t i = 0; i < num; ++i) store(reduced_two<Format, op>(a, b, i), first, i);
+      return true;
+    }
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < num; ++i) {
+      const auto result = reduced_two<Format, op>(a, b, i);
+      store(result, first, i);
+      store(result, second, i);
+    }
+    return true;
   }
 }
 
@@ -180,7 +199,6 @@ template <class Format, ReduceOp op>
 [[gnu::always_inline]] inline void reduce_block(Inputs from, std::int64_t offset, std::int64_t count,
                                                 typename Format::Stored* result) {
   using Summed = typename Format::Summed;
-  if (reduce_two<Format, op>(from, offset, count, result)) return;
   alignas(64) Summed sum[kBlock] = {}, next[kBlock];
   Format::widen(from[0] + offset, sum, count);
   for (std::size_t k = 1; k < from.size(); ++k) {
@@ -200,7 +218,8 @@ template <class Format, ReduceOp op>
   const std::int64_t bytes = sizeof(Stored);
   alignas(64) Stored result[kBlock];
   const std::int64_t even = std::is_same_v<Format, BFloat> ? count / 2 * 2 : count;
-  for (std::int64_t first = 0; first < even; first += kBlock) {
+  const bool reduced = reduce_two<Format, op>(even, from, to);
+  for (std::int64_t first = 0; first < even && !reduced; first += kBlock) {
     const std::int64_t num = std::min(kBlock, even - first);
     reduce_block<Format, op>(from, first * bytes, num, result);
     for (std::byte* out : to) std::memcpy(out + first * bytes, result, static_cast<std::size_t>(num * bytes));
