@@ -12,6 +12,7 @@ endif()
 
 find_package(CLI11 REQUIRED)
 find_package(tomlplusplus REQUIRED)
+find_package(ZLIB REQUIRED)
 if(NOT Torch_DIR)
   file(GLOB _torch_dirs ${CMAKE_CURRENT_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch/share/cmake/Torch)
   list(APPEND _torch_dirs Torch_DIR-NOTFOUND)

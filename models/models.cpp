@@ -5,16 +5,73 @@
 
 namespace models {
 
+static BertConfig bert_large() {
+  return {.hidden_size = 1024, .num_hidden_layers = 24, .num_attention_heads = 16, .intermediate_size = 4096};
+}
+
+// Llama 3.2.
+static LlamaConfig llama_1b() {
+  return {.vocab_size = 128256,
+          .hidden_size = 2048,
+          .intermediate_size = 8192,
+          .num_hidden_layers = 16,
+          .num_key_value_heads = 8,
+          .head_dim = 64,
+          .max_position_embeddings = 131072,
+          .rms_norm_eps = 1e-5,
+          .rope_theta = 500000,
+          .rope_factor = 32,
+          .tie_word_embeddings = true};
+}
+
+// Llama 3.1.
+static LlamaConfig llama_8b() {
+  return {.vocab_size = 128256,
+          .hidden_size = 4096,
+          .intermediate_size = 14336,
+          .num_key_value_heads = 8,
+          .head_dim = 128,
+          .max_position_embeddings = 131072,
+          .rms_norm_eps = 1e-5,
+          .rope_theta = 500000,
+          .rope_factor = 8};
+}
+
+static T5Config t5_base() {
+  return {.d_model = 768, .d_ff = 3072, .num_layers = 12, .num_decoder_layers = 12, .num_heads = 12};
+}
+
+static VitConfig vit_large() {
+  return {.hidden_size = 1024, .num_hidden_layers = 24, .num_attention_heads = 16, .intermediate_size = 4096};
+}
+
 std::span<const Flavor> flavors() {
   static const std::vector<Flavor> table = {
+      {"bert", "", BertConfig{}},
+      {"bert", "base", BertConfig{}},
+      {"bert", "large", bert_large()},
+      {"dlrm", "", DlrmConfig{}},
       {"gpt2", "", Gpt2Config{}},
       {"gpt2", "124M", Gpt2Config{}},
       {"gpt2", "355M", Gpt2Config{.n_embd = 1024, .n_layer = 24, .n_head = 16}},
       {"gpt2", "774M", Gpt2Config{.n_embd = 1280, .n_layer = 36, .n_head = 20}},
+      {"llama", "", LlamaConfig{}},
+      {"llama", "1B", llama_1b()},
+      {"llama", "7B", LlamaConfig{}},
+      {"llama", "8B", llama_8b()},
+      {"lstm", "", LstmConfig{}},
+      {"lstm", "medium", LstmConfig{}},
+      {"lstm", "large", LstmConfig{.embedding_size = 1500, .hidden_size = 1500, .dropout = 0.65}},
       {"mlp", "", MlpConfig{}},
       {"resnet", "", ResnetConfig{}},
       {"resnet", "18", ResnetConfig{}},
       {"resnet", "34", ResnetConfig{.layers = {3, 4, 6, 3}}},
+      {"t5", "", T5Config{}},
+      {"t5", "small", T5Config{}},
+      {"t5", "base", t5_base()},
+      {"vit", "", VitConfig{}},
+      {"vit", "base", VitConfig{}},
+      {"vit", "large", vit_large()},
   };
   return table;
 }
@@ -25,14 +82,19 @@ std::optional<Config> find(std::string_view model, std::string_view flavor) {
   return std::nullopt;
 }
 
-static torch::nn::AnyModule make_one(const MlpConfig& config) { return torch::nn::AnyModule(Mlp(config)); }
-static torch::nn::AnyModule make_one(const Gpt2Config& config) { return torch::nn::AnyModule(Gpt2(config)); }
-static torch::nn::AnyModule make_one(const ResnetConfig& config) {
-  return torch::nn::AnyModule(Resnet(config));
-}
+// A config's module, one line a model.
+static Bert module_of(const BertConfig& config) { return Bert(config); }
+static Dlrm module_of(const DlrmConfig& config) { return Dlrm(config); }
+static Gpt2 module_of(const Gpt2Config& config) { return Gpt2(config); }
+static Llama module_of(const LlamaConfig& config) { return Llama(config); }
+static Lstm module_of(const LstmConfig& config) { return Lstm(config); }
+static Mlp module_of(const MlpConfig& config) { return Mlp(config); }
+static Resnet module_of(const ResnetConfig& config) { return Resnet(config); }
+static T5 module_of(const T5Config& config) { return T5(config); }
+static Vit module_of(const VitConfig& config) { return Vit(config); }
 
 torch::nn::AnyModule make(const Config& config) {
-  return std::visit([](const auto& of_model) { return make_one(of_model); }, config);
+  return std::visit([](const auto& of_model) { return torch::nn::AnyModule(module_of(of_model)); }, config);
 }
 
 }  // namespace models

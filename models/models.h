@@ -9,13 +9,20 @@
 #include <string_view>
 #include <variant>
 
+#include "models/bert.h"
+#include "models/dlrm.h"
 #include "models/gpt2.h"
+#include "models/llama.h"
+#include "models/lstm.h"
 #include "models/mlp.h"
 #include "models/resnet.h"
+#include "models/t5.h"
+#include "models/vit.h"
 
 namespace models {
 
-using Config = std::variant<MlpConfig, Gpt2Config, ResnetConfig>;
+using Config = std::variant<BertConfig, DlrmConfig, Gpt2Config, LlamaConfig, LstmConfig, MlpConfig,
+                            ResnetConfig, T5Config, VitConfig>;
 
 struct Flavor {
   std::string_view model;   // "gpt2"
@@ -27,8 +34,8 @@ std::span<const Flavor> flavors();  // every model has at least one, all of a mo
 std::optional<Config> find(std::string_view model,
                            std::string_view flavor);  // nullopt: there is none of that name
 
-// The module, in training mode; its `forward` takes and returns one tensor. Draws from torch's default
-// generator.
+// The module, in training mode. Its `forward` takes one tensor, of dlrm and t5 two, and returns one. Draws
+// from torch's default generator.
 torch::nn::AnyModule make(const Config& config);
 
 }  // namespace models

@@ -3,7 +3,7 @@
 
 #include <doctest/doctest.h>
 #include <torch/nn/functional/loss.h>
-#include <torch/optim/sgd.h>
+#include <torch/optim/adam.h>
 #include <torch/utils.h>
 
 #include <cmath>
@@ -14,6 +14,38 @@ using namespace models;
 
 static const Gpt2Config kSmallGpt = {
     .vocab_size = 61, .n_positions = 16, .n_embd = 24, .n_layer = 2, .n_head = 3};
+static const LlamaConfig kSmallLlama = {.vocab_size = 61,
+                                        .hidden_size = 24,
+                                        .intermediate_size = 40,
+                                        .num_hidden_layers = 2,
+                                        .num_attention_heads = 4,
+                                        .num_key_value_heads = 2,
+                                        .max_position_embeddings = 16};
+static const BertConfig kSmallBert = {.vocab_size = 61,
+                                      .hidden_size = 24,
+                                      .num_hidden_layers = 2,
+                                      .num_attention_heads = 3,
+                                      .intermediate_size = 40,
+                                      .max_position_embeddings = 16,
+                                      .hidden_dropout_prob = 0};
+static const T5Config kSmallT5 = {.vocab_size = 61,
+                                  .d_model = 24,
+                                  .d_kv = 8,
+                                  .d_ff = 40,
+                                  .num_layers = 2,
+                                  .num_decoder_layers = 2,
+                                  .num_heads = 3};
+static const VitConfig kSmallVit = {.image_size = 8,
+                                    .patch_size = 4,
+                                    .hidden_size = 24,
+                                    .num_hidden_layers = 2,
+                                    .num_attention_heads = 3,
+                                    .intermediate_size = 40,
+                                    .num_classes = 5};
+static const LstmConfig kSmallLstm = {
+    .vocab_size = 61, .embedding_size = 12, .hidden_size = 24, .num_layers = 2, .dropout = 0};
+static const DlrmConfig kSmallDlrm = {
+    .dense_features = 4, .table_rows = {7, 9}, .embedding_dim = 6, .bottom = {8}, .top = {16}};
 static const ResnetConfig kSmallResnet = {.layers = {1, 1, 1, 1}, .width = 4, .num_classes = 5};
 
 static std::int64_t num_parameters(const torch::nn::Module& module) {
@@ -28,6 +60,9 @@ static at::Tensor tokens(const Gpt2Config& config) {
 
 TEST_CASE("parameter counts are the published ones") {
   CHECK(num_parameters(*Gpt2(Gpt2Config{})) == 124'439'808);
+  CHECK(num_parameters(*Bert(BertConfig{})) == 109'514'298);
+  CHECK(num_parameters(*T5(T5Config{})) == 60'506'624);
+  CHECK(num_parameters(*Vit(VitConfig{})) == 86'567'656);
   CHECK(num_parameters(*Resnet(ResnetConfig{})) == 11'689'512);
   CHECK(num_parameters(*Resnet(ResnetConfig{.layers = {3, 4, 6, 3}})) == 21'797'672);
   CHECK(num_parameters(*Mlp(MlpConfig{.in_features = 3, .hidden = {5}, .out_features = 2})) ==
@@ -54,6 +89,81 @@ TEST_CASE("resnet's parameters have torchvision's names") {
         "layer2.0.downsample.1.bias", "layer4.0.bn2.weight", "fc.bias"})
     CHECK_MESSAGE(parameters.contains(name), name);
   CHECK(!parameters.contains("layer1.0.downsample.0.weight"));
+}
+
+// Largest change of the logits at each place when the token at `changed` becomes another one.
+template <class Model>
+static at::Tensor change_by_place(Model& model, at::Tensor input, std::int64_t changed) {
+  const torch::NoGradGuard no_grad;
+  model->eval();
+  const at::Tensor before = model->forward(input);
+  input.select(1, changed).add_(1).remainder_(61);
+  return (model->forward(input) - before).abs().amax({0, 2});
+}
+
+TEST_CASE("llama and the lstm look only backwards, bert to both sides") {
+  torch::manual_seed(1);
+  const at::Tensor input = torch::randint(61, {2, 16});
+  Llama llama(kSmallLlama);
+  Lstm lstm(kSmallLstm);
+  Bert bert(kSmallBert);
+  for (const at::Tensor& change :
+       {change_by_place(llama, input.clone(), 10), change_by_place(lstm, input.clone(), 10)}) {
+    CHECK(change.slice(0, 0, 10).max().item<float>() == 0);
+    CHECK(change.slice(0, 10).min().item<float>() > 0);
+  }
+  CHECK(change_by_place(bert, input.clone(), 10).min().item<float>() > 0);
+}
+
+TEST_CASE("what is padding changes nothing before it, in bert and in t5's source") {
+  torch::manual_seed(1);
+  const torch::NoGradGuard no_grad;
+  Bert bert(kSmallBert);
+  T5 t5(kSmallT5);
+  bert->eval();
+  t5->eval();
+  at::Tensor input = torch::randint(61, {2, 16});
+  const at::Tensor targets = torch::randint(61, {2, 5});
+  const at::Tensor mask = torch::ones({2, 16}, torch::kLong);
+  mask.slice(1, 9).zero_();
+  const at::Tensor bert_before = bert->forward(input, mask).slice(1, 0, 9);
+  const at::Tensor t5_before = t5->forward(input, targets, mask);
+  const at::Tensor t5_unmasked = t5->forward(input, targets);
+  input.slice(1, 9).add_(1).remainder_(61);
+  CHECK(torch::equal(bert->forward(input, mask).slice(1, 0, 9), bert_before));
+  CHECK(torch::equal(t5->forward(input, targets, mask), t5_before));
+  CHECK(!torch::equal(t5->forward(input, targets), t5_unmasked));
+}
+
+TEST_CASE("t5's decoder sees the whole source and the targets before") {
+  torch::manual_seed(1);
+  const torch::NoGradGuard no_grad;
+  T5 t5(kSmallT5);
+  t5->eval();
+  at::Tensor source = torch::randint(61, {2, 7});
+  at::Tensor targets = torch::randint(61, {2, 9});
+  const at::Tensor before = t5->forward(source, targets);
+  CHECK(before.sizes() == at::IntArrayRef({2, 9, 61}));
+  targets.select(1, 6).add_(1).remainder_(61);
+  const at::Tensor change = (t5->forward(source, targets) - before).abs().amax({0, 2});
+  CHECK(change.slice(0, 0, 6).max().item<float>() == 0);
+  CHECK(change.slice(0, 6).min().item<float>() > 0);
+  targets.select(1, 6).add_(60).remainder_(61);
+  source.select(1, 6).add_(1).remainder_(61);
+  CHECK((t5->forward(source, targets) - before).abs().amax({0, 2}).min().item<float>() > 0);
+}
+
+TEST_CASE("a config that cannot be is named") {
+  CHECK_THROWS_WITH_AS(Llama(LlamaConfig{.num_attention_heads = 4, .num_key_value_heads = 3}),
+                       doctest::Contains("num_attention_heads is 4, not a multiple of num_key_value_heads 3"),
+                       c10::Error);
+  CHECK_THROWS_WITH_AS(Bert(BertConfig{.vocab_size = 9, .hidden_size = 10, .num_attention_heads = 4}),
+                       doctest::Contains("hidden_size is 10, not a multiple of num_attention_heads 4"),
+                       c10::Error);
+  CHECK_THROWS_WITH_AS(Vit(VitConfig{.image_size = 9, .patch_size = 4}),
+                       doctest::Contains("image_size is 9, not a multiple of patch_size 4"), c10::Error);
+  CHECK_THROWS_WITH_AS(Dlrm(kSmallDlrm)->forward(torch::zeros({2, 4}), torch::zeros({2, 3}, torch::kLong)),
+                       doctest::Contains("a sample has 3 categories, but there are 2 tables"), c10::Error);
 }
 
 TEST_CASE("gpt2's output projection is its embedding") {
@@ -124,20 +234,36 @@ TEST_CASE("resnet halves the image five times and updates its running statistics
 TEST_CASE("every model of the table is made and learns one batch") {
   std::set<std::string_view> seen;
   for (const Flavor& row : flavors()) seen.insert(row.model);
-  CHECK(seen == std::set<std::string_view>{"gpt2", "mlp", "resnet"});
+  CHECK(seen ==
+        std::set<std::string_view>{"bert", "dlrm", "gpt2", "llama", "lstm", "mlp", "resnet", "t5", "vit"});
 
-  const std::vector<std::pair<Config, at::Tensor>> small = {
-      {kSmallGpt, tokens(kSmallGpt)},
-      {MlpConfig{.in_features = 6, .hidden = {16}, .out_features = 3, .dropout = 0.1}, torch::randn({8, 6})},
-      {kSmallResnet, torch::randn({8, 3, 32, 32})}};
-  for (const auto& [config, input] : small) {
+  torch::manual_seed(1);
+  const at::Tensor text = torch::randint(61, {2, 16});
+  const std::vector<std::pair<Config, std::vector<at::Tensor>>> small = {
+      {kSmallBert, {text}},
+      {kSmallDlrm, {torch::randn({8, 4}), torch::randint(7, {8, 2})}},
+      {kSmallGpt, {text}},
+      {kSmallLlama, {text}},
+      {kSmallLstm, {text}},
+      {MlpConfig{.in_features = 6, .hidden = {16}, .out_features = 3, .dropout = 0.1},
+       {torch::randn({8, 6})}},
+      {kSmallResnet, {torch::randn({8, 3, 32, 32})}},
+      {kSmallT5, {text, text.slice(1, 0, 12)}},
+      {kSmallVit, {torch::randn({8, 3, 8, 8})}}};
+  CHECK(small.size() == seen.size());
+  for (const auto& [config, inputs] : small) {
+    CAPTURE(config.index());
     torch::manual_seed(1);
     torch::nn::AnyModule model = make(config);
-    torch::optim::SGD optimizer(model.ptr()->parameters(), 0.05);
+    torch::optim::Adam optimizer(model.ptr()->parameters(), 0.01);
     const auto loss = [&] {
-      const at::Tensor logits = model.forward(input).flatten(0, -2);
-      const at::Tensor labels = torch::arange(logits.size(0)) % logits.size(1);
-      return torch::nn::functional::cross_entropy(logits, labels);
+      const at::Tensor logits =
+          inputs.size() == 1 ? model.forward(inputs[0]) : model.forward(inputs[0], inputs[1]);
+      if (logits.dim() == 1)
+        return torch::binary_cross_entropy_with_logits(logits,
+                                                       torch::arange(logits.size(0)).remainder(2).to(logits));
+      const at::Tensor rows = logits.flatten(0, -2);
+      return torch::nn::functional::cross_entropy(rows, torch::arange(rows.size(0)) % rows.size(1));
     };
     const auto first = loss().item<double>();
     double last = first;

@@ -10,13 +10,9 @@
 #include <filesystem>
 
 #include "shoal/base/error.h"
-#include "shoal/checkpoint/image.h"
-#include "shoal/checkpoint/safetensors.h"
 #include "shoal/cli/run_checkpoints.h"
 #include "shoal/cli/sample.h"
 #include "shoal/data/token_file.h"
-#include "shoal/observe/file.h"
-#include "shoal/train/training_state.h"
 
 namespace shoal::cli {
 
@@ -57,28 +53,27 @@ std::string sampled_text(torch::nn::AnyModule& model, const data::Bpe& bpe, cons
                       drawn_after(model, std::move(prompt), recipe, bpe.vocab_size(), bpe.end_of_text()));
 }
 
-static void write_logits(torch::nn::AnyModule& model, const std::vector<data::Token>& prompt,
-                         const std::string& path) {
-  const torch::NoGradGuard no_grad;
-  model.ptr()->eval();
-  TrainingState state;
-  state.model.emplace("logits", model.forward(as_tensor(prompt).unsqueeze(0)));
-  const train::Snapshot snapshot = train::snapshot_of(state);
-  const checkpoint::ImagePlan plan = checkpoint::plan_image(snapshot.tensors);
-  std::string image(static_cast<std::size_t>(plan.files[0].bytes), '\0');
-  checkpoint::fill_image(plan, snapshot.tensors, std::as_writable_bytes(std::span(image)), 1);
-  observe::write_file(path, image);
+// Tokens that a model knows; 0: its inputs are none.
+static std::int64_t vocab_size_in(const Recipe& recipe) {
+  Recipe copy = recipe;
+  for (const Option& option : options_of(copy))
+    if (option.section == "model" && option.key == "vocab_size")
+      return *std::get<std::int64_t*>(option.target);
+  return 0;
 }
 
 int generate(const Recipe& recipe) {
-  const auto* gpt2 = std::get_if<models::Gpt2Config>(&recipe.model.config);
-  SHOAL_CHECK(gpt2 != nullptr, InvalidInput, "model.name ", recipe.model.name, " writes no text");
+  if (!recipe.sample.inputs_file.empty()) return forward(recipe);
+  const std::int64_t vocab_size = vocab_size_in(recipe);
+  SHOAL_CHECK(vocab_size > 0 && recipe.dataset.name == DatasetName::Text, InvalidInput, "model.name ",
+              recipe.model.name, " with dataset.name ", settings_of(recipe).at("dataset.name"),
+              " writes no text");
   DiskFileSystem files;
   torch::nn::AnyModule model = trained_model(files, recipe);
   std::vector<data::Token> prompt;
   for (const std::int64_t token : recipe.sample.prompt_tokens) {
-    SHOAL_CHECK(token < gpt2->vocab_size, InvalidInput, "sample.prompt_tokens: token ", token,
-                " is not one of model.vocab_size = ", gpt2->vocab_size);
+    SHOAL_CHECK(token < vocab_size, InvalidInput, "sample.prompt_tokens: token ", token,
+                " is not one of model.vocab_size = ", vocab_size);
     prompt.push_back(static_cast<data::Token>(token));
   }
   std::optional<data::MappedCorpus> corpus;
@@ -90,14 +85,16 @@ int generate(const Recipe& recipe) {
   }
   if (!recipe.sample.logits_file.empty()) {
     if (corpus) prompt = data::encode(corpus->bpe, recipe.sample.prompt);
-    write_logits(model, prompt, recipe.sample.logits_file);
+    const torch::NoGradGuard no_grad;
+    model.ptr()->eval();
+    write_logits(model.forward(as_tensor(prompt).unsqueeze(0)), recipe.sample.logits_file);
     if (corpus) prompt.clear();
   }
   std::string text;
   if (corpus) {
     text = sampled_text(model, corpus->bpe, recipe);
   } else {
-    for (const data::Token token : drawn_after(model, prompt, recipe, gpt2->vocab_size, std::nullopt))
+    for (const data::Token token : drawn_after(model, prompt, recipe, vocab_size, std::nullopt))
       text += (text.empty() ? "" : " ") + std::to_string(token);
   }
   text += "\n";

@@ -4,11 +4,14 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <fstream>
 #include <iterator>
 #include <sstream>
+#include <string_view>
 #include <utility>
+#include <variant>
 
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
@@ -209,29 +212,91 @@ static void choose_model(Recipe& recipe, const std::string& place) {
   recipe.model.config = *config;
 }
 
+// The dataset that has what the model reads.
+static std::string_view dataset_of(const models::Config& config) {
+  static constexpr std::array<std::string_view, std::variant_size_v<models::Config>> kDatasets = {
+      "masked_text", "files", "text", "text", "text", "bytes", "random_images", "corrupted_text", "digits"};
+  return kDatasets[config.index()];
+}
+
+static void check_model(const models::Gpt2Config& config, const Recipe& recipe, const auto& require) {
+  require(config.n_embd % config.n_head == 0, "model.n_embd is ", config.n_embd,
+          ", not a multiple of model.n_head, ", config.n_head);
+  require(recipe.training.seq_len <= config.n_positions, "training.seq_len is ", recipe.training.seq_len,
+          ", more than model.n_positions, ", config.n_positions);
+}
+
+static void check_model(const models::BertConfig& config, const Recipe& recipe, const auto& require) {
+  require(config.hidden_size % config.num_attention_heads == 0, "model.hidden_size is ", config.hidden_size,
+          ", not a multiple of model.num_attention_heads, ", config.num_attention_heads);
+  require(config.vocab_size > 257, "model.vocab_size is 257: there is no room for the mask's token");
+  require(recipe.training.seq_len <= config.max_position_embeddings, "training.seq_len is ",
+          recipe.training.seq_len, ", more than model.max_position_embeddings, ",
+          config.max_position_embeddings);
+}
+
+static void check_model(const models::LlamaConfig& config, const Recipe& recipe, const auto& require) {
+  require(config.head_dim > 0 || config.hidden_size % config.num_attention_heads == 0,
+          "model.hidden_size is ", config.hidden_size, ", not a multiple of model.num_attention_heads, ",
+          config.num_attention_heads);
+  require(models::head_dim(config) % 2 == 0, "a head has ", models::head_dim(config),
+          " numbers, but rotary embeddings turn them in pairs");
+  require(config.num_attention_heads % config.num_key_value_heads == 0, "model.num_attention_heads is ",
+          config.num_attention_heads, ", not a multiple of model.num_key_value_heads, ",
+          config.num_key_value_heads);
+  require(recipe.training.seq_len <= config.max_position_embeddings, "training.seq_len is ",
+          recipe.training.seq_len, ", more than model.max_position_embeddings, ",
+          config.max_position_embeddings);
+}
+
+static void check_model(const models::LstmConfig&, const Recipe&, const auto&) {}
+
+static void check_model(const models::T5Config& config, const Recipe&, const auto& require) {
+  require(config.num_layers > 0 && config.num_decoder_layers > 0, "model.num_layers is 0");
+  require(config.relative_attention_max_distance > config.relative_attention_num_buckets / 4,
+          "model.relative_attention_max_distance is ", config.relative_attention_max_distance,
+          ", no more than a quarter of model.relative_attention_num_buckets, ",
+          config.relative_attention_num_buckets);
+}
+
+static void check_model(const models::MlpConfig& config, const Recipe&, const auto& require) {
+  require(config.in_features % 256 == 0, "model.in_features is ", config.in_features,
+          ", not a multiple of 256, one for each value of a byte");
+  require(config.out_features == 256, "model.out_features is ", config.out_features,
+          ", but a byte has 256 values");
+}
+
+static void check_model(const models::ResnetConfig&, const Recipe&, const auto&) {}
+
+static void check_model(const models::VitConfig& config, const Recipe&, const auto& require) {
+  require(
+      config.image_size == 8 && config.num_channels == 1 && config.num_classes == 10,
+      "dataset.name \"digits\" has images of 8x8 pixels, one channel and 10 classes; model.image_size is ",
+      config.image_size, ", model.num_channels ", config.num_channels, ", model.num_classes ",
+      config.num_classes);
+  require(config.image_size % config.patch_size == 0, "model.image_size is ", config.image_size,
+          ", not a multiple of model.patch_size, ", config.patch_size);
+  require(config.hidden_size % config.num_attention_heads == 0, "model.hidden_size is ", config.hidden_size,
+          ", not a multiple of model.num_attention_heads, ", config.num_attention_heads);
+}
+
+static void check_model(const models::DlrmConfig& config, const Recipe&, const auto& require) {
+  const auto num_tables = static_cast<std::int64_t>(config.table_rows.size());
+  require(config.dense_features == kFileNumbers, "model.dense_features is ", config.dense_features,
+          ", but dataset.name \"files\" has ", kFileNumbers);
+  require(num_tables == kFileCategories, "model.table_rows names ", num_tables,
+          " tables, but dataset.name \"files\" has ", kFileCategories);
+}
+
 // What one key alone cannot tell.
 static void check_together(const Recipe& recipe, const std::string& path) {
   const auto require = [&](bool holds, const auto&... what) {
     if (!holds) fail(ErrorKind::InvalidInput, path, ": ", what...);
   };
-  const DatasetName dataset = recipe.dataset.name;
-  if (const auto* gpt2 = std::get_if<models::Gpt2Config>(&recipe.model.config)) {
-    require(dataset == DatasetName::Text, "model.name gpt2 learns from dataset.name \"text\"");
-    require(gpt2->n_embd % gpt2->n_head == 0, "model.n_embd is ", gpt2->n_embd,
-            ", not a multiple of model.n_head, ", gpt2->n_head);
-    require(recipe.training.seq_len <= gpt2->n_positions, "training.seq_len is ", recipe.training.seq_len,
-            ", more than model.n_positions, ", gpt2->n_positions);
-  }
-  if (const auto* mlp = std::get_if<models::MlpConfig>(&recipe.model.config)) {
-    require(dataset == DatasetName::Bytes, "model.name mlp learns from dataset.name \"bytes\"");
-    require(mlp->in_features % 256 == 0, "model.in_features is ", mlp->in_features,
-            ", not a multiple of 256, one for each value of a byte");
-    require(mlp->out_features == 256, "model.out_features is ", mlp->out_features,
-            ", but a byte has 256 values");
-  }
-  if (std::holds_alternative<models::ResnetConfig>(recipe.model.config))
-    require(dataset == DatasetName::RandomImages,
-            "model.name resnet learns from dataset.name \"random_images\"");
+  const std::string_view wanted = dataset_of(recipe.model.config);
+  require(name_of(recipe.dataset.name) == wanted, "model.name ", recipe.model.name,
+          " learns from dataset.name ", shoal::quoted(wanted));
+  std::visit([&](const auto& config) { check_model(config, recipe, require); }, recipe.model.config);
   require(recipe.lr_scheduler.warmup_steps <= recipe.training.steps, "lr_scheduler.warmup_steps is ",
           recipe.lr_scheduler.warmup_steps, ", more than training.steps, ", recipe.training.steps);
   require(recipe.training.global_batch_size == -1 ||

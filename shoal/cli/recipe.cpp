@@ -9,9 +9,13 @@
 
 namespace shoal::cli {
 
-static constexpr Names<DatasetName, 3> kDatasets = {{{DatasetName::Text, "text"},
+static constexpr Names<DatasetName, 7> kDatasets = {{{DatasetName::Text, "text"},
                                                      {DatasetName::Bytes, "bytes"},
-                                                     {DatasetName::RandomImages, "random_images"}}};
+                                                     {DatasetName::RandomImages, "random_images"},
+                                                     {DatasetName::MaskedText, "masked_text"},
+                                                     {DatasetName::CorruptedText, "corrupted_text"},
+                                                     {DatasetName::Digits, "digits"},
+                                                     {DatasetName::Files, "files"}}};
 static constexpr Names<OptimizerName, 7> kOptimizers = {{{OptimizerName::SGD, "SGD"},
                                                          {OptimizerName::Adam, "Adam"},
                                                          {OptimizerName::AdamW, "AdamW"},
@@ -28,6 +32,8 @@ static constexpr Names<AsyncMode, 2> kAsyncModes = {
 static constexpr Names<FloatType, 2> kFloats = {
     {{FloatType::Float32, "float32"}, {FloatType::Float64, "float64"}}};
 
+std::string_view name_of(DatasetName name) { return kDatasets[static_cast<std::size_t>(name)].second; }
+
 // `Table` is one of the tables above; its rows are in the order of the enumerators.
 template <const auto& Table, class Enum>
 static Choice choice(Enum& target) {
@@ -38,6 +44,66 @@ static Choice choice(Enum& target) {
       .target = &target};
   for (const auto& row : Table) result.names.push_back(row.second);
   return result;
+}
+
+static void append(std::vector<Option>& options, models::BertConfig& config) {
+  options.insert(
+      options.end(),
+      {{"model", "vocab_size", &config.vocab_size, 257, 1e9, "tokens, the 256 bytes among them"},
+       {"model", "hidden_size", &config.hidden_size, 1, 1e9, "width"},
+       {"model", "num_hidden_layers", &config.num_hidden_layers, 1, 1e6, "blocks"},
+       {"model", "num_attention_heads", &config.num_attention_heads, 1, 1e6, "divides hidden_size"},
+       {"model", "intermediate_size", &config.intermediate_size, 1, 1e9,
+        "width between a block's two layers"},
+       {"model", "max_position_embeddings", &config.max_position_embeddings, 1, 1e9, "longest sequence"},
+       {"model", "type_vocab_size", &config.type_vocab_size, 1, 1e9, "token types"},
+       {"model", "hidden_dropout_prob", &config.hidden_dropout_prob, 0, 0.99, "dropout of layers' outputs"},
+       {"model", "attention_probs_dropout_prob", &config.attention_probs_dropout_prob, 0, 0.99,
+        "dropout of attention weights"},
+       {"model", "layer_norm_eps", &config.layer_norm_eps, 0, 1, "added to the variance"}});
+}
+
+static void append(std::vector<Option>& options, models::DlrmConfig& config) {
+  options.insert(options.end(),
+                 {{"model", "dense_features", &config.dense_features, 1, 1e9, "numbers of a sample"},
+                  {"model", "table_rows", &config.table_rows, 1, 1e9, "rows of each category's table"},
+                  {"model", "embedding_dim", &config.embedding_dim, 1, 1e9, "width of the tables"},
+                  {"model", "bottom", &config.bottom, 1, 1e9, "hidden layers over the numbers"},
+                  {"model", "top", &config.top, 1, 1e9, "hidden layers over the products"}});
+}
+
+static void append(std::vector<Option>& options, models::LlamaConfig& config) {
+  options.insert(
+      options.end(),
+      {{"model", "vocab_size", &config.vocab_size, 257, 1e9, "tokens, the 256 bytes among them"},
+       {"model", "hidden_size", &config.hidden_size, 1, 1e9, "width"},
+       {"model", "intermediate_size", &config.intermediate_size, 1, 1e9,
+        "width between a block's two layers"},
+       {"model", "num_hidden_layers", &config.num_hidden_layers, 1, 1e6, "blocks"},
+       {"model", "num_attention_heads", &config.num_attention_heads, 1, 1e6, "of queries"},
+       {"model", "num_key_value_heads", &config.num_key_value_heads, 1, 1e6, "divides num_attention_heads"},
+       {"model", "head_dim", &config.head_dim, 0, 1e6, "of a head; 0: hidden_size / num_attention_heads"},
+       {"model", "max_position_embeddings", &config.max_position_embeddings, 1, 1e9, "longest sequence"},
+       {"model", "rms_norm_eps", &config.rms_norm_eps, 0, 1, "added to the mean square"},
+       {"model", "rope_theta", &config.rope_theta, 1, 1e12, "base of the rotary frequencies"},
+       {"model", "rope_factor", &config.rope_factor, 1, 1e6, "above 1: Llama 3's stretching of long waves"},
+       {"model", "rope_low_freq_factor", &config.rope_low_freq_factor, 0, 1e6, "where all are stretched"},
+       {"model", "rope_high_freq_factor", &config.rope_high_freq_factor, 0, 1e6, "where none is"},
+       {"model", "rope_original_max_position_embeddings", &config.rope_original_max_position_embeddings, 1,
+        1e9, "what the two factors divide"},
+       {"model", "attention_bias", &config.attention_bias, 0, 0, "projections of attention have biases"},
+       {"model", "mlp_bias", &config.mlp_bias, 0, 0, "the other ones have"},
+       {"model", "tie_word_embeddings", &config.tie_word_embeddings, 0, 0, "the output is the embedding"},
+       {"model", "attention_dropout", &config.attention_dropout, 0, 0.99, "dropout of attention weights"}});
+}
+
+static void append(std::vector<Option>& options, models::LstmConfig& config) {
+  options.insert(options.end(),
+                 {{"model", "vocab_size", &config.vocab_size, 257, 1e9, "tokens, the 256 bytes among them"},
+                  {"model", "embedding_size", &config.embedding_size, 1, 1e9, "width of the embedding"},
+                  {"model", "hidden_size", &config.hidden_size, 1, 1e9, "width of a layer"},
+                  {"model", "num_layers", &config.num_layers, 1, 1e6, "layers"},
+                  {"model", "dropout", &config.dropout, 0, 0.99, "before, between and after the layers"}});
 }
 
 static void append(std::vector<Option>& options, models::MlpConfig& config) {
@@ -70,22 +136,64 @@ static void append(std::vector<Option>& options, models::ResnetConfig& config) {
                   {"model", "num_classes", &config.num_classes, 1, 1e9, "classes"}});
 }
 
+static void append(std::vector<Option>& options, models::T5Config& config) {
+  options.insert(
+      options.end(),
+      {{"model", "vocab_size", &config.vocab_size, 257, 1e9, "tokens, the 256 bytes among them"},
+       {"model", "d_model", &config.d_model, 1, 1e9, "width"},
+       {"model", "d_kv", &config.d_kv, 1, 1e9, "width of a head"},
+       {"model", "d_ff", &config.d_ff, 1, 1e9, "width between a block's two layers"},
+       {"model", "num_layers", &config.num_layers, 1, 1e6, "blocks of the encoder"},
+       {"model", "num_decoder_layers", &config.num_decoder_layers, 1, 1e6, "blocks of the decoder"},
+       {"model", "num_heads", &config.num_heads, 1, 1e6, "attention heads"},
+       {"model", "relative_attention_num_buckets", &config.relative_attention_num_buckets, 4, 1e6,
+        "distances told apart"},
+       {"model", "relative_attention_max_distance", &config.relative_attention_max_distance, 2, 1e9,
+        "beyond it all are one"},
+       {"model", "dropout_rate", &config.dropout_rate, 0, 0.99, "dropout, everywhere"},
+       {"model", "layer_norm_epsilon", &config.layer_norm_epsilon, 0, 1, "added to the mean square"},
+       {"model", "is_gated_act", &config.is_gated_act, 0, 0, "gated GELU instead of ReLU"},
+       {"model", "tie_word_embeddings", &config.tie_word_embeddings, 0, 0, "the output is the embedding"},
+       {"model", "scale_decoder_outputs", &config.scale_decoder_outputs, 0, 0,
+        "before it, by 1 / √d_model"}});
+}
+
+static void append(std::vector<Option>& options, models::VitConfig& config) {
+  options.insert(
+      options.end(),
+      {{"model", "image_size", &config.image_size, 1, 1e5, "height and width"},
+       {"model", "patch_size", &config.patch_size, 1, 1e5, "of a patch; divides image_size"},
+       {"model", "num_channels", &config.num_channels, 1, 1e6, "channels of an image"},
+       {"model", "hidden_size", &config.hidden_size, 1, 1e9, "width"},
+       {"model", "num_hidden_layers", &config.num_hidden_layers, 1, 1e6, "blocks"},
+       {"model", "num_attention_heads", &config.num_attention_heads, 1, 1e6, "divides hidden_size"},
+       {"model", "intermediate_size", &config.intermediate_size, 1, 1e9,
+        "width between a block's two layers"},
+       {"model", "num_classes", &config.num_classes, 1, 1e9, "classes"},
+       {"model", "hidden_dropout_prob", &config.hidden_dropout_prob, 0, 0.99, "dropout of layers' outputs"},
+       {"model", "attention_probs_dropout_prob", &config.attention_probs_dropout_prob, 0, 0.99,
+        "dropout of attention weights"},
+       {"model", "layer_norm_eps", &config.layer_norm_eps, 0, 1, "added to the variance"}});
+}
+
 std::vector<Option> options_of(Recipe& recipe) {
   auto& [job, model, dataset, training, optimizer, lr_scheduler, metrics, checkpoint, profiling, validation,
          sample, command] = recipe;
   std::vector<Option> options = {
       {"job", "dump_folder", &job.dump_folder, 0, 0, "where results go"},
-      {"model", "name", &model.name, 0, 0, "gpt2, mlp or resnet"},
+      {"model", "name", &model.name, 0, 0, "bert, dlrm, gpt2, llama, lstm, mlp, resnet, t5 or vit"},
       {"model", "flavor", &model.flavor, 0, 0, "a published size, which the keys below change"},
   };
   std::visit([&](auto& config) { append(options, config); }, model.config);
   options.insert(
       options.end(),
       {{"dataset", "name", choice<kDatasets>(dataset.name), 0, 0,
-        "text: tokens; bytes: next byte; random_images"},
-       {"dataset", "path", &dataset.path, 0, 0, "text file or folder; \"\": text found on the machine"},
+        "what is learnt, and from what; see recipes/"},
+       {"dataset", "path", &dataset.path, 0, 0, "file or folder; \"\": what is found on the machine"},
        {"dataset", "held_out_bytes", &dataset.held_out_bytes, 1, 1e12, "of the text, never trained on"},
        {"dataset", "image_size", &dataset.image_size, 1, 1e5, "height and width of random_images"},
+       {"dataset", "token_bytes", &dataset.token_bytes, 2, 4,
+        "of an id in a path NAME.bin of token ids: 2 or 4"},
        {"dataset", "prefetch", &dataset.prefetch, 0, 1e6, "batches made ahead; 0: each when it is wanted"},
        {"training", "local_batch_size", &training.local_batch_size, 1, 1e9,
         "sequences, rows or images at once"},
@@ -133,7 +241,9 @@ std::vector<Option> options_of(Recipe& recipe) {
        {"sample", "top_k", &sample.top_k, 1, 1e9, "of the likeliest tokens only"},
        {"sample", "prompt", &sample.prompt, 0, 0, "what the text begins with"},
        {"sample", "prompt_tokens", &sample.prompt_tokens, 0, 1e9, "what it begins with, as token ids"},
-       {"sample", "logits_file", &sample.logits_file, 0, 0, "generate: safetensors of the prompt's logits"}});
+       {"sample", "inputs_file", &sample.inputs_file, 0, 0,
+        "generate: safetensors of inputs, for logits alone"},
+       {"sample", "logits_file", &sample.logits_file, 0, 0, "generate: where the logits go"}});
   return options;
 }
 

@@ -13,11 +13,17 @@
 
 namespace shoal::cli {
 
-enum class DatasetName { Text, Bytes, RandomImages };
+enum class DatasetName { Text, Bytes, RandomImages, MaskedText, CorruptedText, Digits, Files };
 enum class OptimizerName { SGD, Adam, AdamW, Adagrad, RMSprop, Lion, LAMB };
 enum class DecayType { Constant, Linear, Cosine, WarmupStableDecay };
 enum class AsyncMode { Disabled, Async };
 enum class FloatType { Float32, Float64 };
+
+std::string_view name_of(DatasetName name);  // as a recipe has it
+
+// What dataset.name = "files" tells of a file: so many numbers and categories.
+inline constexpr std::int64_t kFileNumbers = 6;
+inline constexpr std::int64_t kFileCategories = 6;
 
 struct Recipe {
   struct {
@@ -33,7 +39,8 @@ struct Recipe {
     std::string path;  // a text file or a folder of them; "": what is found on the machine
     std::int64_t held_out_bytes = 128 << 10;
     std::int64_t image_size = 64;
-    std::int64_t prefetch = 4;  // batches made ahead; 0: each when it is wanted
+    std::int64_t token_bytes = 2;  // of an id in a .bin file
+    std::int64_t prefetch = 4;     // batches made ahead; 0: each when it is wanted
   } dataset;
   struct {
     std::int64_t local_batch_size = 8;
@@ -90,6 +97,7 @@ struct Recipe {
     std::int64_t top_k = 40;
     std::string prompt = "def ";
     std::vector<std::int64_t> prompt_tokens;  // instead of the text, for a model with another tokenizer
+    std::string inputs_file;                  // what `generate` reads instead of a prompt; "": nothing
     std::string logits_file;                  // where `generate` writes the prompt's logits; "": nowhere
   } sample;
   std::string command;  // the file and overrides that it was read from, as a shell takes them

@@ -9,6 +9,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "shoal/cli/recipe.h"
 #include "shoal/train/batch.h"
@@ -26,6 +27,14 @@ struct HeldOut {
 // Makes the text of a sample with the trained model.
 using Sampler = std::function<std::string(torch::nn::AnyModule& model)>;
 
+// A figure over all held-out targets, beside what is reached without looking at the inputs.
+struct Measure {
+  std::string name;  // "accuracy"
+  double value = 0;
+  std::string baseline_name;  // "the commonest target"
+  double baseline = 0;
+};
+
 struct Task {
   std::string description;  // "text: 715 documents, 3,788,319 tokens"
   std::string unit;         // what a target is: "tokens", "bytes", "images"
@@ -38,17 +47,39 @@ struct Task {
   HeldOut held_out;
   std::optional<double> trigram_bits_per_byte;  // on the same held-out bytes, fitted on the same text
   Sampler sample;                               // null: there is nothing to write
+  // How often each target was among those trained on, of classes or of {0, 1}; undefined: there is nothing to
+  // measure but the loss and what `trigram_bits_per_byte` stands beside.
+  at::Tensor target_counts;
 };
 
-// Mean cross entropy over the targets that count.
+at::Tensor logits_of(torch::nn::AnyModule& model, const Batch& batch);
+
+// Mean cross entropy over the targets that count; of targets that are floats, the binary one.
 at::Tensor loss_of(torch::nn::AnyModule& model, const Batch& batch);
+
+// Classes: bits per target and accuracy. Targets 0.0 and 1.0: log loss and the area under the ROC curve.
+std::vector<Measure> measures_of(torch::nn::AnyModule& model, const Task& task);
 
 // Batch and targets of the shapes that `make_task` gives, made of zeros: all that a capture needs.
 Batch example_batch(const Recipe& recipe);
 
+// What a window of `time` tokens becomes when spans of it are cut out: the lengths of the rest, with one
+// sentinel a span, and of what was cut out, with its sentinels.
+struct CorruptedSizes {
+  std::int64_t spans = 0;
+  std::int64_t noise = 0;  // tokens cut out
+  std::int64_t inputs = 0;
+  std::int64_t targets = 0;
+};
+CorruptedSizes corrupted_sizes(std::int64_t time);
+
 Task make_text_task(const Recipe& recipe);
 Task make_bytes_task(const Recipe& recipe);
 Task make_image_task(const Recipe& recipe);
+Task make_masked_text_task(const Recipe& recipe);
+Task make_corrupted_text_task(const Recipe& recipe);
+Task make_digits_task(const Recipe& recipe);
+Task make_files_task(const Recipe& recipe);
 Task make_task(const Recipe& recipe);
 
 }  // namespace shoal::cli

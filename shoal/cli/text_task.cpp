@@ -3,14 +3,14 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
-#include <filesystem>
+#include <functional>
 #include <memory>
-#include <span>
 
 #include "shoal/base/error.h"
 #include "shoal/cli/sample.h"
 #include "shoal/cli/task.h"
 #include "shoal/cli/text_source.h"
+#include "shoal/data/raw_tokens.h"
 #include "shoal/data/sampler.h"
 #include "shoal/data/token_file.h"
 #include "shoal/observe/summary.h"
@@ -18,24 +18,6 @@
 namespace shoal::cli {
 
 static constexpr std::int64_t kIgnored = -100;  // cross_entropy's default: such a target does not count
-
-static at::Tensor as_tensor(std::span<const data::Token> tokens) {
-  at::Tensor result = at::empty({static_cast<std::int64_t>(tokens.size())}, at::kLong);
-  std::ranges::copy(tokens, result.mutable_data_ptr<std::int64_t>());
-  return result;
-}
-
-static data::MappedCorpus tokenized(const data::Split& split, std::int64_t vocab_size,
-                                    const std::string& folder) {
-  const std::filesystem::path cache = std::filesystem::path(folder) / "tokens.bin";
-  const std::uint64_t key = data::key_of(split, vocab_size);
-  if (auto corpus = data::map_tokens(cache); corpus && corpus->key == key) return std::move(*corpus);
-  data::write_tokens(cache, data::tokenize(split, vocab_size), key);
-  auto corpus = data::map_tokens(cache);
-  SHOAL_CHECK(corpus && corpus->key == key, Infeasible, cache.string(),
-              ": what was written does not read back");
-  return std::move(*corpus);
-}
 
 // Row i of the whole held-out text begins at token i × T and targets the T tokens after it, so each token but
 // the first, which is the end of no text, is a target once.
@@ -61,37 +43,74 @@ static HeldOut held_out_of(const at::Tensor& tokens, std::int64_t batch, std::in
   return result;
 }
 
-Task make_text_task(const Recipe& recipe) {
-  const TextSource text = read_text(recipe);
-  const std::int64_t vocab_size = std::get<models::Gpt2Config>(recipe.model.config).vocab_size;
-  const auto corpus =
-      std::make_shared<const data::MappedCorpus>(tokenized(text.split, vocab_size, recipe.job.dump_folder));
+// Copies `count` tokens of those to train on from `begin` on.
+using CopyTokens = std::function<void(std::int64_t begin, std::int64_t count, std::int64_t* to)>;
+
+static Task task_of_windows(const Recipe& recipe, std::int64_t num_tokens, CopyTokens copy,
+                            const at::Tensor& held_out, std::int64_t held_out_bytes) {
   const std::int64_t batch = recipe.training.local_batch_size;
   const std::int64_t time = recipe.training.seq_len;
-  const auto num_tokens = static_cast<std::int64_t>(corpus->train.size());
   const data::Order order = {.seed = static_cast<std::uint64_t>(recipe.training.seed),
                              .num_samples = data::num_windows(num_tokens, time + 1)};
-
   Task task;
-  task.description = concat(text.description, ", ", observe::with_commas(num_tokens), " tokens of ",
-                            observe::with_commas(corpus->bpe.vocab_size()), " kinds");
   task.unit = "tokens";
   task.units_per_step = batch * time;
   task.num_samples = order.num_samples;
-  task.dataset_key = corpus->key;
   task.batch = [=](std::int64_t position) -> Batch {
     const at::Tensor inputs = at::empty({batch, time}, at::kLong);
     const at::Tensor targets = at::empty({batch, time}, at::kLong);
     auto* input = inputs.mutable_data_ptr<std::int64_t>();
     auto* target = targets.mutable_data_ptr<std::int64_t>();
     for (const std::int64_t window : data::samples_of(order, position, batch)) {
-      const data::Token* from = corpus->train.data() + data::begin_of_window(window, time + 1);
-      input = std::copy_n(from, time, input);
-      target = std::copy_n(from + 1, time, target);
+      const std::int64_t begin = data::begin_of_window(window, time + 1);
+      copy(begin, time, input);
+      copy(begin + 1, time, target);
+      input += time;
+      target += time;
     }
     return {{"inputs", inputs}, {"targets", targets}};
   };
-  task.held_out = held_out_of(as_tensor(corpus->held_out), batch, time, data::bytes_of(text.split.held_out));
+  task.held_out = held_out_of(held_out, batch, time, held_out_bytes);
+  return task;
+}
+
+// dataset.path = "ids.bin": token ids that another tool has written; the last of them are held out.
+static Task make_ids_task(const Recipe& recipe) {
+  const std::string& path = recipe.dataset.path;
+  const std::int64_t width = recipe.dataset.token_bytes;
+  const auto tokens = std::make_shared<const data::RawTokens>(path, static_cast<int>(width),
+                                                              vocab_size_of(recipe.model.config));
+  const std::int64_t held_out = recipe.dataset.held_out_bytes / width;
+  SHOAL_CHECK(held_out > 1 && held_out <= tokens->size() / 2, InvalidInput, "dataset.held_out_bytes is ",
+              recipe.dataset.held_out_bytes, ", which is not between two tokens and half of ", path, "'s ",
+              tokens->size() * width, " bytes");
+  const std::int64_t num_train = tokens->size() - held_out;
+  const at::Tensor last = at::empty({held_out}, at::kLong);
+  tokens->copy(num_train, held_out, last.mutable_data_ptr<std::int64_t>());
+  const auto copy = [tokens](std::int64_t begin, std::int64_t count, std::int64_t* to) {
+    tokens->copy(begin, count, to);
+  };
+  Task task = task_of_windows(recipe, num_train, copy, last, 0);
+  task.description = concat(path, ", ", observe::with_commas(num_train), " tokens to train on, ",
+                            observe::with_commas(held_out), " held out");
+  task.dataset_key = tokens->key();
+  return task;
+}
+
+Task make_text_task(const Recipe& recipe) {
+  if (recipe.dataset.path.ends_with(".bin")) return make_ids_task(recipe);
+  const TextSource text = read_text(recipe);
+  const auto corpus =
+      std::make_shared<const data::MappedCorpus>(tokenized(text, recipe, vocab_size_of(recipe.model.config)));
+  const auto num_tokens = static_cast<std::int64_t>(corpus->train.size());
+  const auto copy = [corpus](std::int64_t begin, std::int64_t count, std::int64_t* to) {
+    std::copy_n(corpus->train.data() + begin, count, to);
+  };
+  Task task = task_of_windows(recipe, num_tokens, copy, as_tensor(corpus->held_out),
+                              data::bytes_of(text.split.held_out));
+  task.description = concat(text.description, ", ", observe::with_commas(num_tokens), " tokens of ",
+                            observe::with_commas(corpus->bpe.vocab_size()), " kinds");
+  task.dataset_key = corpus->key;
   task.trigram_bits_per_byte = text.trigram_bits_per_byte;
   if (recipe.sample.tokens > 0)
     task.sample = [corpus, recipe](torch::nn::AnyModule& model) {

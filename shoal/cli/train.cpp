@@ -115,16 +115,23 @@ static std::int64_t num_parameters(const torch::nn::Module& module) {
 }
 
 // Of forward and backward, by the model's matrix products alone, as torchtitan counts: 6 for each weight and
-// token, and attention's two products over the sequence. A convolution's weights work once a pixel: it has no
-// such figure.
+// token, and attention's two products over the sequence. Where a weight works more or less than once a unit,
+// as a convolution's, a table's or an encoder's does, there is no such figure.
 static std::optional<double> flops_per_unit(const Recipe& recipe, const torch::nn::Module& module) {
   const auto parameters = static_cast<double>(num_parameters(module));
-  if (std::holds_alternative<models::ResnetConfig>(recipe.model.config)) return std::nullopt;
-  const auto* gpt2 = std::get_if<models::Gpt2Config>(&recipe.model.config);
-  if (gpt2 == nullptr) return 6 * parameters;
-  const auto positions = static_cast<double>(gpt2->n_positions * gpt2->n_embd);
-  return 6 * (parameters - positions) +
-         12.0 * static_cast<double>(gpt2->n_layer * gpt2->n_embd * recipe.training.seq_len);
+  const auto attention = [&](std::int64_t layers, std::int64_t width) {
+    return 12.0 * static_cast<double>(layers * width * recipe.training.seq_len);
+  };
+  if (std::holds_alternative<models::MlpConfig>(recipe.model.config)) return 6 * parameters;
+  if (const auto* gpt2 = std::get_if<models::Gpt2Config>(&recipe.model.config))
+    return 6 * (parameters - static_cast<double>(gpt2->n_positions * gpt2->n_embd)) +
+           attention(gpt2->n_layer, gpt2->n_embd);
+  if (const auto* llama = std::get_if<models::LlamaConfig>(&recipe.model.config)) {
+    const std::int64_t lookups = llama->tie_word_embeddings ? 0 : llama->vocab_size * llama->hidden_size;
+    return 6 * (parameters - static_cast<double>(lookups)) +
+           attention(llama->num_hidden_layers, llama->num_attention_heads * models::head_dim(*llama));
+  }
+  return std::nullopt;
 }
 
 // The best of a few products of large matrices: what mfu is a share of.
@@ -330,6 +337,14 @@ static void write_results(Run& run, const observe::Trace& trace, double seconds_
     results["trigram_bits_per_byte"] = *run.task.trigram_bits_per_byte;
     say(concat("held-out bits per byte: ", three_digits(*all.bits_per_byte),
                "  (byte trigram model: ", three_digits(*run.task.trigram_bits_per_byte), ")"));
+  }
+  if (run.task.target_counts.defined()) {
+    for (const Measure& measure : measures_of(run.learner.model, run.task)) {
+      results["measures"][measure.name] = {
+          {"value", measure.value}, {"baseline", measure.baseline}, {"baseline_name", measure.baseline_name}};
+      say(concat("held-out ", measure.name, ": ", three_digits(measure.value), "  (", measure.baseline_name,
+                 ": ", three_digits(measure.baseline), ")"));
+    }
   }
   if (run.task.sample) {
     const std::string sample = run.task.sample(run.learner.model);
