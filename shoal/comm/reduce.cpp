@@ -171,14 +171,14 @@ template <class Format, ReduceOp op>
 // Of two inputs, the commonest number, nothing is kept but in registers. Whether it did anything.
 template <class Format, ReduceOp op>
 [[gnu::always_inline]] inline bool reduce_two(std::int64_t count, Inputs from, Outputs to) {
-  constexpr bool two_to_a_word = std::is_same_v<Format, BFloat>;
-  if constexpr (!two_to_a_word && !std::is_same_v<typename Format::Stored, typename Format::Summed>) {
+  constexpr bool kTwoToAWord = std::is_same_v<Format, BFloat>;
+  if constexpr (!kTwoToAWord && !std::is_same_v<typename Format::Stored, typename Format::Summed>) {
     return false;
   } else {
     if (from.size() != 2 || to.size() > 2) return false;
     const std::byte *a = from[0], *b = from[1];
     std::byte *first = to[0], *second = to[to.size() - 1];
-    const std::int64_t num = two_to_a_word ? count / 2 : count;
+    const std::int64_t num = kTwoToAWord ? count / 2 : count;
     if (first == second) {
 #pragma GCC ivdep  // an output is an input or apart from it
       for (std::int64_t i = 0; i < num; ++i) store(reduced_two<Format, op>(a, b, i), first, i);
