@@ -3,12 +3,15 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/node.h>
 
 #include <algorithm>
 #include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 
 #include "shoal/aten/interpreter.h"
@@ -20,14 +23,15 @@ namespace shoal::capture {
 
 namespace {
 
-// Takes the model's gradients away for the time of a capture and puts them back as they were.
+// Takes gradients away for the time of a capture and puts them back as they were.
 class SavedGradients {
  public:
   explicit SavedGradients(const std::vector<NamedTensor>& parameters) {
-    for (const auto& [name, tensor] : parameters) {
-      saved_.emplace_back(tensor, tensor.grad());
-      tensor.mutable_grad() = at::Tensor();
-    }
+    for (const auto& [name, tensor] : parameters) save(tensor);
+  }
+  void save(const at::Tensor& tensor) {
+    saved_.emplace_back(tensor, tensor.grad());
+    tensor.mutable_grad() = at::Tensor();
   }
   ~SavedGradients() {
     // Last to first: a tied parameter is there again, when its gradient has been taken away already.
@@ -77,7 +81,27 @@ static bool same_memory(const at::Tensor& a, const at::Tensor& b) {
                           a.sizes() == b.sizes() && a.strides() == b.strides());
 }
 
-static void run_model(const Request& request, Recorder& recorder) {
+// Leaves that backward will give a gradient and that are none of the model's parameters: a teacher's, say.
+static std::vector<at::Tensor> foreign_leaves(const at::Tensor& loss,
+                                              const std::vector<NamedTensor>& parameters) {
+  std::vector<at::Tensor> leaves;
+  if (!loss.grad_fn()) return leaves;  // a parameter itself
+  std::vector<torch::autograd::Node*> open = {loss.grad_fn().get()};
+  std::unordered_set<torch::autograd::Node*> seen(open.begin(), open.end());
+  while (!open.empty()) {
+    auto* node = open.back();
+    open.pop_back();
+    for (const auto& edge : node->next_edges())
+      if (edge.is_valid() && seen.insert(edge.function.get()).second) open.push_back(edge.function.get());
+    const auto* leaf = dynamic_cast<torch::autograd::AccumulateGrad*>(node);
+    if (leaf && std::ranges::none_of(
+                    parameters, [&](const NamedTensor& each) { return each.tensor.is_same(leaf->variable); }))
+      leaves.push_back(leaf->variable);
+  }
+  return leaves;
+}
+
+static void run_model(const Request& request, Recorder& recorder, SavedGradients& gradients_before) {
   const Interception interception(recorder);
   const bool train = request.mode == Mode::Train;
   const at::AutoGradMode grad_mode(train);
@@ -94,6 +118,7 @@ static void run_model(const Request& request, Recorder& recorder) {
       loss.requires_grad(), InvalidInput,
       "capture: the loss does not depend on any parameter that requires a gradient; check that the model is "
       "called and that nothing detaches its output");
+  for (const auto& leaf : foreign_leaves(loss, request.parameters)) gradients_before.save(leaf);
   recorder.start_backward();
   loss.backward();
   std::map<std::string, at::Tensor> gradients;  // by first name
@@ -113,11 +138,11 @@ static void run_model(const Request& request, Recorder& recorder) {
 }
 
 static Captured capture_once(const Request& request, std::optional<Recorder::Stop> stop) {
-  const SavedGradients gradients(request.parameters);
+  SavedGradients gradients(request.parameters);
   const PlainKernels plain_kernels;
   Recorder recorder(request, std::move(stop));
   try {
-    run_model(request, recorder);
+    run_model(request, recorder, gradients);
   } catch (const c10::Error& error) {
     const std::string_view text = error.what_without_backtrace();
     SHOAL_CHECK(text.find("SparsePrivateUse1") == std::string_view::npos, InvalidInput,

@@ -433,10 +433,54 @@ TEST_CASE("a model that does something else each time is an error at the line wh
   CHECK(contains(error_of([&] { capture::capture(model.request()); }), "content is another each time"));
 }
 
+TEST_CASE("a leaf that is none of the parameters keeps its gradient as it was") {
+  Model model{.parameters = {parameter("w", {4})}};
+  for (const bool has_one : {false, true}) {
+    const auto leaf = random_tensor({4}).requires_grad_();
+    const auto gradient = has_one ? random_tensor({4}) : Tensor();
+    leaf.mutable_grad() = gradient;
+    model.loss = [&](const auto&) { return (model.parameters[0].tensor * leaf).sum(); };
+    CHECK(capture::capture(model.request()).constants.size() == 1);
+    CHECK(leaf.grad().is_same(gradient));
+  }
+}
+
+TEST_CASE("attention's result lies as its query does") {
+  for (const bool contiguous : {true, false}) {
+    const auto query = contiguous ? random_tensor({2, 3, 8, 4}) : random_tensor({2, 8, 3, 4}).transpose(1, 2);
+    Model model{.parameters = {{"q", query.detach().clone().requires_grad_()}}};
+    std::vector<std::int64_t> captured_strides;
+    model.loss = [&](const auto&) {
+      const auto& q = model.parameters[0].tensor;
+      const auto out = at::scaled_dot_product_attention(q, q, q);
+      captured_strides = out.strides().vec();
+      return out.sum();
+    };
+    capture::capture(model.request());
+    const auto& q = model.parameters[0].tensor;
+    CHECK(captured_strides == at::scaled_dot_product_attention(q, q, q).strides());
+  }
+}
+
+TEST_CASE("one_hot and CTC loss are captured without a look into memory") {
+  Model model{.parameters = {parameter("w", {6, 2, 4})},
+              .inputs = {{"lengths", at::tensor({3, 2}, at::kLong)}}};
+  model.loss = [&](const auto& in) {
+    const auto logs = model.parameters[0].tensor.log_softmax(2);
+    const auto targets = at::ones({2, 3}, at::kLong);
+    const auto best = at::one_hot(logs.argmax(2), 4).to(at::kDouble);
+    return at::ctc_loss(logs, targets, at::full({2}, 6, at::kLong), in[0]) + (best * logs).sum();
+  };
+  const auto captured = capture::capture(model.request());
+  CHECK(calls(captured.graph, "aten::_ctc_loss"));
+  CHECK(calls(captured.graph, "aten::scatter.value"));
+  CHECK(captured.guards.list.size() == 2);  // the two lengths
+}
+
 TEST_CASE("a generator that is set back gives the same random numbers again, and is left as it was") {
   auto generator = at::detail::getDefaultCPUGenerator();
-  const auto before = generator.get_state();
   Model model{.parameters = {parameter("w", {64})}};
+  const auto before = generator.get_state();
   model.loss = [&](const auto&) {
     const auto& w = model.parameters[0].tensor;
     const auto state = generator.get_state();

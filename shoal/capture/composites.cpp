@@ -36,8 +36,8 @@ static at::Tensor one_hot(const at::Tensor& classes, std::int64_t num_classes) {
 }
 
 // As a row of the steps' rows: the batch at step 0, what is left of it at step 1, … Lengths fall.
-static std::tuple<at::Tensor, at::Tensor> pack_padded_sequence(const at::Tensor& input, const at::Tensor& lengths,
-                                                               bool batch_first) {
+static std::tuple<at::Tensor, at::Tensor> pack_padded_sequence(const at::Tensor& input,
+                                                               const at::Tensor& lengths, bool batch_first) {
   const auto each = values_of(lengths);
   TORCH_CHECK(!each.empty() && each.back() > 0 && std::ranges::is_sorted(each, std::greater<>()),
               "lengths of sequences to pack must fall and be above 0; enforce_sorted=False sorts them");

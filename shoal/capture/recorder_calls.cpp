@@ -376,15 +376,16 @@ bool Recorder::depends_on_data(const c10::FunctionSchema& schema, c10::ArrayRef<
   return mask;
 }
 
-// x[mask] as x[mask.nonzero()…], which is what ATen makes of it: then the mask alone is read, and x may depend on
-// parameters.
+// x[mask] as x[mask.nonzero()…], which is what ATen makes of it: then the mask alone is read, and x may
+// depend on parameters.
 void Recorder::mask_to_positions(Stack& stack) {
   const auto nonzero = aten::find_operator("aten::nonzero");
   SHOAL_CHECK(nonzero, Internal, "capture: this LibTorch has no aten::nonzero");
   c10::List<std::optional<at::Tensor>> positions;
   for (const auto& item : stack.back().toListRef()) {
     const auto index = item.isTensor() ? item.toTensor() : at::Tensor();
-    const bool mask = index.defined() && (index.scalar_type() == at::kBool || index.scalar_type() == at::kByte);
+    const bool mask =
+        index.defined() && (index.scalar_type() == at::kBool || index.scalar_type() == at::kByte);
     if (!mask) {
       positions.push_back(index.defined() ? std::optional(index) : std::nullopt);
       continue;
@@ -393,10 +394,11 @@ void Recorder::mask_to_positions(Stack& stack) {
     call(*nonzero, call_stack);
     const auto found = call_stack.back().toTensor();  // [number, dims of the mask]
     for (std::int64_t dim = 0; dim < index.dim(); ++dim)
-      positions.push_back(touches_value(found)
-                              ? wrap(emit_one("aten::select.int",
-                                              {{"self", value_of(found)}, {"dim", std::int64_t{1}}, {"index", dim}}))
-                              : found.select(1, dim));
+      positions.push_back(
+          touches_value(found)
+              ? wrap(emit_one("aten::select.int",
+                              {{"self", value_of(found)}, {"dim", std::int64_t{1}}, {"index", dim}}))
+              : found.select(1, dim));
   }
   stack.back() = positions;
 }

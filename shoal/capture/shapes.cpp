@@ -177,17 +177,17 @@ static Metas native_batch_norm_backward(const Stack& in) {
 }
 
 // mkldnn_rnn_layer(input, weight0…3, hx, cx, reverse, batch_sizes, mode, hidden_size, num_layers, has_biases,
-// bidirectional, batch_first, train) -> (output, hy, cy, workspace). How large the workspace is only the library
-// knows: it runs once, on zeros that lie as it wants them.
+// bidirectional, batch_first, train) -> (output, hy, cy, workspace). How large the workspace is only the
+// library knows: it runs once, on zeros that lie as it wants them.
 static Metas mkldnn_rnn_layer(const Stack& in) {
   const auto zeros = [&](std::size_t i) {
     const auto meta = in[i].toTensor();
     return at::zeros(meta.sizes(), meta.options().device(at::kCPU));
   };
-  const auto [output, hy, cy, workspace] = at::mkldnn_rnn_layer(
-      zeros(0), zeros(1), zeros(2), zeros(3), zeros(4), zeros(5), zeros(6), in[7].toBool(), in[8].toIntVector(),
-      in[9].toInt(), in[10].toInt(), in[11].toInt(), in[12].toBool(), in[13].toBool(), in[14].toBool(),
-      in[15].toBool());
+  const auto [output, hy, cy, workspace] =
+      at::mkldnn_rnn_layer(zeros(0), zeros(1), zeros(2), zeros(3), zeros(4), zeros(5), zeros(6),
+                           in[7].toBool(), in[8].toIntVector(), in[9].toInt(), in[10].toInt(), in[11].toInt(),
+                           in[12].toBool(), in[13].toBool(), in[14].toBool(), in[15].toBool());
   Metas metas;
   for (const at::Tensor& tensor : {output, hy, cy, workspace})
     metas.push_back(tensor.defined() ? at::empty_strided(tensor.sizes(), tensor.strides(),

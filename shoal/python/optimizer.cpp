@@ -105,6 +105,9 @@ TorchOptimizer::TorchOptimizer(py::object optimizer, const ModelView::NamedTenso
 
 std::vector<OptimizerPart> TorchOptimizer::parts() const {
   const auto& of = class_of(optimizer_);
+  SHOAL_CHECK(groups_of(optimizer_).size() == names_.size(), InvalidInput, "trainer: the optimizer has ",
+              groups_of(optimizer_).size(), " parameter groups and had ", names_.size(),
+              "; make another Trainer for it");
   std::vector<OptimizerPart> parts;
   for (const auto handle : groups_of(optimizer_)) {
     const py::dict group = py::reinterpret_borrow<py::dict>(handle);

@@ -90,8 +90,8 @@ struct Executor::State {
 
   // What stands for the strides in capture is a Meta kernel, and some are not quite true. Views were taken as
   // the program says; so what a kernel lays out otherwise is laid out anew. So is what it hands out twice, as
-  // mkldnn_rnn_layer_backward does the gradient of both biases: a later step may write over one of them. Found
-  // in the first run.
+  // mkldnn_rnn_layer_backward does the gradient of both biases: a later step may write over one of them.
+  // Found in the first run.
   void find_bent(Step& step) const {
     step.bent.clear();
     if (step.compute == nullptr) return;
@@ -106,7 +106,8 @@ struct Executor::State {
       bool same = true;
       for (std::size_t dim = 0; dim < wanted.shape.size(); ++dim)
         same = same && (wanted.shape[dim] < 2 || tensor.strides()[dim] == wanted.strides[dim]);
-      const bool again = std::ranges::any_of(given, [&](const at::Tensor& other) { return tensor.is_same(other); });
+      const bool again =
+          std::ranges::any_of(given, [&](const at::Tensor& other) { return tensor.is_same(other); });
       given.push_back(tensor);
       if ((!same || again) && tensor.numel() > 0) step.bent.push_back(output->index);
     }

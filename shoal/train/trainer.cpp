@@ -38,6 +38,8 @@ Mode mode_of(Use use) { return use == Use::Evaluation ? Mode::Evaluate : Mode::T
 struct Step {
   std::string key;
   capture::Guards guards;
+  ir::Graph gradients;  // of Use::Step: without its update, for when the optimizers get other settings
+  std::vector<at::Tensor> constants;
   ir::Graph graph;
   std::vector<train::UpdateGroup> groups;
   std::unique_ptr<runtime::Executor> executor;
@@ -124,8 +126,10 @@ class Trainer::State {
     if (step.has_grad_norm)
       result.grad_norm = step.executor->result(Role::Output, "grad_norm").item<double>();
     if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) report_not_finite(step, result);
+    outputs_.clear();
     keep_outputs(step);
     step.executor->run(Segment::Update, options_.trace);
+    keep_outputs(step);
     step.executor->release_inputs();
     for (const auto& group : step.groups)
       for (const auto& name : group.parameters) ++updates_[name];
@@ -165,6 +169,7 @@ class Trainer::State {
     bind(step, batch, steps_ + 1);
     step.executor->run(Segment::Gradients, options_.trace);
     const double loss = step.executor->result(Role::Loss, "loss").item<double>();
+    outputs_.clear();
     keep_outputs(step);
     step.executor->release();
     step.executor->release_inputs();
@@ -239,7 +244,10 @@ class Trainer::State {
     SHOAL_CHECK(optimizers.size() == optimizers_.size(), InvalidInput, "trainer: there are ",
                 optimizers.size(), " optimizer parts and there were ", optimizers_.size());
     optimizers_ = std::move(optimizers);
-    forget_graphs();
+    update_.reset();
+    last_ = nullptr;
+    for (auto& step : steps_kept_)
+      if (!step.gradients.nodes.empty()) step.executor.reset();  // made anew when it is used next
   }
 
   void forget_graphs() {
@@ -461,9 +469,10 @@ class Trainer::State {
     for (auto& [name, tensor] : inputs_of(batch)) inputs.push_back(tensor);
     for (auto step = steps_kept_.begin(); step != steps_kept_.end(); ++step) {
       if (step->key != key || !capture::hold(step->guards, inputs)) continue;
-      if (!is_current(step->groups)) {
-        forget(step);
-        break;
+      if (!step->executor || !is_current(step->groups)) {
+        if (last_ == &*step) last_ = nullptr;
+        append_update(*step);
+        make_executor(*step);
       }
       steps_kept_.splice(steps_kept_.begin(), steps_kept_, step);
       return steps_kept_.front();
@@ -498,6 +507,8 @@ class Trainer::State {
     auto captured = capture::capture(request);
     Step step{.key = std::move(key),
               .guards = std::move(captured.guards),
+              .gradients = {},
+              .constants = std::move(captured.constants),
               .graph = {},
               .groups = {},
               .executor = nullptr};
@@ -507,17 +518,26 @@ class Trainer::State {
       if (step.normaliser.count) step.graph.add_result(Role::Output, kCount, *step.normaliser.count);
     }
     if (use == Use::Step) {
-      auto update = train::append_update(std::move(step.graph), optimizers_, options_.clip_norm,
-                                         [this](const std::string& name) { return updates_of(name); });
-      step.graph = std::move(update.graph);
-      step.groups = std::move(update.groups);
+      step.gradients = std::move(step.graph);
+      append_update(step);
     }
+    make_executor(step);
+    return step;
+  }
+
+  void append_update(Step& step) const {
+    auto update = train::append_update(step.gradients, optimizers_, options_.clip_norm,
+                                       [this](const std::string& name) { return updates_of(name); });
+    step.graph = std::move(update.graph);
+    step.groups = std::move(update.groups);
+  }
+
+  void make_executor(Step& step) {
     ir::verify(step.graph);
     step.executor = std::make_unique<runtime::Executor>(program::lower(step.graph));
-    bind_lasting(*step.executor, captured.constants);
+    bind_lasting(*step.executor, step.constants);
     step.is_random = program::find_source(step.executor->program(), Role::Scalar, "seed") != nullptr;
     step.has_grad_norm = program::find_result(step.executor->program(), Role::Output, "grad_norm") != nullptr;
-    return step;
   }
 
   double learning_rate() const {
@@ -525,14 +545,16 @@ class Trainer::State {
         std::visit([](const auto& optimizer) { return optimizer.lr; }, optimizers_[0].optimizer));
   }
 
-  // An output that is a source's own memory is copied: the update, or the caller, will change that.
+  // Those that are there; old values of what the update changes are only copied in its segment. An output
+  // that is a source's own memory is copied: the update, or the caller, will change that.
   void keep_outputs(const Step& step) {
-    outputs_.clear();
     if (!view_.outputs) return;
     const auto& program = step.executor->program();
     for (const auto& result : program.results) {
-      if (result.role != Role::Output || result.name == "grad_norm") continue;
+      if (result.role != Role::Output || result.name == "grad_norm" || outputs_.contains(result.name))
+        continue;
       at::Tensor tensor = step.executor->at(result.slot);
+      if (!tensor.defined()) continue;
       const bool shared = std::ranges::any_of(program.sources, [&](const program::Source& source) {
         const auto& bound = step.executor->at(source.slot);
         return bound.defined() && bound.is_alias_of(tensor);

@@ -99,7 +99,7 @@ class Trainer {
   const std::map<std::string, at::Tensor>& outputs() const;
   // From the next step on, for the parameters of that part, in place of what its optimizer says.
   void set_learning_rate(std::size_t part, double lr);
-  // Other settings from the next step on; as many parts, of the same parameters. Drops all captured graphs.
+  // Other settings from the next step on; as many parts, of the same parameters.
   void set_optimizers(std::vector<OptimizerPart> optimizers);
   // Drops all captured graphs: for a model whose tensors have moved to other memory, or that has changed in a
   // way that ModelView::mode does not say.

@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "shoal/base/error.h"
 #include "shoal/capture/capture.h"
@@ -131,6 +132,90 @@ TEST_CASE("wrong use of a batch names what was asked for and what is there") {
                  "an item by number was asked for, but this part of the batch is a map"));
   CHECK(contains(error_of([&] { Trainer(net(), squared_error, AdamW{.beta1 = 1.5}).step(random_batch(2)); }),
                  "beta1 is 1.5; it must be in [0, 1)"));
+}
+
+// The module as a model of another language: tensors by name, and functions.
+static ModelView view_of(torch::nn::Sequential& model, ModelView::NamedTensors& outputs) {
+  ModelView view{.parameters = {}, .buffers = {}, .loss = {}, .mode = [] { return std::string(); }};
+  for (const auto& item : model->named_parameters()) view.parameters.emplace_back(item.key(), item.value());
+  view.loss = [&](const Batch& batch) {
+    const auto y = model->forward(batch["x"].tensor());
+    outputs = {{"y", y}, {"weight", model->parameters()[0]}};
+    return at::mse_loss(y, batch["y"]);
+  };
+  view.outputs = [&] { return std::exchange(outputs, {}); };
+  return view;
+}
+
+TEST_CASE("parts of the parameters have optimizers of their own, and their learning rates can be changed") {
+  auto model = net(), same = net();
+  ModelView::NamedTensors outputs;
+  const auto of = [](const std::string& layer) {
+    return [layer](const std::string& name) { return name.starts_with(layer); };
+  };
+  Trainer parts(view_of(model, outputs), {{of("0."), SGD{.lr = 0.5}}, {of("2."), SGD{.lr = 0.1}}});
+  Trainer groups(
+      same, squared_error,
+      SGD{.lr = 0.2,
+          .groups = {{[](const auto& name, const auto&) { return name.starts_with("2."); }, 0.1, {}}}});
+  parts.set_learning_rate(0, 0.2);
+  const auto batch = random_batch(4);
+  for (int i = 0; i < 3; ++i) CHECK(parts.step(batch).loss == groups.step(batch).loss);
+  for (std::size_t i = 0; i < 4; ++i) CHECK(at::equal(model->parameters()[i], same->parameters()[i]));
+  CHECK(parts.step(batch).learning_rate == 0.2);
+  CHECK(contains(error_of([&] { parts.set_learning_rate(2, 1); }),
+                 "there is no optimizer part 2, there are 2"));
+}
+
+TEST_CASE("optimizers with other settings go on without another capture") {
+  auto model = net(), same = net();
+  ModelView::NamedTensors outputs;
+  int captures = 0;
+  auto view = view_of(model, outputs);
+  view.loss = [&captures, loss = view.loss](const Batch& batch) { return ++captures, loss(batch); };
+  Trainer trainer(view, {{{}, AdamW{.lr = 0.1}}});
+  Trainer expected(same, squared_error, AdamW{.lr = 0.1});
+  const auto batch = random_batch(4);
+  CHECK(trainer.step(batch).loss == expected.step(batch).loss);
+  trainer.set_optimizers({{{}, AdamW{.lr = 0.1, .beta1 = 0}}});
+  trainer.step(batch);
+  CHECK(captures == 2);  // a graph is captured twice
+  expected.step(batch);
+  CHECK_FALSE(at::equal(model->parameters()[0], same->parameters()[0]));
+  CHECK(trainer.optimizer_state().at("0.weight.exp_avg").allclose(trainer.gradients().at("0.weight")));
+}
+
+TEST_CASE("a parameter in no part stays as it is") {
+  auto model = net();
+  ModelView::NamedTensors outputs;
+  Trainer trainer(view_of(model, outputs),
+                  {{[](const std::string& name) { return name != "0.weight"; }, AdamW{.lr = 0.1}}});
+  const auto before = model->parameters()[0].detach().clone();
+  trainer.step(random_batch(4));
+  CHECK(at::equal(before, model->parameters()[0]));
+}
+
+TEST_CASE("outputs of a step are those of before the update, and a parameter among them is a copy") {
+  auto model = net();
+  ModelView::NamedTensors outputs;
+  Trainer trainer(view_of(model, outputs), {{{}, SGD{.lr = 0.5}}});
+  const auto batch = random_batch(4);
+  const auto before = model->parameters()[0].detach().clone();
+  const auto y = model->forward(batch["x"].tensor());
+  trainer.step(batch);
+  CHECK(at::allclose(trainer.outputs().at("y"), y));
+  CHECK(at::equal(trainer.outputs().at("weight"), before));
+}
+
+TEST_CASE("a module that moves to other memory is trained there") {
+  auto model = net();
+  Trainer trainer(model, squared_error, SGD{.lr = 0.5});
+  const auto batch = random_batch(4);
+  trainer.step(batch);
+  for (auto& parameter : model->parameters()) parameter.set_data(parameter.detach().clone());
+  const auto before = model->parameters()[0].detach().clone();
+  trainer.step(batch);
+  CHECK_FALSE(at::equal(before, model->parameters()[0]));
 }
 
 TEST_CASE("a cosine schedule warms up linearly and ends at its minimum") {

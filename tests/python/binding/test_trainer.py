@@ -386,6 +386,22 @@ def test_capture_leaves_gradients_and_grad_mode_alone():
     assert torch.is_grad_enabled() and (model(pair()[0]) + 1).requires_grad
 
 
+def test_a_teacher_outside_the_model_is_left_alone(compare):
+    teacher = net()
+    compare(net(), lambda model, batch: nn.functional.mse_loss(model(batch[0]), teacher(batch[0]))).run(
+        pair()
+    )
+    student = net()
+    before = [parameter.grad for parameter in teacher.parameters()]
+    trainer = shoal.Trainer(
+        student,
+        torch.optim.SGD(student.parameters(), lr=0.1),
+        lambda model, batch: nn.functional.mse_loss(model(batch[0]), teacher(batch[0])),
+    )
+    trainer.step(pair())
+    assert all(a is p.grad for a, p in zip(before, teacher.parameters(), strict=True))
+
+
 def test_a_captured_function_prints_its_graph():
     forward = shoal.capture(lambda a, b: a @ b + 1, torch.ones(2, 3), b=torch.ones(3, 4))
     assert forward.ops == ["aten::mm", "aten::add.Scalar"] and len(forward) == 2
