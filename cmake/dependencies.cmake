@@ -13,6 +13,20 @@ endif()
 find_package(CLI11 REQUIRED)
 find_package(tomlplusplus REQUIRED)
 find_package(ZLIB REQUIRED)
+# A wheel is for the torch of the interpreter that builds it, which pip's isolation hides by PYTHONPATH.
+if(NOT Torch_DIR AND SKBUILD)
+  execute_process(
+    COMMAND
+      ${CMAKE_COMMAND} -E env --unset=PYTHONPATH ${Python_EXECUTABLE} -c
+      "import importlib.util; print(*importlib.util.find_spec('torch').submodule_search_locations, end='')"
+    OUTPUT_VARIABLE _torch
+    ERROR_QUIET
+  )
+  if(NOT EXISTS ${_torch}/share/cmake/Torch)
+    message(FATAL_ERROR "${Python_EXECUTABLE} has no torch: install torch 2.13 first, then shoal")
+  endif()
+  set(Torch_DIR ${_torch}/share/cmake/Torch)
+endif()
 if(NOT Torch_DIR)
   file(GLOB _torch_dirs ${CMAKE_CURRENT_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch/share/cmake/Torch)
   list(APPEND _torch_dirs Torch_DIR-NOTFOUND)
