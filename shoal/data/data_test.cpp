@@ -16,6 +16,7 @@
 #include "shoal/data/corpus.h"
 #include "shoal/data/hash.h"
 #include "shoal/data/prefetch.h"
+#include "shoal/data/raw_tokens.h"
 #include "shoal/data/sampler.h"
 #include "shoal/data/token_file.h"
 #include "shoal/data/trigram.h"
@@ -365,6 +366,32 @@ TEST_CASE("a tokenised corpus comes back from its file, with its key, and only w
     fs::resize_file(path, cut);
     CHECK(!map_tokens(path));
   }
+}
+
+TEST_CASE("a file of token ids alone is read in two widths, and one that does not fit is named") {
+  const TemporaryFolder folder;
+  const std::string ids("\x01\x00\x02\x00\xff\x00\x00\x00", 8);
+  const fs::path path = folder.add("ids.bin", ids);
+  std::vector<std::int64_t> read(3);
+  const RawTokens narrow(path, 2, 256);
+  REQUIRE(narrow.size() == 4);
+  narrow.copy(1, 3, read.data());
+  CHECK(read == std::vector<std::int64_t>{2, 255, 0});
+  const RawTokens wide(path, 4, 200'000);
+  REQUIRE(wide.size() == 2);
+  wide.copy(0, 2, read.data());
+  CHECK(read[0] == 131073);
+  CHECK(narrow.key() != RawTokens(folder.add("others.bin", ids + ids), 2, 256).key());
+  const std::string at = path.string();
+  CHECK_THROWS_WITH_AS(
+      RawTokens(path, 2, 255),
+      (at + ": token 2 is 255, but the vocabulary has 255; a larger model.vocab_size, or another "
+            "dataset.token_bytes than 2")
+          .c_str(),
+      Error);
+  folder.add("ids.bin", ids + "x");
+  CHECK_THROWS_WITH_AS(RawTokens(path, 2, 256), (at + ": has 9 bytes, no multiple of a token's 2").c_str(),
+                       Error);
 }
 
 TEST_CASE("the key of a tokenised corpus follows the text, the split and the vocabulary") {

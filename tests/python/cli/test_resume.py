@@ -241,3 +241,13 @@ def test_every_optimizer_and_schedule_trains(shoal, tiny, name):
     succeeds(shoal("train", tiny, f"--optimizer.name={name}", "--optimizer.lr=1e-3", *schedule))
     first, *_, last = losses(tiny.parent / "out")
     assert last[1] < first[1]
+
+
+def test_a_file_of_token_ids_of_another_tool_is_trained_on(shoal, tiny):
+    ids = tiny.parent / "ids.bin"
+    ids.write_bytes(b"".join((40 + i % 7).to_bytes(2, "little") for i in range(2000)))
+    out = succeeds(shoal("train", tiny, f"--dataset.path={ids}", "--dataset.held_out_bytes=200"))
+    assert "1,900 tokens to train on, 100 held out" in out
+    wide = shoal("train", tiny, f"--dataset.path={ids}", "--dataset.token_bytes=4")
+    assert wide.returncode == 1
+    assert f"{ids}: token 0 is 2687016, but the vocabulary has 300" in wide.stderr
