@@ -39,6 +39,10 @@ static StoredFile write_file(FileSystem& files, const fs::path& folder, const Im
 void write_checkpoint(FileSystem& files, const fs::path& folder, std::int64_t step, const std::string& state,
                       const ImagePlan& plan, std::span<const std::byte> image) {
   const fs::path partial = aside(folder, step, "partial");
+  if (!files.exists(folder)) {
+    files.make_folder(folder);
+    files.sync_folder(folder.has_parent_path() ? folder.parent_path() : ".");
+  }
   files.remove(partial);
   files.make_folder(partial);
   Manifest manifest = {.step = step, .state = state, .tensors = plan.entries, .files = {}};
@@ -75,7 +79,6 @@ class Saver::State {
  public:
   State(FileSystem& files, fs::path folder, SaverOptions options)
       : files_(files), folder_(std::move(folder)), options_(options) {
-    files_.make_folder(folder_);
     thread_ = std::thread([this] { run(); });
   }
   ~State() {

@@ -80,7 +80,7 @@ TEST_CASE("a machine that crashes while it saves has the newest whole checkpoint
     return acknowledged;
   };
   FaultyFileSystem undisturbed;
-  undisturbed.make_folder(kFolder);
+  undisturbed.make_folder("/run");
   const std::int64_t before = undisturbed.operations();
   CHECK(save_all(undisturbed) == 30);
   const std::int64_t after = undisturbed.operations();
@@ -89,8 +89,7 @@ TEST_CASE("a machine that crashes while it saves has the newest whole checkpoint
   for (std::uint64_t trial = 0; trial < 400; ++trial) {
     CAPTURE(trial);
     FaultyFileSystem files(trial);
-    files.make_folder(kFolder);
-    files.sync_folder("/run");
+    files.make_folder("/run");
     files.sync_folder("/");
     files.crash_at(before + 1 +
                    static_cast<std::int64_t>(files.random(static_cast<std::uint64_t>(after - before))));
