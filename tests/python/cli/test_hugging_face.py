@@ -165,3 +165,70 @@ def test_generate_writes_text_from_the_newest_checkpoint(shoal, tiny):
     command = [str(shoal.path), "generate", *(str(word) for word in train)]
     written = subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
     assert written == (tiny.parent / "out" / "sample.txt").read_bytes() + b"\n"
+
+
+LLAMA = """
+[job]
+dump_folder = "{folder}/out"
+
+[model]
+name = "llama"
+vocab_size = 300
+hidden_size = 16
+intermediate_size = 24
+num_hidden_layers = 2
+num_attention_heads = 2
+num_key_value_heads = 1
+max_position_embeddings = 32
+rms_norm_eps = 1e-5
+rope_theta = 5000.0
+
+[dataset]
+path = "{folder}/text.txt"
+held_out_bytes = 400
+
+[training]
+local_batch_size = 2
+seq_len = 16
+steps = 4
+
+[validation]
+freq = 0
+
+[sample]
+tokens = 5
+"""
+
+
+@pytest.mark.parametrize("stretched", [False, True])
+@pytest.mark.parametrize("tied", [False, True])
+def test_llama_goes_both_ways_too(shoal, tiny, tmp_path, tied, stretched):
+    rope = {"rope_type": "default", "rope_theta": 5000.0}
+    overrides = [f"--model.tie_word_embeddings={str(tied).lower()}"]
+    if stretched:
+        stretching = {"factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+        rope |= {"rope_type": "llama3", "original_max_position_embeddings": 16} | stretching
+        overrides += ["--model.rope_factor=4", "--model.rope_original_max_position_embeddings=16"]
+    sizes = {"vocab_size": 300, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 32}
+    rest = {"rms_norm_eps": 1e-5, "rope_parameters": rope, "tie_word_embeddings": tied}
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(**sizes, **heads, **rest, bos_token_id=None, eos_token_id=None)
+    model = transformers.LlamaForCausalLM(config).eval()
+    model.save_pretrained(tmp_path / "theirs")
+    recipe = tmp_path / "llama.toml"
+    recipe.write_text(LLAMA.format(folder=tmp_path))
+    result, path = generate(shoal, recipe, tmp_path / "theirs", *overrides)
+    assert result.returncode == 0, result.stderr
+    assert torch.allclose(load_file(path)["logits"], logits_of(model), **CLOSE)
+    train = [f"--checkpoint.initial_load_path={tmp_path}/theirs", "--checkpoint.enable=true", *overrides]
+    result = shoal("train", recipe, *train)
+    assert result.returncode == 0, result.stderr
+    assert shoal("checkpoint", "export", tmp_path / "out", tmp_path / "exported").returncode == 0
+    ours = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "exported").eval()
+    assert ours.config.rope_parameters["rope_type"] == rope["rope_type"]
+    result, path = generate(shoal, recipe, tmp_path / "exported", *overrides)
+    assert result.returncode == 0, result.stderr
+    assert torch.allclose(load_file(path)["logits"], logits_of(ours), **CLOSE)
+    result, _ = generate(shoal, recipe, tmp_path / "exported", *overrides, "--model.rope_theta=7000.0")
+    assert result.returncode == 1 and "model.rope_theta is 7000.0, there 5000.0" in result.stderr
