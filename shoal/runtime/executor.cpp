@@ -13,7 +13,6 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <array>
 #include <new>
 #include <string>
@@ -50,7 +49,6 @@ struct Step {
   std::unique_ptr<Kernel> kernel;
   const Compute* compute = nullptr;  // null for a copy; borrowed from the program
   std::vector<std::uint32_t> frees;  // after the kernel
-  std::vector<std::uint32_t> bent;   // outputs that the kernel lays out otherwise than the program says
 };
 
 // Below autograd, autocast and whatever else the caller has switched on.
@@ -67,7 +65,6 @@ struct Executor::State {
   Slots slots;
   std::vector<bool> is_source;
   std::array<std::vector<Step>, 2> steps;  // by segment
-  std::array<bool, 2> has_run = {};        // by segment
 
   explicit State(Program lowered)
       : program(std::move(lowered)), slots(program.types.size()), is_source(slots.size()) {
@@ -88,42 +85,8 @@ struct Executor::State {
     }
   }
 
-  // What stands for the strides in capture is a Meta kernel, and some are not quite true. Views were taken as
-  // the program says; so what a kernel lays out otherwise is laid out anew. So is what it hands out twice, as
-  // mkldnn_rnn_layer_backward does the gradient of both biases: a later step may write over one of them.
-  // Found in the first run.
-  void find_bent(Step& step) const {
-    step.bent.clear();
-    if (step.compute == nullptr) return;
-    std::vector<at::Tensor> given;
-    for (const auto& output : step.compute->outputs) {
-      if (!output || !slots[output->index].defined()) continue;
-      const auto& tensor = slots[output->index];
-      const auto& wanted = program.types[output->index];
-      SHOAL_CHECK(tensor.sizes() == wanted.shape, Internal, step.compute->op, " in module ",
-                  step.compute->module, " gave shape ", tensor.sizes(), "; capture found ",
-                  at::IntArrayRef(wanted.shape));
-      bool same = true;
-      for (std::size_t dim = 0; dim < wanted.shape.size(); ++dim)
-        same = same && (wanted.shape[dim] < 2 || tensor.strides()[dim] == wanted.strides[dim]);
-      const bool again =
-          std::ranges::any_of(given, [&](const at::Tensor& other) { return tensor.is_same(other); });
-      given.push_back(tensor);
-      if ((!same || again) && tensor.numel() > 0) step.bent.push_back(output->index);
-    }
-  }
-
-  void straighten(const Step& step) {
-    for (const auto slot : step.bent) {
-      at::Tensor straight =
-          at::empty_strided(program.types[slot].shape, program.types[slot].strides, slots[slot].options());
-      slots[slot] = straight.copy_(slots[slot]);
-    }
-  }
-
   void run_step(Step& step) {
     step.kernel->run(slots);
-    if (!step.bent.empty()) straighten(step);
     for (const auto slot : step.frees) slots[slot].reset();
   }
 
@@ -219,21 +182,7 @@ void Executor::run(Segment segment, observe::Trace* trace) {
   const PoolScope pool;
   auto& steps = state.steps[static_cast<std::size_t>(segment)];
   std::size_t at = 0;
-  bool& has_run = state.has_run[static_cast<std::size_t>(segment)];
   const auto run_all = [&] {
-    if (!has_run && segment == Segment::Gradients) {
-      for (; at < steps.size(); ++at) {
-        const observe::Span span(
-            trace, steps[at].compute != nullptr ? std::string_view(steps[at].compute->op) : "copy",
-            state.bytes_made(steps[at]));
-        steps[at].kernel->run(state.slots);
-        state.find_bent(steps[at]);
-        state.straighten(steps[at]);
-        for (const auto slot : steps[at].frees) state.slots[slot].reset();
-      }
-      has_run = true;
-      return;
-    }
     if (trace == nullptr) {
       for (; at < steps.size(); ++at) state.run_step(steps[at]);
       return;
@@ -282,10 +231,7 @@ const Compute* Executor::first_not_finite() {
   auto& steps = state.steps[static_cast<std::size_t>(Segment::Gradients)];
   for (std::size_t at = 0; at < steps.size() && found == nullptr; ++at) {
     Step& step = steps[at];
-    state.guarded(steps, at, [&] {
-      step.kernel->run(state.slots);
-      state.straighten(step);
-    });
+    state.guarded(steps, at, [&] { step.kernel->run(state.slots); });
     if (step.compute != nullptr)
       for (const auto& output : step.compute->outputs) {
         if (!output || !state.slots[output->index].is_floating_point()) continue;

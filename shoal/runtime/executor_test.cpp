@@ -378,24 +378,6 @@ TEST_CASE("views show what their base holds now, step after step") {
   }
 }
 
-TEST_CASE("what a kernel lays out otherwise than the program says is laid out anew, at every step") {
-  Graph graph;
-  const auto x = graph.add_source(Role::Input, "x", f32({2, 3}));
-  // abs() gives {3, 1}; the view of what was promised would be impossible there.
-  const auto bent = one(graph, "aten::abs", {{"self", x}}, {DType::Float32, {2, 3}, {1, 2}});
-  const auto turned = one(graph, "aten::t", {{"self", bent}}, f32({3, 2}));
-  const auto flat =
-      one(graph, "aten::view", {{"self", turned}, {"size", std::vector<std::int64_t>{6}}}, f32({6}));
-  graph.add_result(Role::Output, "flat", flat);
-  Executor executor(program::lower(graph));
-  for (int step = 0; step < 3; ++step) {
-    const auto input = at::randn({2, 3});
-    executor.bind(Role::Input, "x", input);
-    executor.run(Segment::Gradients);
-    CHECK(at::equal(executor.result(Role::Output, "flat"), input.abs().t().reshape({6})));
-  }
-}
-
 TEST_CASE("an error of a kernel names op and module") {
   Executor executor(program::from_text(
       "source %0 input \"x\" : f32[2, 3]\n"
