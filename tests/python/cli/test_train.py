@@ -9,6 +9,7 @@ import re
 import pytest
 
 GOLDEN = pathlib.Path(__file__).resolve().parents[2] / "golden" / "cli"
+RECIPES = pathlib.Path(__file__).resolve().parents[3] / "recipes"
 
 
 @pytest.mark.parametrize("verb", ["", "capture", "checkpoint", "generate", "train"])
@@ -80,6 +81,6 @@ def test_capture_prints_the_whole_step(shoal, tiny):
         assert part in result.stdout
 
 
-@pytest.mark.parametrize("recipe", ["gpt", "mlp", "resnet"])
+@pytest.mark.parametrize("recipe", sorted(path.stem for path in RECIPES.glob("*.toml")))
 def test_every_recipe_is_captured(shoal, recipe):
     assert shoal("capture", f"recipes/{recipe}.toml").stdout.startswith("graph captured\n")
