@@ -2,6 +2,7 @@
 // Op name to kernel: what is called for an instruction, decided once. A name that is not here goes through
 // the dispatcher's boxed call, which costs about a microsecond more and gives the same result.
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/_adaptive_avg_pool2d_backward_ops.h>
 #include <ATen/ops/_adaptive_avg_pool2d_ops.h>
 #include <ATen/ops/_fused_rms_norm_backward_ops.h>
@@ -93,6 +94,8 @@
 #include <ATen/ops/mean_ops.h>
 #include <ATen/ops/min_ops.h>
 #include <ATen/ops/minimum_ops.h>
+#include <ATen/ops/mkldnn_rnn_layer_backward_ops.h>
+#include <ATen/ops/mkldnn_rnn_layer_ops.h>
 #include <ATen/ops/mm_ops.h>
 #include <ATen/ops/mse_loss_backward_ops.h>
 #include <ATen/ops/mse_loss_ops.h>
@@ -192,6 +195,46 @@ using Maker = std::unique_ptr<Kernel> (*)(const Program&, const Compute&);
 template <class Op>
 static std::unique_ptr<Kernel> typed(const Program&, const Compute& compute) {
   return make_typed<Op>(compute);
+}
+
+// oneDNN's LSTM keeps what its backward pass reads only where gradients are being recorded, as they were in
+// capture.
+static std::unique_ptr<Kernel> make_training_rnn(const Program&, const Compute& compute) {
+  class TrainingKernel final : public Kernel {
+   public:
+    explicit TrainingKernel(std::unique_ptr<Kernel> kernel) : kernel_(std::move(kernel)) {}
+    void run(Slots& slots) override {
+      const at::AutoGradMode recording(true);
+      kernel_->run(slots);
+    }
+
+   private:
+    std::unique_ptr<Kernel> kernel_;
+  };
+  return std::make_unique<TrainingKernel>(make_typed<ops::mkldnn_rnn_layer>(compute));
+}
+
+// It gives the gradient of both biases as one tensor, but a later step may write over one of them.
+static std::unique_ptr<Kernel> make_rnn_backward(const Program&, const Compute& compute) {
+  class ApartKernel final : public Kernel {
+   public:
+    ApartKernel(std::unique_ptr<Kernel> kernel, const Compute& of) : kernel_(std::move(kernel)) {
+      for (const auto& output : of.outputs)
+        if (output) outputs_.push_back(output->index);
+    }
+    void run(Slots& slots) override {
+      kernel_->run(slots);
+      for (std::size_t i = 1; i < outputs_.size(); ++i) {
+        at::Tensor& tensor = slots[outputs_[i]];
+        if (tensor.defined() && tensor.is_same(slots[outputs_[i - 1]])) tensor = tensor.clone();
+      }
+    }
+
+   private:
+    std::unique_ptr<Kernel> kernel_;
+    std::vector<std::uint32_t> outputs_;
+  };
+  return std::make_unique<ApartKernel>(make_typed<ops::mkldnn_rnn_layer_backward>(compute), compute);
 }
 
 namespace {
@@ -306,6 +349,8 @@ static constexpr Row kKernels[] = {
     {"aten::mean.dim", typed<ops::mean_dim>},
     {"aten::min.dim", typed<ops::min_dim>},
     {"aten::minimum", typed<ops::minimum>},
+    {"aten::mkldnn_rnn_layer", make_training_rnn},
+    {"aten::mkldnn_rnn_layer_backward", make_rnn_backward},
     {"aten::mm", typed<ops::mm>},
     {"aten::mse_loss", typed<ops::mse_loss>},
     {"aten::mse_loss_backward", typed<ops::mse_loss_backward>},
