@@ -58,6 +58,14 @@ static bool has_tensor_argument(const c10::FunctionSchema& schema) {
   return false;
 }
 
+// These two have a decomposition for other devices, which rounds otherwise, beside the kernels of CPU and
+// CUDA.
+static bool decomposes(const c10::OperatorHandle& op) {
+  const std::string& name = op.schema().name();
+  return name != "aten::silu_backward" && name != "aten::mish_backward" &&
+         op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+}
+
 // Factories bypass thread-local backend keys (BackendSelect computes a key set of its own), but not this one.
 static void intercept_factories(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                                 torch::jit::Stack* stack) {
@@ -92,8 +100,8 @@ static void register_kernels() {
     const auto space = name.getNamespace();
     if (!op || !space || *space == "prim" || *space == "prims" || registered.contains(toString(name)))
       continue;
-    if (op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) ||
-        op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1) || !has_tensor_argument(op->schema()))
+    if (decomposes(*op) || op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1) ||
+        !has_tensor_argument(op->schema()))
       continue;
     auto& library = by_namespace[std::string(*space)];
     if (!library)
