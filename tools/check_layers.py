@@ -16,7 +16,7 @@ LAYERS = {
     "ir": ["base"],
     "rendezvous": ["base", "observe"],
     "comm": ["base", "observe", "rendezvous"],
-    "sharding": ["base"],
+    "sharding": ["base", "ir"],
     "rewrite": ["base", "ir"],
     "program": ["base", "ir"],
     "checkpoint": ["base"],

@@ -81,7 +81,7 @@ struct Cost {
 
 // A state: for each axis the index of its placement among the choices.
 using State = std::vector<int>;
-enum Choice { kFrom, kWhole, kTo, kNumChoices };
+enum Choice { From, Whole, To, NumChoices };
 
 class Search {
  public:
@@ -90,7 +90,7 @@ class Search {
       : mesh_(mesh), shape_(shape), bytes_per_element_(bytes_per_element), from_(from), to_(to) {}
 
   std::vector<Step> run() {
-    const State begin(mesh_.axes.size(), kFrom);
+    const State begin(mesh_.axes.size(), From);
     std::priority_queue<std::pair<Cost, State>, std::vector<std::pair<Cost, State>>, std::greater<>> open;
     best_[begin] = {};
     open.push({Cost{}, begin});
@@ -101,7 +101,7 @@ class Search {
       const Layout layout = layout_of(state);
       if (layout == to_) return way_to(state);
       for (std::size_t axis = 0; axis < state.size(); ++axis)
-        for (int choice = 0; choice < kNumChoices; ++choice) {
+        for (int choice = 0; choice < NumChoices; ++choice) {
           const auto step = step_of(layout, axis, placement_of(axis, choice));
           if (!step) continue;
           State next = state;
@@ -125,8 +125,8 @@ class Search {
   };
 
   Placement placement_of(std::size_t axis, int choice) const {
-    if (choice == kWhole) return Replicate{};
-    return (choice == kFrom ? from_ : to_).placements[axis];
+    if (choice == Whole) return Replicate{};
+    return (choice == From ? from_ : to_).placements[axis];
   }
   Layout layout_of(const State& state) const {
     Layout layout;
@@ -154,7 +154,7 @@ class Search {
     if (known != elements_.end()) return known->second;
     return elements_[key] = most_elements(mesh_, layout, shape_);
   }
-  std::vector<Step> way_to(State state) const {
+  std::vector<Step> way_to(const State& state) const {
     std::vector<Step> steps;
     for (const Reached* reached = &best_.at(state); !reached->before.empty();
          reached = &best_.at(reached->before))
