@@ -42,6 +42,7 @@ install(
   FILES_MATCHING
   PATTERN "*.h"
   PATTERN "cli" EXCLUDE
+  PATTERN "*_test.h" EXCLUDE
   PATTERN "declarations" EXCLUDE
 )
 if(TARGET shoal)

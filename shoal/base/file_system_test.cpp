@@ -4,7 +4,7 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
-#include "shoal/base/error.h"
+#include "shoal/base/error_test.h"
 
 using namespace shoal;
 namespace fs = std::filesystem;
@@ -23,15 +23,6 @@ class Folder {
 };
 
 }  // namespace
-
-static std::string error_of(const auto& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 static void write(FileSystem& files, const fs::path& path, std::string_view text) {
   const auto file = files.create(path);

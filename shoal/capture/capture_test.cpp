@@ -18,7 +18,7 @@
 
 #include "models/gpt2.h"
 #include "shoal/aten/interpreter.h"
-#include "shoal/base/error.h"
+#include "shoal/base/error_test.h"
 #include "shoal/ir/text.h"
 #include "shoal/ir/verify.h"
 
@@ -121,15 +121,6 @@ static Captured check_equal(const Model& model) {
     CHECK((wanted.contains(name) || name.starts_with("buffer ")));
   }
   return captured;
-}
-
-static std::string error_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 static bool contains(const std::string& text, const std::string& part) {

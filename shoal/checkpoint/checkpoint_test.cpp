@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "shoal/base/crc32c.h"
-#include "shoal/base/error.h"
+#include "shoal/base/error_test.h"
 #include "shoal/checkpoint/folder.h"
 #include "shoal/checkpoint/manifest.h"
 #include "shoal/checkpoint/reader.h"
@@ -38,15 +38,6 @@ class Folder {
 };
 
 }  // namespace
-
-static std::string error_of(const auto& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 static Manifest some_manifest() {
   return {

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <filesystem>
 
-#include "shoal/base/error.h"
+#include "shoal/base/error_test.h"
 #include "shoal/base/file_system.h"
 #include "shoal/checkpoint/reader.h"
 #include "shoal/checkpoint/saver.h"
@@ -35,15 +35,6 @@ static Tensor loss_of(torch::nn::Sequential& model, const Batch& batch) {
 static Batch batch_of(std::int64_t step, std::int64_t rows = 12, at::ScalarType dtype = at::kFloat) {
   at::manual_seed(static_cast<std::uint64_t>(100 + step));
   return Batch{{"x", at::randn({rows, 8}, dtype)}, {"y", at::randint(5, {rows}, at::kLong)}};
-}
-
-static std::string error_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 static const std::vector<std::pair<const char*, Optimizer>>& optimizers() {

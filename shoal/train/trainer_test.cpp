@@ -9,7 +9,7 @@
 #include <limits>
 #include <utility>
 
-#include "shoal/base/error.h"
+#include "shoal/base/error_test.h"
 #include "shoal/capture/capture.h"
 
 using namespace shoal;
@@ -28,15 +28,6 @@ static Tensor squared_error(torch::nn::Sequential& model, const Batch& batch) {
 
 static Batch random_batch(std::int64_t rows) {
   return Batch{{"x", at::randn({rows, 8}, at::kDouble)}, {"y", at::randn({rows, 4}, at::kDouble)}};
-}
-
-static std::string error_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 static bool contains(const std::string& text, const std::string& part) {

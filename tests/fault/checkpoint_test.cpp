@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "shoal/base/error.h"
+#include "shoal/base/error_test.h"
 #include "shoal/checkpoint/folder.h"
 #include "shoal/checkpoint/reader.h"
 #include "shoal/checkpoint/saver.h"
@@ -55,15 +55,6 @@ static void check_content(const Checkpoint& checkpoint) {
     checkpoint.read(entries[i], bytes);
     CHECK(std::ranges::equal(bytes, wanted[i].bytes));
   }
-}
-
-static std::string error_of(const auto& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
 }
 
 TEST_CASE("a machine that crashes while it saves has the newest whole checkpoint, at each of 400 moments") {
