@@ -117,12 +117,11 @@ View Recorder::view_of_region(const Region& region, const at::Tensor& tensor) {
 }
 
 // A constant that a value is written into becomes a value, with all its aliases.
-View Recorder::promote(const at::Tensor& tensor) {
+void Recorder::promote(const at::Tensor& tensor) {
   const at::Tensor whole = tensor.is_view() ? at::Tensor(tensor._base()) : tensor;
   const ValueId value = constant(whole);
   keep_constants_of(whole);
   add_region(whole, ir::Role::Activation, "", value);
-  return view_of_region(*region_of(tensor), tensor);
 }
 
 ValueId Recorder::constant(const at::Tensor& tensor) {

@@ -74,7 +74,7 @@ class Recorder final : public Interceptor {
   bool touches_value(const at::Tensor& tensor) const;
   const Region* region_of(const at::Tensor& tensor) const;
   View view_of_region(const Region& region, const at::Tensor& tensor);
-  View promote(const at::Tensor& tensor);
+  void promote(const at::Tensor& tensor);
   void add_region(const at::Tensor& tensor, ir::Role role, const std::string& name, ir::ValueId value);
   ir::ValueId constant(const at::Tensor& tensor);
   void keep_constants_of(const at::Tensor& about_to_change);
