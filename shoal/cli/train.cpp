@@ -292,6 +292,8 @@ static void train_steps(Run& run) {
                              static_cast<double>(steps_since_line);
       if (run.flops_per_unit) {
         summary.flops_per_second = *run.flops_per_unit * summary.tokens_per_second;
+        // The machine may have been busy when it was measured.
+        run.peak_flops_per_second = std::max(run.peak_flops_per_second, *summary.flops_per_second);
         summary.peak_flops_per_second = run.peak_flops_per_second;
       }
       say(observe::to_line(summary));
