@@ -5,6 +5,7 @@ find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(doctest REQUIRED)
+find_package(OpenSSL REQUIRED)
 
 if(NOT SHOAL_TORCH)
   return()

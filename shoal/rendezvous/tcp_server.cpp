@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+// One thread, one coroutine a connection. A connection that has not proved the key within a few seconds is
+// closed, and so is the oldest of them when there are many: strangers take neither time nor descriptors from
+// the job.
+#include "shoal/rendezvous/tcp_server.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include <asio.hpp>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <list>
+#include <map>
+#include <optional>
+#include <thread>
+
+#include "shoal/base/error.h"
+#include "shoal/base/text.h"
+#include "shoal/rendezvous/deadline.h"
+#include "shoal/rendezvous/table.h"
+#include "shoal/rendezvous/wire.h"
+
+namespace shoal::rendezvous {
+
+using asio::awaitable;
+using asio::use_awaitable;
+using asio::ip::tcp;
+
+static constexpr std::chrono::seconds kHandshake{5};
+static constexpr std::size_t kMostStrangers = 128;
+
+std::string address_of(const std::string& interface) {
+  ifaddrs* all = nullptr;
+  SHOAL_CHECK(getifaddrs(&all) == 0, Infeasible,
+              "rendezvous: cannot list network interfaces: ", std::strerror(errno));
+  std::string address, names;
+  for (const ifaddrs* one = all; one; one = one->ifa_next) {
+    if (!one->ifa_addr || one->ifa_addr->sa_family != AF_INET) continue;
+    names += concat(names.empty() ? "" : ", ", one->ifa_name);
+    if (one->ifa_name != interface || !address.empty()) continue;
+    std::array<char, INET_ADDRSTRLEN> text = {};
+    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr, text.data(),
+              text.size());
+    address = text.data();
+  }
+  freeifaddrs(all);
+  SHOAL_CHECK(!address.empty(), InvalidInput, "rendezvous: there is no network interface ", quoted(interface),
+              " with an IPv4 address; there are ", names.empty() ? "none" : names);
+  return address;
+}
+
+// A connection whose other end has gone without a word is noticed within some 3 s.
+static void watch_other_end(tcp::socket& socket) {
+  const int descriptor = socket.native_handle();
+  const auto set = [&](int level, int name, int value) {
+    setsockopt(descriptor, level, name, &value, sizeof value);
+  };
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 1);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 1);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 4000);
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+}
+
+class TcpServer::Service {
+ public:
+  Service(const Key& key, const TcpServerOptions& options) : key_(key), address_(options.address) {
+    asio::error_code error;
+    const asio::ip::address address = asio::ip::make_address(options.address, error);
+    SHOAL_CHECK(!error, InvalidInput, "rendezvous: ", quoted(options.address), " is not an IP address");
+    SHOAL_CHECK(!address.is_unspecified(), InvalidInput, "rendezvous: ", options.address,
+                " means every interface; name the one that the job's hosts share");
+    const tcp::endpoint endpoint(address, options.port);
+    acceptor_.open(endpoint.protocol());
+    acceptor_.set_option(tcp::acceptor::reuse_address(true));
+    fcntl(acceptor_.native_handle(), F_SETFD, FD_CLOEXEC);
+    acceptor_.bind(endpoint, error);
+    if (!error) acceptor_.listen(tcp::acceptor::max_listen_connections, error);
+    SHOAL_CHECK(!error, InvalidInput, "rendezvous: cannot listen on ", options.address, ":", options.port,
+                ": ", error.message(),
+                error == asio::error::address_in_use
+                    ? "; another job has this port: choose another one, or 0 for a free one"
+                    : "; is that an address of this host?");
+    port_ = acceptor_.local_endpoint().port();
+    asio::co_spawn(context_, accept(), asio::detached);
+    thread_ = std::thread([this] { context_.run(); });
+  }
+
+  ~Service() {
+    context_.stop();
+    thread_.join();
+  }
+
+  const std::string& address() const { return address_; }
+  std::uint16_t port() const { return port_; }
+  std::int64_t num_refused() const { return num_refused_; }
+
+  void begin_epoch(std::uint64_t epoch) {
+    asio::post(context_, asio::use_future([this, epoch] {
+                 epoch_ = epoch;
+                 std::erase_if(tables_,
+                               [&](const auto& row) { return row.first != 0 && row.first != epoch; });
+                 for (const auto& [key, timer] : waiting_) timer->cancel();
+               }))
+        .get();
+  }
+
+ private:
+  using WaitKey = std::pair<std::uint64_t, std::string>;  // epoch, key
+
+  awaitable<void> accept() {
+    for (;;) {
+      asio::error_code error;
+      tcp::socket socket = co_await acceptor_.async_accept(asio::redirect_error(use_awaitable, error));
+      if (error) {  // most likely out of descriptors: some connection will end
+        asio::steady_timer later(context_, std::chrono::milliseconds(20));
+        co_await later.async_wait(asio::redirect_error(use_awaitable, error));
+        continue;
+      }
+      asio::co_spawn(context_, serve(std::move(socket)), asio::detached);
+    }
+  }
+
+  awaitable<void> serve(tcp::socket socket) {
+    try {
+      fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC);
+      watch_other_end(socket);
+      const bool known = co_await knows_key(socket);
+      if (!known) {
+        ++num_refused_;
+        co_return;
+      }
+      std::string bytes;
+      for (;;) {
+        bytes.resize(4);
+        co_await asio::async_read(socket, asio::buffer(bytes), use_awaitable);
+        const std::uint32_t length = wire::length_of(bytes);
+        if (length > wire::kMostBytes) co_return;
+        bytes.resize(length);
+        co_await asio::async_read(socket, asio::buffer(bytes), use_awaitable);
+        const wire::Request request = wire::request_of(bytes);
+        const wire::Reply reply = co_await answer(request);
+        bytes = wire::with_length(wire::to_bytes(reply));
+        co_await asio::async_write(socket, asio::buffer(bytes), use_awaitable);
+      }
+    } catch (const std::exception&) {  // the other end has gone, or is no client: its connection ends
+    }
+  }
+
+  awaitable<bool> knows_key(tcp::socket& socket) {
+    if (strangers_.size() >= kMostStrangers) {
+      asio::error_code ignored;
+      strangers_.front()->close(ignored);
+      strangers_.pop_front();
+    }
+    const Stranger stranger(*this, socket);
+    asio::steady_timer limit(context_, kHandshake);
+    limit.async_wait([this, &socket](asio::error_code cancelled) {  // it may be due when the socket has gone
+      asio::error_code ignored;
+      if (!cancelled && std::ranges::find(strangers_, &socket) != strangers_.end()) socket.close(ignored);
+    });
+    try {
+      const Bytes32 nonce = random_bytes();
+      std::string hello(wire::kMagic);
+      hello.append(reinterpret_cast<const char*>(nonce.data()), nonce.size());
+      co_await asio::async_write(socket, asio::buffer(hello), use_awaitable);
+      std::array<std::uint8_t, wire::kAnswerBytes> answer;
+      co_await asio::async_read(socket, asio::buffer(answer), use_awaitable);
+      const std::span<const std::uint8_t> theirs =
+          std::span<const std::uint8_t>(answer).subspan(wire::kMagic.size(), 32);
+      if (std::memcmp(answer.data(), wire::kMagic.data(), wire::kMagic.size()) != 0 ||
+          !same(proof(key_, "client", nonce, theirs), std::span<const std::uint8_t>(answer).last(32)))
+        co_return false;
+      const Bytes32 own = proof(key_, "server", nonce, theirs);
+      co_await asio::async_write(socket, asio::buffer(own), use_awaitable);
+      co_return true;
+    } catch (const std::exception&) {
+      co_return false;
+    }
+  }
+
+  awaitable<wire::Reply> answer(const wire::Request& request) {
+    wire::Reply reply;
+    if (request.op == wire::Op::Get) {
+      reply = co_await wait_for(request);
+    } else {
+      reply = answer_at_once(request);
+    }
+    co_return reply;
+  }
+
+  std::optional<wire::Reply> refusal(std::uint64_t epoch) const {
+    if (epoch == 0 || epoch == epoch_) return std::nullopt;
+    return wire::Reply{
+        .status = wire::Status::Failed,
+        .kind = ErrorKind::PeerLost,
+        .text = concat("rendezvous: epoch ", epoch, " of this job is over; it is at ", epoch_)};
+  }
+
+  // What a get is answered at once, if it can be.
+  std::optional<wire::Reply> found(const wire::Request& request, Clock::time_point deadline) {
+    if (auto refused = refusal(request.epoch)) return refused;
+    if (std::optional<std::string> value = tables_[request.epoch].find(request.key))
+      return wire::Reply{.text = *std::move(value)};
+    if (Clock::now() >= deadline) return wire::Reply{.status = wire::Status::TimedOut};
+    return std::nullopt;
+  }
+
+  awaitable<wire::Reply> wait_for(const wire::Request& request) {
+    const Clock::time_point deadline = deadline_after(std::chrono::nanoseconds(request.number));
+    std::optional<wire::Reply> reply = found(request, deadline);
+    while (!reply) {
+      asio::steady_timer timer(context_, deadline);
+      const Waiting waiting(*this, WaitKey(request.epoch, request.key), timer);
+      asio::error_code woken;
+      co_await timer.async_wait(asio::redirect_error(use_awaitable, woken));
+      reply = found(request, deadline);
+    }
+    co_return *reply;
+  }
+
+  wire::Reply answer_at_once(const wire::Request& request) {
+    if (const auto refused = refusal(request.epoch)) return *refused;
+    Table& table = tables_[request.epoch];
+    wire::Reply reply;
+    try {
+      switch (request.op) {
+        case wire::Op::Set: table.set(request.key, request.value); break;
+        case wire::Op::Find: {
+          const std::optional<std::string> value = table.find(request.key);
+          if (!value) reply.status = wire::Status::Absent;
+          reply.text = value.value_or("");
+          return reply;
+        }
+        case wire::Op::Add: reply.number = table.add(request.key, request.number); break;
+        case wire::Op::CompareAndSet:
+          reply.text = table.compare_and_set(request.key, request.expected, request.value);
+          break;
+        case wire::Op::Remove: reply.number = table.remove(request.key) ? 1 : 0; return reply;
+        case wire::Op::NumKeys: reply.number = table.num_keys(); return reply;
+        case wire::Op::Get: break;
+      }
+    } catch (const Error& error) {
+      return {.status = wire::Status::Failed, .kind = error.kind(), .text = error.what()};
+    }
+    const auto [first, last] = waiting_.equal_range({request.epoch, request.key});
+    for (auto waiting = first; waiting != last; ++waiting) waiting->second->cancel();
+    return reply;
+  }
+
+  // In the list of those who have not proved the key yet.
+  class Stranger {
+   public:
+    Stranger(Service& service, tcp::socket& socket) : service_(service), socket_(&socket) {
+      service_.strangers_.push_back(socket_);
+    }
+    Stranger(const Stranger&) = delete;
+    Stranger& operator=(const Stranger&) = delete;
+    ~Stranger() { service_.strangers_.remove(socket_); }
+
+   private:
+    Service& service_;
+    tcp::socket* socket_;
+  };
+
+  class Waiting {
+   public:
+    Waiting(Service& service, WaitKey key, asio::steady_timer& timer)
+        : service_(service), place_(service.waiting_.emplace(std::move(key), &timer)) {}
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+    ~Waiting() { service_.waiting_.erase(place_); }
+
+   private:
+    Service& service_;
+    std::multimap<WaitKey, asio::steady_timer*>::iterator place_;
+  };
+
+  const Key key_;
+  const std::string address_;
+  std::uint16_t port_ = 0;
+  std::atomic<std::int64_t> num_refused_ = 0;
+
+  // Of the thread.
+  std::uint64_t epoch_ = 1;
+  std::map<std::uint64_t, Table> tables_;
+  std::multimap<WaitKey, asio::steady_timer*> waiting_;
+  std::list<tcp::socket*> strangers_;
+
+  asio::io_context context_{1};  // its coroutines use what stands above
+  tcp::acceptor acceptor_{context_};
+  std::thread thread_;
+};
+
+TcpServer::TcpServer(const Key& key, const TcpServerOptions& options)
+    : service_(std::make_unique<Service>(key, options)) {}
+
+TcpServer::~TcpServer() = default;
+
+const std::string& TcpServer::address() const { return service_->address(); }
+std::uint16_t TcpServer::port() const { return service_->port(); }
+void TcpServer::begin_epoch(std::uint64_t epoch) { service_->begin_epoch(epoch); }
+std::int64_t TcpServer::num_refused() const { return service_->num_refused(); }
+
+}  // namespace shoal::rendezvous
