@@ -19,6 +19,7 @@ foreach(
   ir
   rendezvous
   comm
+  elastic
   rewrite
   program
   checkpoint

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who is to blame when a job fails, and whether it is started again. Decides from what is known of all ranks;
+// reads no clock and asks no process.
+//
+//   first   a rank that ended on its own account: by a signal, or with an error that is not about others
+//           where that error compares calls: the rank whose call differs from most
+//   else    a rank that is stopped
+//   else    a rank that ended as if all were well while others waited for it
+//   else    the ranks that have made the fewest calls: the others wait for them
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "shoal/base/error.h"
+
+namespace shoal::elastic {
+
+// What the launcher knows of a rank when the job fails.
+struct RankReport {
+  int rank = 0;
+  std::string host;
+  int process = 0;
+  bool ended = false;      // on its own, not because the launcher ended it
+  bool by_signal = false;  // then `code` is the signal
+  int code = 0;
+  std::string how;           // "exit code 3", "killed by signal 9 (Killed)", "stopped", "running"
+  std::int64_t when_ms = 0;  // it ended, by the clock of its host
+  bool stopped = false;
+
+  // Of the flight recorder, if the program has one.
+  std::uint64_t num_calls = 0;
+  std::optional<ErrorKind> kind;
+  std::string error;
+  std::string last, current;  // "call 17, all_reduce(f32 x 1000, sum), in h.3.mlp"; empty where there is none
+  std::string calls;          // the last few, without modules, by which ranks are compared
+  std::vector<std::string> tail;  // of its output
+  friend bool operator==(const RankReport&, const RankReport&) = default;
+};
+
+struct Culprit {
+  std::vector<int> ranks;
+  std::string why;
+};
+Culprit culprit_of(std::span<const RankReport> ranks);
+
+// The report that people read: the culprit with the end of its output, then a line for each other rank.
+std::string summary_of(std::span<const RankReport> ranks, const Culprit& culprit);
+
+// JSON, for the other hosts.
+std::string to_text(std::span<const RankReport> ranks);
+std::vector<RankReport> reports_of(const std::string& text);  // throws Corrupt
+
+struct Restart {
+  bool again = false;
+  std::string why;  // one line, for the log
+};
+Restart decide_restart(int restarts, int max_restarts, std::span<const RankReport> ranks,
+                       const Culprit& culprit);
+
+}  // namespace shoal::elastic

@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <deque>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "shoal/base/error.h"
+#include "shoal/comm/inproc/inproc.h"
+#include "shoal/comm/ranks.h"
+#include "shoal/elastic/culprit.h"
+#include "shoal/elastic/flight.h"
+#include "shoal/elastic/join.h"
+#include "shoal/elastic/launcher.h"
+#include "shoal/elastic/output.h"
+#include "shoal/elastic/place.h"
+#include "shoal/elastic/process.h"
+#include "shoal/elastic/recorded.h"
+#include "shoal/rendezvous/memory_store.h"
+
+using namespace shoal;
+using namespace shoal::elastic;
+using namespace std::chrono_literals;
+
+// --- Places.
+
+TEST_CASE("the environments of torchrun, mpirun and Slurm are understood") {
+  const Place wanted = {.rank = 3, .size = 8, .local_rank = 1, .local_size = 2, .starter = "torchrun"};
+  CHECK(place_of({{"RANK", "3"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}}) ==
+        wanted);
+  const Place mpi = place_of({{"OMPI_COMM_WORLD_RANK", "3"},
+                              {"OMPI_COMM_WORLD_SIZE", "8"},
+                              {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                              {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+  CHECK(mpi.rank == 3);
+  CHECK(mpi.local_size == 2);
+  CHECK(mpi.starter == "mpirun");
+  const Place slurm = place_of({{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}, {"SLURM_LOCALID", "1"}});
+  CHECK(slurm.rank == 1);
+  CHECK(slurm.local_size == 2);
+  CHECK(place_of({}) == Place{});
+  CHECK(place_of({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"SHOAL_STORE", "a:1"}}).starter == "shoal run");
+}
+
+TEST_CASE("an environment that contradicts itself names the variable") {
+  CHECK_THROWS_WITH_AS(
+      place_of({{"RANK", "2"}, {"WORLD_SIZE", "2"}}),
+      "elastic: RANK is 2 and WORLD_SIZE is 2: wanted a rank from 0 to the number of ranks - 1", Error);
+  CHECK_THROWS_WITH_AS(
+      place_of({{"RANK", "two"}, {"WORLD_SIZE", "2"}}),
+      "elastic: the environment variable RANK is \"two\", wanted a number; start the program with "
+      "shoal run, torchrun or mpirun, or alone",
+      Error);
+  CHECK_THROWS_AS(place_of({{"RANK", "0"}}), Error);
+}
+
+// --- Meeting.
+
+static Attendant attendant(int rank, int size, int process) {
+  return {
+      .place = {.rank = rank, .size = size}, .identity = "a", .host = concat("h", rank), .process = process};
+}
+
+static std::string error_of(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "none";
+}
+
+TEST_CASE("ranks that meet learn each other's hosts") {
+  rendezvous::MemoryStore store;
+  std::thread other([&] { meet(store, attendant(1, 2, 20), 20s); });
+  const Attendance all = meet(store, attendant(0, 2, 10), 20s);
+  other.join();
+  CHECK(all.hosts == std::vector<std::string>{"h0", "h1"});
+}
+
+TEST_CASE("a rank that is there twice, another number of ranks, and ranks that do not come are named") {
+  rendezvous::MemoryStore store;
+  meet(store, attendant(0, 1, 10), 1s);
+  CHECK(error_of([&] { meet(store, attendant(0, 1, 11), 1s); }) ==
+        "elastic: two processes are rank 0: process 10 of host h0 and process 11 of host h0; was the program "
+        "started twice, or is a node rank given twice?");
+  CHECK(error_of([&] { meet(store, attendant(1, 2, 12), 1s); }) ==
+        "elastic: rank 0 on host h0 says that there are 1 ranks, rank 1 on host h1 says 2; start all hosts "
+        "with "
+        "the same numbers");
+  rendezvous::MemoryStore other;
+  CHECK(error_of([&] { meet(other, attendant(1, 4, 12), 1ms); }) ==
+        "elastic: of 4 ranks these did not come within 0.001 s: 0, 2, 3; did they start, and do they call "
+        "join?");
+}
+
+TEST_CASE("a program that nobody started is a job of one") {
+  const auto job = join({});
+  CHECK(job->place() == Place{});
+  CHECK(job->is_one_host());
+  job->store().set("a", "1");
+  CHECK(job->store().find("a") == "1");
+}
+
+TEST_CASE("processes that torchrun or mpirun started find each other without a file") {
+  std::vector<pid_t> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    const pid_t process = fork();
+    if (process == 0) {
+      int code = 1;
+      try {
+        const auto job =
+            join({{"OMPI_COMM_WORLD_RANK", std::to_string(rank)}, {"OMPI_COMM_WORLD_SIZE", "3"}}, 20s);
+        job->store().add("sum", rank);
+        job->store().add("here", 1);
+        while (job->store().find("here") != "3") std::this_thread::yield();
+        code = job->is_one_host() && job->store().find("sum") == "3" ? 0 : 2;
+        job->store().add("over", 1);  // rank 0 serves: it stays until all have looked
+        while (rank == 0 && job->store().find("over") != "3") std::this_thread::yield();
+      } catch (const std::exception& error) {
+        std::fprintf(stderr, "%s\n", error.what());
+      }
+      _exit(code);
+    }
+    ranks.push_back(process);
+  }
+  for (const pid_t process : ranks) {
+    int status = 0;
+    waitpid(process, &status, 0);
+    CHECK(how_it_ended(status) == "exit code 0");
+  }
+}
+
+// --- The flight recorder.
+
+TEST_CASE("the recorder keeps the last 1,000 calls, where they were made, and the first error") {
+  Flight flight;
+  {
+    const InModule module(flight, "h.3.mlp");
+    for (std::uint64_t i = 0; i < 1500; ++i) {
+      const std::uint64_t place =
+          flight.begin({.op = comm::Op::AllReduce, .count = static_cast<std::int64_t>(i)}, i, "");
+      if (i < 1499) flight.end(place, CallState::Done);
+    }
+  }
+  flight.failed(ErrorKind::PeerLost, "first");
+  flight.failed(ErrorKind::Internal, "second");
+  const Flight other(dup(flight.descriptor()));  // as the launcher has it
+  const FlightLog log = other.read();
+  CHECK(log.num_calls == 1500);
+  REQUIRE(log.records.size() == 1000);
+  CHECK(log.records[0].number == 500);
+  CHECK(log.records[998].state == CallState::Done);
+  CHECK(describe(log.records[999]) == "call 1499, all_reduce(f32 x 1499, sum), in h.3.mlp");
+  CHECK(log.records[999].state == CallState::UnderWay);
+  CHECK(log.kind == ErrorKind::PeerLost);
+  CHECK(log.error == "first");
+  CHECK(log.module.empty());
+  CHECK_THROWS_AS(Flight(-1), Error);
+}
+
+TEST_CASE("a recorded communicator does what the other does, and writes down calls, groups and errors") {
+  std::vector<std::unique_ptr<comm::Communicator>> ranks;
+  std::vector<std::unique_ptr<Flight>> flights;
+  for (auto& communicator : comm::inproc(2)) {
+    flights.push_back(std::make_unique<Flight>());
+    ranks.push_back(recorded(std::move(communicator), *flights.back(), 20s));
+  }
+  const auto function = [](comm::Communicator& group) {
+    float value = static_cast<float>(1 + group.rank());
+    group.all_reduce({&value, 1, DType::Float32}, comm::ReduceOp::Sum)->wait(20s);
+    CHECK(value == 3);
+    const int both[] = {0, 1};
+    group.subgroup(both)->barrier()->wait(20s);
+    double wrong = 0;
+    const comm::Buffer buffer =
+        group.rank() == 0 ? comm::Buffer{&value, 1, DType::Float32} : comm::Buffer{&wrong, 1, DType::Float64};
+    group.all_reduce(buffer, comm::ReduceOp::Sum)->wait(20s);
+  };
+  CHECK_THROWS_AS(comm::run_as_threads(std::move(ranks), function), Error);
+  for (const auto& flight : flights) {
+    const FlightLog log = flight->read();
+    REQUIRE(log.records.size() == 3);
+    CHECK(describe(log.records[0]) == "call 0, all_reduce(f32 x 1, sum)");
+    CHECK(log.records[0].state == CallState::Done);
+    CHECK(describe(log.records[1]) == "call 0 of [0,1], barrier()");
+    CHECK(log.records[2].state == CallState::Failed);
+    CHECK(log.kind == ErrorKind::InvalidInput);
+    CHECK(log.error.find("rank 0 all_reduce(f32 x 1, sum), rank 1 all_reduce(f64 x 1, sum)") !=
+          std::string::npos);
+  }
+}
+
+// --- Who is to blame.
+
+static RankReport exited(int rank, int code, std::int64_t when_ms) {
+  return {.rank = rank, .ended = true, .code = code, .how = concat("exit code ", code), .when_ms = when_ms};
+}
+
+static RankReport about_others(int rank, ErrorKind kind, std::int64_t when_ms, std::uint64_t num_calls = 9) {
+  RankReport report = exited(rank, 1, when_ms);
+  report.kind = kind;
+  report.num_calls = num_calls;
+  report.current = "call 8, barrier()";
+  return report;
+}
+
+TEST_CASE("blame goes to the rank that failed on its own account, not to those that saw it first") {
+  RankReport killed = {.rank = 1,
+                       .ended = true,
+                       .by_signal = true,
+                       .code = 9,
+                       .how = "killed by signal 9 (Killed)",
+                       .when_ms = 7};
+  const std::vector<RankReport> ranks = {about_others(0, ErrorKind::PeerLost, 5), killed, exited(2, 3, 8)};
+  const Culprit culprit = culprit_of(ranks);
+  CHECK(culprit.ranks == std::vector{1});
+  CHECK(culprit.why == "killed by signal 9 (Killed)");
+}
+
+TEST_CASE("blame goes to a stopped rank, to one that left early, or to those that are behind") {
+  std::vector<RankReport> ranks = {
+      about_others(0, ErrorKind::Timeout, 5), {.rank = 1, .num_calls = 9}, {.rank = 2, .num_calls = 7}};
+  CHECK(culprit_of(ranks).ranks == std::vector{2});
+  CHECK(culprit_of(ranks).why == "made 7 calls, others wait in call 8, barrier()");
+  ranks[1].stopped = true;
+  CHECK(culprit_of(ranks).ranks == std::vector{1});
+  ranks = {about_others(0, ErrorKind::PeerLost, 5), exited(1, 0, 4)};
+  CHECK(culprit_of(ranks).ranks == std::vector{1});
+  CHECK(culprit_of(ranks).why == "exit code 0, while others waited for it");
+}
+
+TEST_CASE("where calls differ blame goes to the minority, and without one to all that differ") {
+  const std::string error = "comm: call 8: rank 0 barrier(), rank 2 send(u8 x 1, to 4)";
+  std::vector<RankReport> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.push_back(exited(rank, 1, rank));
+    ranks.back().kind = ErrorKind::InvalidInput;
+    ranks.back().error = error;
+    ranks.back().calls = rank == 2 ? "8 send" : "8 barrier()";
+  }
+  CHECK(culprit_of(ranks).ranks == std::vector{2});
+  CHECK(culprit_of(ranks).why == error);
+  ranks.erase(ranks.begin());
+  CHECK(culprit_of(ranks).ranks == std::vector{1, 2});
+}
+
+TEST_CASE("the summary shows the culprit with its output, and each other rank in a line") {
+  RankReport first = {.rank = 1,
+                      .host = "b",
+                      .process = 20,
+                      .ended = true,
+                      .by_signal = true,
+                      .code = 9,
+                      .how = "killed by signal 9 (Killed)",
+                      .current = "call 17, barrier(), in h.3",
+                      .tail = {"loss 3"}};
+  RankReport other = {.rank = 0,
+                      .host = "a",
+                      .process = 10,
+                      .how = "running",
+                      .error = "comm: rank 1 has ended",
+                      .last = "call 16, barrier()"};
+  const std::vector<RankReport> ranks = {other, first};
+  CHECK(summary_of(ranks, culprit_of(ranks)) ==
+        R"(shoal run: rank 1 failed first: killed by signal 9 (Killed)
+  rank 1 (host b, process 20): killed by signal 9 (Killed), in call 17, barrier(), in h.3
+    the end of its output:
+      loss 3
+  rank 0 (host a, process 10): running, after call 16, barrier()
+    last error: comm: rank 1 has ended
+)");
+  CHECK(reports_of(to_text(ranks)) == ranks);
+  CHECK_THROWS_AS(reports_of("[{}]"), Error);
+  CHECK_THROWS_AS(reports_of("no"), Error);
+}
+
+TEST_CASE("ranks are started again as often as was allowed, but not after wrong use") {
+  const std::vector<RankReport> ranks = {exited(0, 1, 1)}, wrong = {exited(0, 2, 1)};
+  const Culprit culprit = {.ranks = {0}};
+  CHECK(decide_restart(0, 0, ranks, culprit).why.empty());
+  CHECK(decide_restart(0, 2, ranks, culprit).again);
+  CHECK(decide_restart(1, 2, ranks, culprit).why == "restart 2 of 2");
+  CHECK_FALSE(decide_restart(2, 2, ranks, culprit).again);
+  CHECK(decide_restart(2, 2, ranks, culprit).why == "not started again: 2 restarts were made");
+  CHECK(decide_restart(0, 2, wrong, culprit).why ==
+        "not started again: rank 0 ended with exit code 2, wrong use");
+}
+
+// --- Processes and output.
+
+TEST_CASE("output is cut into lines with the rank before each, and the last ones are kept") {
+  Lines lines("[1] ", 2);
+  CHECK(lines.take("a\nb") == "[1] a\n");
+  CHECK(lines.take("c\nd\ne") == "[1] bc\n[1] d\n");
+  CHECK(lines.rest() == "[1] e\n");
+  CHECK(lines.rest().empty());
+  CHECK(lines.last() == std::deque<std::string>{"d", "e"});
+  CHECK(lines.take(std::string(70000, 'x')).size() == 70005);
+}
+
+TEST_CASE("a program that is not there is said to be so before anything runs") {
+  CHECK_THROWS_WITH_AS(
+      start({.words = {"/no/such/program"}}),
+      "run: cannot start /no/such/program: No such file or directory; is it a program, and in PATH?", Error);
+}
+
+TEST_CASE("what is left below a process is ended, orphans of orphans too") {
+  constexpr ssize_t kBytes = sizeof(pid_t);
+  int ready[2] = {-1, -1}, known[2] = {-1, -1};
+  REQUIRE(pipe(ready) == 0);
+  REQUIRE(pipe(known) == 0);
+  const int code = run_guarded([&] {
+    const pid_t child = fork();
+    if (child == 0) {
+      setsid();
+      if (fork() == 0) {
+        setsid();
+        const pid_t self = getpid();
+        if (write(ready[1], &self, kBytes) != kBytes) _exit(1);
+        for (;;) pause();
+      }
+      _exit(0);
+    }
+    pid_t orphan = 0;  // it has to be there when this ends
+    return read(ready[0], &orphan, kBytes) == kBytes && write(known[1], &orphan, kBytes) == kBytes ? 7 : 1;
+  });
+  CHECK(code == 7);
+  pid_t orphan = 0;
+  REQUIRE(read(known[0], &orphan, kBytes) == kBytes);
+  CHECK(kill(orphan, 0) == -1);
+  CHECK(errno == ESRCH);
+  for (const int end : {ready[0], ready[1], known[0], known[1]}) close(end);
+  const auto killed = []() -> int {
+    std::raise(SIGKILL);
+    return 0;
+  };
+  CHECK(run_guarded(killed) == 128 + SIGKILL);
+}
+
+TEST_CASE("a launch that makes no sense names the option") {
+  CHECK(error_of([] { check({.command = {"a"}, .ranks = 0}); }) ==
+        "run: --nproc-per-node is 0, wanted 1 to 1024");
+  CHECK(error_of([] { check({.command = {"a"}, .num_hosts = 2, .host = 2}); }) ==
+        "run: --node-rank is 2, wanted 0 to --nnodes - 1, which is 1");
+  CHECK(error_of([] {
+          check({.command = {"a"}, .num_hosts = 2, .master_port = 1});
+        }).starts_with("run: with several hosts --key-file has to be given"));
+  CHECK(error_of([] { check({}); }) == "run: no program; write it after the options");
+}

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/elastic/hosts.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "shoal/base/error.h"
+#include "shoal/base/text.h"
+#include "shoal/rendezvous/deadline.h"
+
+namespace shoal::elastic {
+
+using std::chrono_literals::operator""ms;
+using std::chrono_literals::operator""s;
+using nlohmann::json;
+using rendezvous::Clock;
+
+// Processes that compete for the cores delay a beat by tens of milliseconds.
+static constexpr std::chrono::milliseconds kBeat = 200ms, kSilence = 3s;
+
+// --- Addresses.
+
+static sockaddr_in ipv4_of(const std::string& host) {
+  const addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM};
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(host.c_str(), nullptr, &hints, &found);
+  SHOAL_CHECK(error == 0, InvalidInput, "run: there is no host ", quoted(host), ": ", gai_strerror(error),
+              "; give --master-addr an address of the first host");
+  const sockaddr_in address = *reinterpret_cast<const sockaddr_in*>(found->ai_addr);
+  freeaddrinfo(found);
+  return address;
+}
+
+static std::string text_of(const sockaddr_in& address) {
+  std::array<char, INET_ADDRSTRLEN> text = {};
+  inet_ntop(AF_INET, &address.sin_addr, text.data(), text.size());
+  return text.data();
+}
+
+// A port that was free a moment ago, for the programs' own use.
+static int free_port(const std::string& host) {
+  sockaddr_in address = ipv4_of(host);
+  socklen_t size = sizeof address;
+  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const bool bound = bind(socket, reinterpret_cast<const sockaddr*>(&address), size) == 0 &&
+                     getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) == 0;
+  const int error = errno;
+  close(socket);
+  SHOAL_CHECK(bound, InvalidInput, "run: no port of ", host, " is free: ", std::strerror(error),
+              "; is that an address of this host?");
+  return ntohs(address.sin_port);
+}
+
+// The interface that packets to `host` leave by.
+static std::string interface_towards(const std::string& host) {
+  sockaddr_in address = ipv4_of(host);
+  address.sin_port = htons(9);
+  socklen_t size = sizeof address;
+  const int socket = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  const bool found = connect(socket, reinterpret_cast<const sockaddr*>(&address), size) == 0 &&
+                     getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) == 0;
+  const int error = errno;
+  close(socket);
+  SHOAL_CHECK(found, InvalidInput, "run: no way to ", host, ": ", std::strerror(error),
+              "; is the network up, and is --master-addr right?");
+  std::string name = "lo";
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return name;
+  for (const ifaddrs* one = all; one; one = one->ifa_next)
+    if (one->ifa_addr && one->ifa_addr->sa_family == AF_INET &&
+        reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr.s_addr == address.sin_addr.s_addr)
+      name = one->ifa_name;
+  freeifaddrs(all);
+  return name;
+}
+
+static std::string host_name() {
+  std::array<char, HOST_NAME_MAX + 1> name = {};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+// --- Meeting.
+
+Hosts::Hosts(const Launch& launch) : num_hosts_(launch.num_hosts), host_(launch.host) {
+  const bool alone = num_hosts_ == 1;
+  key_ = launch.key_file.empty() ? rendezvous::make_key() : rendezvous::read_key_file(launch.key_file);
+  master_address_ = text_of(ipv4_of(launch.master_address));
+  if (!launch.interface.empty()) {
+    rendezvous::address_of(launch.interface);
+    interface_ = launch.interface;
+  } else if (!alone) {
+    interface_ = interface_towards(master_address_);
+  }
+  const std::string address = alone ? "127.0.0.1" : master_address_;
+  int port = alone ? 0 : launch.master_port;
+  if (host_ == 0) {
+    server_ = std::make_unique<rendezvous::TcpServer>(
+        key_, rendezvous::TcpServerOptions{.address = address, .port = static_cast<std::uint16_t>(port)});
+    port = server_->port();
+  }
+  store_address_ = concat(address, ":", port);
+  store_ = std::make_unique<rendezvous::TcpStore>(
+      key_, rendezvous::TcpStoreOptions{.address = address,
+                                        .port = static_cast<std::uint16_t>(port),
+                                        .epoch = 0,
+                                        .limit = launch.arrival,
+                                        .silence = kSilence});
+  if (alone) {
+    world_size_ = launch.ranks;
+    names_ = {host_name()};
+    master_port_ = launch.master_port != 0 ? launch.master_port : free_port(master_address_);
+  } else {
+    meet(launch);
+  }
+  event_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  stop_ = eventfd(0, EFD_CLOEXEC);
+  SHOAL_CHECK(event_ >= 0 && stop_ >= 0, Infeasible, "run: no more descriptors: ", std::strerror(errno));
+  if (!alone) watcher_ = std::thread([this] { watch(); });
+}
+
+Hosts::~Hosts() {
+  eventfd_write(stop_, 1);
+  if (watcher_.joinable()) watcher_.join();
+  close(event_);
+  close(stop_);
+}
+
+void Hosts::meet(const Launch& launch) {
+  const json own = {
+      {"hosts", num_hosts_}, {"ranks", launch.ranks}, {"name", host_name()}, {"process", getpid()}};
+  const auto key_of = [](int host) { return concat("host/", host); };
+  const std::string there = store_->compare_and_set(key_of(host_), "", own.dump());
+  SHOAL_CHECK(there == own.dump(), InvalidInput, "run: two hosts say that they are node rank ", host_, ": ",
+              json::parse(there)["name"].get<std::string>(), " and ", host_name(),
+              "; give each host a --node-rank of its own");
+  if (host_ == 0) store_->set("master_port", std::to_string(free_port(master_address_)));
+  const Clock::time_point deadline = rendezvous::deadline_after(launch.arrival);
+  for (int host = 0; host < num_hosts_; ++host) {
+    std::string text;
+    try {
+      text = store_->get(key_of(host), deadline - Clock::now());
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::Timeout) throw;
+      std::string missing;
+      for (int h = host; h < num_hosts_; ++h)
+        if (!store_->find(key_of(h))) missing += concat(missing.empty() ? "" : ", ", h);
+      fail(ErrorKind::Timeout, "run: of ", num_hosts_, " hosts these did not come within ",
+           launch.arrival.count(), " s: node rank ", missing, "; start shoal run there too");
+    }
+    const json other = json::parse(text);
+    names_.push_back(other["name"].get<std::string>());
+    SHOAL_CHECK(other["hosts"].get<int>() == num_hosts_, InvalidInput, "run: host ", names_.back(),
+                " was started with --nnodes=", other["hosts"].get<int>(), ", host ", host_name(),
+                " with --nnodes=", num_hosts_, "; start all with the same");
+    if (host < host_) first_rank_ += other["ranks"].get<int>();
+    world_size_ += other["ranks"].get<int>();
+  }
+  master_port_ = std::stoi(store_->get("master_port", 5s));
+}
+
+// --- One attempt.
+
+void Hosts::begin_attempt(int attempt) {
+  attempt_ = attempt;
+  if (server_) server_->begin_epoch(static_cast<std::uint64_t>(attempt) + 1);
+  const std::lock_guard lock(mutex_);
+  ended_.clear();
+  all_done_ = num_hosts_ == 1;
+}
+
+void Hosts::announce_end(const std::string& why) {
+  if (num_hosts_ > 1) store_->compare_and_set(concat("end/", attempt_), "", why);
+}
+
+void Hosts::announce_done() {
+  if (num_hosts_ > 1) store_->add(concat("done/", attempt_), 1);
+}
+
+std::string Hosts::ended_elsewhere() {
+  eventfd_t ignored = 0;
+  eventfd_read(event_, &ignored);
+  const std::lock_guard lock(mutex_);
+  return ended_;
+}
+
+bool Hosts::all_done() {
+  const std::lock_guard lock(mutex_);
+  return all_done_;
+}
+
+void Hosts::leave() {
+  if (num_hosts_ == 1) return;
+  const Clock::time_point deadline = Clock::now() + 3s;
+  try {
+    store_->set(concat("bye/", host_), "yes");
+    for (int host = 1; host_ == 0 && host < num_hosts_; ++host)
+      store_->get(concat("bye/", host), deadline - Clock::now());
+  } catch (const Error&) {  // it has gone already
+  }
+}
+
+void Hosts::look(std::vector<std::pair<std::int64_t, Clock::time_point>>& beats) {
+  store_->add(concat("beat/", host_), 1);
+  const int attempt = attempt_;
+  for (int host = 1; host_ == 0 && host < num_hosts_; ++host) {
+    auto& [count, since] = beats[static_cast<std::size_t>(host)];
+    const std::int64_t now = store_->add(concat("beat/", host), 0);
+    if (now != count) {
+      count = now;
+      since = Clock::now();
+    } else if (Clock::now() - since > kSilence) {
+      store_->compare_and_set(concat("end/", attempt), "",
+                              concat("host ", names_[static_cast<std::size_t>(host)], " (node rank ", host,
+                                     ") has been silent for ", kSilence.count() / 1000,
+                                     " s; it has ended, or the network to it is down"));
+    }
+  }
+  const std::optional<std::string> end = store_->find(concat("end/", attempt));
+  const std::optional<std::string> done = store_->find(concat("done/", attempt));
+  const std::lock_guard lock(mutex_);
+  if (attempt != attempt_) return;
+  const bool was_over = !ended_.empty() || all_done_;
+  if (end) ended_ = *end;
+  all_done_ = done && *done == std::to_string(num_hosts_);
+  if (!was_over && (end || all_done_)) eventfd_write(event_, 1);
+}
+
+void Hosts::watch() {
+  std::vector<std::pair<std::int64_t, Clock::time_point>> beats(static_cast<std::size_t>(num_hosts_),
+                                                                {0, Clock::now()});
+  pollfd stop = {.fd = stop_, .events = POLLIN, .revents = 0};
+  do {
+    try {
+      look(beats);
+    } catch (const std::exception& error) {
+      const std::lock_guard lock(mutex_);
+      if (all_done_) return;  // the first host has ended, as it may
+      ended_ = concat("the first host ", names_[0], " is lost: ", error.what());
+      eventfd_write(event_, 1);
+      return;
+    }
+  } while (poll(&stop, 1, static_cast<int>(kBeat.count())) == 0);
+}
+
+// --- What comes after.
+
+std::vector<std::string> Hosts::gather(const std::string& own_report) {
+  std::vector<std::string> reports = {own_report};
+  const Clock::time_point deadline = Clock::now() + 4s;
+  for (int host = 1; host < num_hosts_; ++host) {
+    try {
+      reports.push_back(store_->get(concat("report/", attempt_, "/", host), deadline - Clock::now()));
+    } catch (const Error&) {  // a host that is lost says nothing
+    }
+  }
+  return reports;
+}
+
+void Hosts::tell(const Next& next) {
+  if (num_hosts_ == 1) return;
+  if (next.again) server_->begin_epoch(static_cast<std::uint64_t>(attempt_) + 2);  // before anybody asks
+  store_->set(concat("next/", attempt_), next.again ? "again" : std::to_string(next.code));
+  if (next.again) return;
+  // They read it before the store ends with this process; a host that is lost does not.
+  const Clock::time_point deadline = Clock::now() + 1s;
+  for (int host = 1; host < num_hosts_; ++host) {
+    try {
+      store_->get(concat("heard/", attempt_, "/", host), deadline - Clock::now());
+    } catch (const Error&) {
+    }
+  }
+}
+
+Hosts::Next Hosts::hear(const std::string& own_report) {
+  try {
+    store_->set(concat("report/", attempt_, "/", host_), own_report);
+    const std::string word = store_->get(concat("next/", attempt_), 15s);
+    store_->set(concat("heard/", attempt_, "/", host_), "yes");
+    if (word == "again") return {.again = true};
+    return {.code = std::stoi(word)};
+  } catch (const std::exception&) {  // the first host is lost: said already
+    return {.code = 1};
+  }
+}
+
+}  // namespace shoal::elastic

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a program becomes a rank, whatever started it:
+//
+//   int main() {
+//     auto job = elastic::join(elastic::environment_of(environ));
+//     auto ranks = job->recorded(comm::shm_communicator(job->store(), job->place().rank, job->place().size));
+//
+// Where the store and the job's key come from:
+//
+//   shoal run                  both inherited
+//   torchrun, mpirun, …        rank 0 serves the store; it hands key and port over a socket of this host that
+//                              has no file, to processes of the same user with the same parent
+//   the same on several hosts  SHOAL_KEY_FILE names the key's file on each host, MASTER_ADDR where rank 0
+//                              is; it serves on SHOAL_PORT, or else on the port after MASTER_PORT
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "shoal/comm/communicator.h"
+#include "shoal/elastic/flight.h"
+#include "shoal/elastic/place.h"
+#include "shoal/rendezvous/store.h"
+#include "shoal/rendezvous/tcp_server.h"
+
+namespace shoal::elastic {
+
+class Job {
+ public:
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  const Place& place() const { return place_; }
+  rendezvous::Store& store() { return *store_; }
+  Flight& flight() { return *flight_; }
+  // Whether all ranks see one memory: the kernel's word, not the environment's.
+  bool is_one_host() const { return one_host_; }
+  const std::vector<std::string>& hosts() const { return hosts_; }  // of each rank, its name
+  // The interface that ranks of several hosts reach each other by; "lo" on one host.
+  const std::string& interface() const { return interface_; }
+  int attempt() const { return attempt_; }                   // how often the ranks have been started before
+  std::chrono::nanoseconds limit() const { return limit_; }  // of a wait
+
+  // The communicator with its calls in the flight recorder, and its waits bounded.
+  std::unique_ptr<comm::Communicator> recorded(std::unique_ptr<comm::Communicator> communicator);
+
+ private:
+  friend std::unique_ptr<Job> join(const Environment& environment, std::chrono::nanoseconds limit);
+  Job() = default;
+
+  Place place_;
+  std::unique_ptr<rendezvous::TcpServer> server_;  // of rank 0, where no launcher serves
+  std::unique_ptr<rendezvous::Store> store_;
+  std::unique_ptr<Flight> flight_;
+  bool one_host_ = true;
+  std::vector<std::string> hosts_;
+  std::string interface_ = "lo";
+  int attempt_ = 0;
+  std::chrono::nanoseconds limit_ = std::chrono::seconds{300};
+};
+
+// Returns when all ranks are there. Throws Timeout naming those that are not after `limit`, InvalidInput
+// where ranks do not agree on how many they are or two say that they are the same.
+std::unique_ptr<Job> join(const Environment& environment,
+                          std::chrono::nanoseconds limit = std::chrono::seconds{60});
+
+// All ranks say who they are. Gives what each said of its host: `identity` where memory is shared, and a
+// name.
+struct Attendance {
+  std::vector<std::string> identities, hosts;
+};
+struct Attendant {
+  Place place;
+  std::string identity, host;
+  int process = 0;
+};
+Attendance meet(rendezvous::Store& store, const Attendant& self, std::chrono::nanoseconds limit);
+
+}  // namespace shoal::elastic

@@ -1,0 +1,504 @@
+// SPDX-License-Identifier: Apache-2.0
+// When a rank has failed, here or elsewhere:
+//
+//   0 s     what is known of all ranks is noted
+//   0.3 s   the others had time to say what they saw; SIGTERM to those that still run
+//   1.5 s   SIGKILL to them and to all that they started
+//
+// When the launcher itself gets SIGINT, SIGTERM or SIGHUP it passes that on, and gives ranks 30 s to save
+// what they have; a second one ends them at once.
+#include "shoal/elastic/launcher.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "shoal/base/error.h"
+#include "shoal/base/text.h"
+#include "shoal/elastic/culprit.h"
+#include "shoal/elastic/flight.h"
+#include "shoal/elastic/hosts.h"
+#include "shoal/elastic/output.h"
+#include "shoal/elastic/process.h"
+#include "shoal/rendezvous/deadline.h"
+
+namespace shoal::elastic {
+
+using std::chrono_literals::operator""ms;
+using std::chrono_literals::operator""s;
+using rendezvous::Clock;
+
+static constexpr std::chrono::milliseconds kLastWords = 300ms, kTerminate = 1500ms, kGrace = 30s;
+static constexpr int kMostRanks = 1024;
+
+// --- What is wanted.
+
+void check(const Launch& launch) {
+  const auto wanted = [](bool holds, std::string_view flag, const auto& got, std::string_view wants) {
+    SHOAL_CHECK(holds, InvalidInput, "run: ", flag, " is ", got, ", wanted ", wants);
+  };
+  SHOAL_CHECK(!launch.command.empty(), InvalidInput, "run: no program; write it after the options");
+  wanted(launch.ranks >= 1 && launch.ranks <= kMostRanks, "--nproc-per-node", launch.ranks,
+         concat("1 to ", kMostRanks));
+  wanted(launch.num_hosts >= 1, "--nnodes", launch.num_hosts, "at least 1");
+  wanted(launch.host >= 0 && launch.host < launch.num_hosts, "--node-rank", launch.host,
+         concat("0 to --nnodes - 1, which is ", launch.num_hosts - 1));
+  wanted(launch.master_port >= 0 && launch.master_port <= 65535, "--master-port", launch.master_port,
+         "0 to 65535");
+  wanted(launch.max_restarts >= 0, "--max-restarts", launch.max_restarts, "at least 0");
+  wanted(launch.limit.count() >= 1, "--limit", launch.limit.count(), "at least 1 second");
+  if (launch.num_hosts == 1) return;
+  SHOAL_CHECK(launch.master_port != 0, InvalidInput,
+              "run: with several hosts --master-port has to be given, the same on all of them");
+  SHOAL_CHECK(!launch.key_file.empty(), InvalidInput,
+              "run: with several hosts --key-file has to be given: a file "
+              "with the same 32 random bytes on each host, mode 0600");
+}
+
+static std::vector<int> usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<int> cores;
+  if (sched_getaffinity(0, sizeof set, &set) == 0)
+    for (int core = 0; core < CPU_SETSIZE; ++core)
+      if (CPU_ISSET(static_cast<unsigned>(core), &set)) cores.push_back(core);
+  if (cores.empty()) cores = {0};
+  return cores;
+}
+
+// A rank needs four descriptors here, and a process at least its stack and the C library's pages.
+static void check_machine(int ranks) {
+  rlimit files = {};
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+    const rlim_t needed = 64 + 4 * static_cast<rlim_t>(ranks);
+    files.rlim_cur = std::min(std::max(files.rlim_cur, needed), files.rlim_max);
+    setrlimit(RLIMIT_NOFILE, &files);
+    SHOAL_CHECK(files.rlim_cur >= needed, Infeasible, "run: ", ranks, " ranks need ", needed,
+                " descriptors, ", files.rlim_cur, " are allowed; raise ulimit -n, or start fewer ranks");
+  }
+  std::ifstream file("/proc/meminfo");
+  std::string word;
+  std::int64_t kibibytes = 0;
+  while (file >> word)
+    if (word == "MemAvailable:" && file >> kibibytes) break;
+  constexpr std::int64_t kLeast = 4 << 20;
+  SHOAL_CHECK(kibibytes == 0 || kibibytes * 1024 / ranks >= kLeast, Infeasible, "run: ", ranks,
+              " ranks have ", human_bytes(kibibytes * 1024 / ranks), " of memory each, wanted at least ",
+              human_bytes(kLeast), "; start fewer ranks on this host");
+}
+
+// Processes that the kernel has killed for memory, since it started.
+static std::int64_t num_killed_for_memory() {
+  std::ifstream file("/proc/vmstat");
+  std::string word;
+  std::int64_t num = 0;
+  while (file >> word >> num)
+    if (word == "oom_kill") return num;
+  return 0;
+}
+
+namespace {
+
+// --- A rank of this host.
+
+struct Rank {
+  int rank = 0;
+  std::unique_ptr<Flight> flight;
+  Started started;
+  Lines out{""}, err{""};
+  int log = -1;
+  std::optional<int> status;  // as waitpid has it
+  RankReport report;
+  bool noted = false;  // the report is what it was when the job failed
+};
+
+class Launcher {
+ public:
+  Launcher(const Launch& launch, std::vector<std::string> environment)
+      : launch_(launch), environment_(std::move(environment)), hosts_(launch), cores_(usable_cores()) {
+    key_ = rendezvous::descriptor_of(hosts_.key());
+    const sigset_t watched = blocked_signals();
+    signals_ = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
+    SHOAL_CHECK(signals_ >= 0, Infeasible, "run: no more descriptors: ", std::strerror(errno));
+  }
+  Launcher(const Launcher&) = delete;
+  Launcher& operator=(const Launcher&) = delete;
+  ~Launcher() {
+    end_all();
+    close(key_);
+    close(signals_);
+  }
+
+  int run();
+
+ private:
+  void begin(int attempt);
+  void start_rank(int local, int attempt);
+  Command command_of(const Rank& rank, int local, int attempt) const;
+  void watch();
+  int patience() const;
+  void take_output(Rank& rank, int& descriptor, Lines& lines, int to);
+  void write_log(const Rank& rank, std::string_view lines) const;
+  void take_signals();
+  void reap();
+  void fail_here(const std::string& why);
+  void note(Rank& rank);
+  void advance_end();
+  void signal_all(int signal);
+  bool all_ended() const;
+  void end_all();
+  Hosts::Next conclude();
+  void dump_flights(const std::vector<RankReport>& reports) const;
+
+  const Launch& launch_;
+  const std::vector<std::string> environment_;
+  Hosts hosts_;
+  const std::vector<int> cores_;
+  int key_ = -1, signals_ = -1;
+  const pid_t guardian_ = getppid();
+
+  int attempt_ = 0;
+  std::vector<Rank> ranks_;
+  std::int64_t killed_for_memory_ = 0;
+  // How this attempt ends: since when, why (empty: a rank's failure), and what has been done about it.
+  std::optional<Clock::time_point> ending_;
+  std::string why_;
+  int passed_on_ = 0;  // the signal that the launcher got
+  bool terminated_ = false, killed_ = false;
+};
+
+// --- Starting.
+
+void Launcher::begin(int attempt) {
+  attempt_ = attempt;
+  ending_.reset();
+  why_.clear();
+  terminated_ = killed_ = false;
+  killed_for_memory_ = num_killed_for_memory();
+  hosts_.begin_attempt(attempt);
+  ranks_.clear();
+  ranks_.resize(static_cast<std::size_t>(launch_.ranks));
+  for (int local = 0; local < launch_.ranks; ++local) start_rank(local, attempt);
+}
+
+Command Launcher::command_of(const Rank& rank, int local, int attempt) const {
+  std::map<std::string, std::string> variables;
+  for (const std::string& variable : environment_) {
+    const std::size_t equals = variable.find('=');
+    variables[variable.substr(0, equals)] = equals == std::string::npos ? "" : variable.substr(equals + 1);
+  }
+  const int num_cores = static_cast<int>(cores_.size());
+  variables.try_emplace("OMP_NUM_THREADS", std::to_string(std::max(1, num_cores / launch_.ranks)));
+  variables.try_emplace("PYTHONUNBUFFERED", "1");
+  const std::pair<const char*, std::string> own[] = {
+      {"RANK", std::to_string(rank.rank)},
+      {"WORLD_SIZE", std::to_string(hosts_.world_size())},
+      {"LOCAL_RANK", std::to_string(local)},
+      {"LOCAL_WORLD_SIZE", std::to_string(launch_.ranks)},
+      {"GROUP_RANK", std::to_string(launch_.host)},
+      {"MASTER_ADDR", hosts_.master_address()},
+      {"MASTER_PORT", std::to_string(hosts_.master_port())},
+      {"TORCHELASTIC_RESTART_COUNT", std::to_string(attempt)},
+      {"TORCHELASTIC_MAX_RESTARTS", std::to_string(launch_.max_restarts)},
+      {"SHOAL_STORE", hosts_.store_address()},
+      {"SHOAL_KEY_DESCRIPTOR", std::to_string(key_)},
+      {"SHOAL_EPOCH", std::to_string(attempt + 1)},
+      {"SHOAL_FLIGHT_DESCRIPTOR", std::to_string(rank.flight->descriptor())},
+      {"SHOAL_INTERFACE", hosts_.interface()},
+      {"SHOAL_LIMIT", std::to_string(launch_.limit.count())},
+  };
+  for (const auto& [name, value] : own) variables[name] = value;
+  Command command = {.words = launch_.command, .inherited = {key_, rank.flight->descriptor()}};
+  for (const auto& [name, value] : variables) command.environment.push_back(concat(name, "=", value));
+  if (launch_.pin_cores) {
+    const int first = local * num_cores / launch_.ranks, last = (local + 1) * num_cores / launch_.ranks;
+    for (int i = first; i < std::max(last, first + 1); ++i)
+      command.cores.push_back(cores_[static_cast<std::size_t>(i % num_cores)]);
+  }
+  return command;
+}
+
+void Launcher::start_rank(int local, int attempt) {
+  Rank& rank = ranks_[static_cast<std::size_t>(local)];
+  rank.rank = hosts_.first_rank() + local;
+  rank.flight = std::make_unique<Flight>();
+  const std::string prefix = concat("[", rank.rank, "] ");
+  rank.out = Lines(prefix);
+  rank.err = Lines(prefix);
+  if (!launch_.log_folder.empty()) {
+    const auto folder = launch_.log_folder / concat("attempt_", attempt);
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+    const auto path = folder / concat("rank_", rank.rank, ".log");
+    rank.log = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644);
+    SHOAL_CHECK(rank.log >= 0, InvalidInput, "run: cannot write ", path.string(), ": ", std::strerror(errno));
+  }
+  rank.started = start(command_of(rank, local, attempt));
+  rank.report = {.rank = rank.rank, .host = hosts_.name(), .process = rank.started.process};
+}
+
+// --- Watching.
+
+bool Launcher::all_ended() const {
+  return std::ranges::all_of(ranks_, [](const Rank& rank) { return rank.status.has_value(); });
+}
+
+// Milliseconds until something is due; -1: never.
+int Launcher::patience() const {
+  if (!ending_ || killed_) return -1;
+  const auto limit = passed_on_ != 0 ? kGrace : terminated_ ? kTerminate : kLastWords;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(*ending_ + limit - Clock::now());
+  return static_cast<int>(std::max<std::int64_t>(left.count(), 0));
+}
+
+// Returns when all ranks of this host have ended, and, if all goes well, those of the others.
+void Launcher::watch() {
+  bool announced = false;
+  for (;;) {
+    if (all_ended()) {
+      if (ending_) break;
+      if (!std::exchange(announced, true)) hosts_.announce_done();
+      if (hosts_.all_done()) break;
+    }
+    std::vector<pollfd> wanted = {{.fd = signals_, .events = POLLIN},
+                                  {.fd = hosts_.event(), .events = POLLIN}};
+    for (const Rank& rank : ranks_) {
+      wanted.push_back({.fd = rank.started.out, .events = POLLIN});
+      wanted.push_back({.fd = rank.started.err, .events = POLLIN});
+    }
+    poll(wanted.data(), wanted.size(), patience());
+    for (Rank& rank : ranks_) {
+      take_output(rank, rank.started.out, rank.out, STDOUT_FILENO);
+      take_output(rank, rank.started.err, rank.err, STDERR_FILENO);
+    }
+    take_signals();
+    reap();
+    if (const std::string why = hosts_.ended_elsewhere(); !why.empty() && !ending_) fail_here(why);
+    advance_end();
+  }
+  for (Rank& rank : ranks_)  // what is still in the pipes; what others hold open is not waited for
+    for (auto [descriptor, lines, to] : {std::tuple(&rank.started.out, &rank.out, STDOUT_FILENO),
+                                         std::tuple(&rank.started.err, &rank.err, STDERR_FILENO)}) {
+      take_output(rank, *descriptor, *lines, to);
+      const std::string rest = lines->rest();
+      print(to, rest);
+      write_log(rank, rest);
+      if (*descriptor >= 0) close(std::exchange(*descriptor, -1));
+    }
+}
+
+void Launcher::take_output(Rank& rank, int& descriptor, Lines& lines, int to) {
+  std::array<char, 65536> bytes;
+  // A rank that prints without end does not keep the launcher from the others.
+  for (int turn = 0; descriptor >= 0 && turn < 16; ++turn) {
+    const ssize_t got = read(descriptor, bytes.data(), bytes.size());
+    if (got == 0) close(std::exchange(descriptor, -1));
+    if (got <= 0) return;
+    const std::string printed = lines.take({bytes.data(), static_cast<std::size_t>(got)});
+    print(to, printed);
+    write_log(rank, printed);
+  }
+}
+
+void Launcher::write_log(const Rank& rank, std::string_view lines) const {
+  while (rank.log >= 0 && !lines.empty()) {
+    const ssize_t wrote = write(rank.log, lines.data(), lines.size());
+    if (wrote <= 0) return;  // a full disk does not end the job
+    lines.remove_prefix(static_cast<std::size_t>(wrote));
+  }
+}
+
+void Launcher::take_signals() {
+  signalfd_siginfo received = {};
+  while (read(signals_, &received, sizeof received) == static_cast<ssize_t>(sizeof received)) {
+    const auto signal = static_cast<int>(received.ssi_signo);
+    if (signal == SIGCHLD) continue;
+    const bool ends = signal == SIGINT || signal == SIGTERM || signal == SIGHUP;
+    if (!ends) {
+      signal_all(signal);
+      continue;
+    }
+    const bool guardian_died = getppid() != guardian_;
+    if (passed_on_ != 0 || guardian_died) {
+      signal_all(SIGKILL);
+      killed_ = true;
+    } else {
+      signal_all(signal);
+    }
+    passed_on_ = signal;
+    if (!ending_) ending_ = Clock::now();
+  }
+}
+
+void Launcher::reap() {
+  int status = 0;
+  for (pid_t process; (process = waitpid(-1, &status, WNOHANG)) > 0;) {
+    const auto rank = std::ranges::find(ranks_, process, [](const Rank& one) { return one.started.process; });
+    if (rank == ranks_.end()) continue;  // what a rank had started and left behind
+    rank->status = status;
+    if (!rank->noted || (ending_ && !terminated_)) note(*rank);
+    const bool failed = !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+    if (!failed || ending_) continue;
+    const std::string why = concat("rank ", rank->rank, ": ", how_it_ended(status));
+    fail_here(why);
+    try {
+      hosts_.announce_end(why);
+    } catch (const Error&) {  // the first host is lost: it cannot be told
+    }
+  }
+}
+
+// --- Ending.
+
+void Launcher::note(Rank& rank) {
+  RankReport& report = rank.report;
+  rank.noted = true;
+  const FlightLog log = rank.flight->read();
+  report.num_calls = log.num_calls;
+  report.kind = log.kind;
+  report.error = log.error;
+  report.last = report.current = report.calls = "";
+  for (const FlightRecord& record : log.records) {
+    if (record.state == CallState::Done) {
+      report.last = describe(record);
+    } else if (report.current.empty()) {
+      report.current = describe(record);
+      report.calls = concat(record.number, " ", describe(record.call));
+    }
+  }
+  if (report.current.empty() && !log.module.empty()) report.current = log.module;
+  report.stopped = !rank.status && is_stopped(rank.started.process);
+  report.how = report.stopped ? "stopped" : "running";
+  if (!rank.status) return;
+  const int status = *rank.status;
+  report.ended = true;
+  report.by_signal = WIFSIGNALED(status);
+  report.code = report.by_signal ? WTERMSIG(status) : WEXITSTATUS(status);
+  report.how = how_it_ended(status);
+  if (report.by_signal && report.code == SIGKILL && num_killed_for_memory() > killed_for_memory_)
+    report.how += ", as the machine or the container had no more memory";
+  report.when_ms = std::chrono::duration_cast<std::chrono::milliseconds>(
+                       std::chrono::system_clock::now().time_since_epoch())
+                       .count();
+}
+
+void Launcher::fail_here(const std::string& why) {
+  ending_ = Clock::now();
+  why_ = why;
+  for (Rank& rank : ranks_)
+    if (!rank.status) note(rank);
+}
+
+void Launcher::advance_end() {
+  if (!ending_) return;
+  const auto since = Clock::now() - *ending_;
+  if (passed_on_ == 0 && !terminated_ && since >= kLastWords) {
+    signal_all(SIGTERM);
+    terminated_ = true;
+  }
+  if (!killed_ && since >= (passed_on_ != 0 ? std::chrono::nanoseconds(kGrace) : kTerminate)) {
+    signal_all(SIGKILL);
+    killed_ = true;
+  }
+}
+
+void Launcher::signal_all(int signal) {
+  for (const Rank& rank : ranks_)
+    if (!rank.status && rank.started.process > 0) kill(-rank.started.process, signal);
+}
+
+void Launcher::end_all() {
+  signal_all(SIGKILL);
+  end_descendants();
+  for (Rank& rank : ranks_)
+    for (int* descriptor : {&rank.started.out, &rank.started.err, &rank.log})
+      if (*descriptor >= 0) close(std::exchange(*descriptor, -1));
+}
+
+void Launcher::dump_flights(const std::vector<RankReport>& reports) const {
+  if (launch_.log_folder.empty()) return;
+  for (std::size_t i = 0; i < reports.size() && i < ranks_.size(); ++i) {
+    const auto path =
+        launch_.log_folder / concat("attempt_", attempt_) / concat("flight_rank_", ranks_[i].rank, ".txt");
+    std::ofstream(path) << to_text(ranks_[i].flight->read());
+  }
+}
+
+Hosts::Next Launcher::conclude() {
+  std::vector<RankReport> reports;
+  for (Rank& rank : ranks_) {
+    for (const Lines* lines : {&rank.out, &rank.err})
+      rank.report.tail.insert(rank.report.tail.end(), lines->last().begin(), lines->last().end());
+    reports.push_back(rank.report);
+  }
+  dump_flights(reports);
+  if (launch_.host != 0) {
+    const Hosts::Next next = hosts_.hear(to_text(reports));
+    if (!next.again) print(STDERR_FILENO, concat("shoal run: ended: ", why_, "\n"));
+    return next;
+  }
+  const std::size_t num_hosts = static_cast<std::size_t>(launch_.num_hosts);
+  const std::vector<std::string> texts = hosts_.gather(to_text(reports));
+  reports.clear();
+  for (const std::string& text : texts)
+    for (RankReport& rank : reports_of(text)) reports.push_back(std::move(rank));
+  const Culprit culprit = texts.size() < num_hosts ? Culprit{.why = why_} : culprit_of(reports);
+  Hosts::Next next;
+  std::string text = summary_of(reports, culprit);
+  if (texts.size() == num_hosts) {
+    const Restart restart = decide_restart(attempt_, launch_.max_restarts, reports, culprit);
+    next.again = restart.again;
+    if (!restart.why.empty()) text += concat("shoal run: ", restart.why, "\n");
+  }
+  for (const RankReport& rank : reports)
+    if (!culprit.ranks.empty() && rank.rank == culprit.ranks[0] && rank.ended && rank.code != 0)
+      next.code = rank.by_signal ? 128 + rank.code : rank.code;
+  print(STDERR_FILENO, text);
+  hosts_.tell(next);
+  return next;
+}
+
+int Launcher::run() {
+  for (int attempt = 0;; ++attempt) {
+    begin(attempt);
+    watch();
+    if (passed_on_ != 0) {
+      end_all();
+      return 128 + passed_on_;
+    }
+    if (!ending_) {
+      end_all();
+      hosts_.leave();
+      return 0;
+    }
+    end_all();
+    const Hosts::Next next = conclude();
+    if (!next.again) return next.code;
+  }
+}
+
+}  // namespace
+
+int run(const Launch& launch, const std::vector<std::string>& environment) {
+  check(launch);
+  check_machine(launch.ranks);
+  return Launcher(launch, environment).run();
+}
+
+}  // namespace shoal::elastic

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// A communicator whose calls stand in a flight recorder, and whose waits have one limit.
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "shoal/comm/communicator.h"
+#include "shoal/elastic/flight.h"
+
+namespace shoal::elastic {
+
+// `flight` is borrowed, and outlives the communicator and its works. No wait is longer than `limit`.
+std::unique_ptr<comm::Communicator> recorded(std::unique_ptr<comm::Communicator> communicator, Flight& flight,
+                                             std::chrono::nanoseconds limit, std::string group = "");
+
+}  // namespace shoal::elastic
