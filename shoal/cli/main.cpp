@@ -19,6 +19,7 @@
 #include "shoal/base/text.h"
 #include "shoal/cli/bench.h"
 #include "shoal/cli/recipe.h"
+#include "shoal/cli/run.h"
 #include "shoal/cli/verbs.h"
 
 using namespace shoal;
@@ -154,10 +155,46 @@ static int run(const cli::BenchComm& options) {
   return guarded([&] { return cli::bench_comm(options); });
 }
 
+static void add_options(CLI::App& command, cli::Run& options) {
+  elastic::Launch& launch = options.launch;
+  const auto add = [&](const char* name, auto& value, const char* help) {
+    command.add_option(name, value, help)->capture_default_str();
+  };
+  add("-n,--nproc-per-node,--nproc_per_node", launch.ranks, "Ranks on this host");
+  add("--nnodes", launch.num_hosts, "Hosts, each of which runs this command");
+  add("--node-rank,--node_rank", launch.host, "Which of them this is, from 0");
+  add("--master-addr,--master_addr", launch.master_address, "An address of host 0 that all hosts reach");
+  add("--master-port,--master_port", launch.master_port, "A free port there; with one host any is taken");
+  add("--max-restarts,--max_restarts", launch.max_restarts,
+      "How often all ranks start again when one has failed");
+  command.add_option("--log-dir,--log_dir", options.log_folder,
+                     "Folder for the output of each rank, and its last calls when one has failed");
+  command.add_option("--key-file", options.key_file, "With several hosts: a file with the job's key");
+  command.add_option("--interface", launch.interface, "Network interface between hosts; else found");
+  add("--limit", options.limit_seconds, "Seconds that a rank waits for others before that is an error");
+  command.add_flag("--pin-cores", launch.pin_cores, "Keep each rank on its share of the cores");
+  command.prefix_command();
+  command.footer(
+      "\nThe program and its arguments come last: shoal run -n 4 ./train --steps 10. It finds RANK, "
+      "WORLD_SIZE,\n"
+      "LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment, as under torchrun.\n"
+      "Exit codes: 0 all ranks ended with 0, else that of the rank that failed first (128 + its signal),\n"
+      "2 wrong use, 128 + the signal that ended this command.");
+}
+
+static int run(cli::Run& options) {
+  try {
+    cli::check(options);
+  } catch (const Error& error) {
+    return failed(kWrongUse, error.what());
+  }
+  return guarded([&] { return cli::run(options); });
+}
+
 // A first word that is no verb; nullopt when it is one, or an option.
 static std::optional<std::string> no_verb(int argc, char** argv) {
   if (argc < 2 || argv[1][0] == '-') return std::nullopt;
-  std::vector<std::string_view> names = {"bench", "checkpoint"};
+  std::vector<std::string_view> names = {"bench", "checkpoint", "run"};
   if (std::ranges::find(names, argv[1]) != names.end()) return std::nullopt;
   for (const Verb& verb : kVerbs) {
     if (argv[1] == std::string_view(verb.name)) return std::nullopt;
@@ -189,6 +226,9 @@ int main(int argc, char** argv) {
   std::vector<std::string> paths;
   for (const CheckpointVerb& verb : kCheckpointVerbs)
     checkpoint->add_subcommand(verb.name, verb.summary)->add_option("PATH", paths, verb.paths)->required();
+  cli::Run run_options;
+  CLI::App* launch = app.add_subcommand("run", "Start a program once a rank, and end all when one fails");
+  add_options(*launch, run_options);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -198,6 +238,10 @@ int main(int argc, char** argv) {
     if (const CLI::App* command = app.get_subcommand(verb.name); command->parsed())
       return run(verb, path, command->remaining());
   if (bench->parsed()) return run(bench_options);
+  if (launch->parsed()) {
+    run_options.launch.command = launch->remaining();
+    return run(run_options);
+  }
   for (const CheckpointVerb& verb : kCheckpointVerbs)
     if (checkpoint->get_subcommand(verb.name)->parsed()) return guarded([&] { return verb.run(paths); });
   return kWrongUse;
