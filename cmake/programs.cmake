@@ -18,6 +18,7 @@ foreach(
   shoal_cli
   shoal_collectives
   shoal_comm_c10d
+  shoal_elastic
   shoal_sharding
 )
   if(TARGET ${target})
