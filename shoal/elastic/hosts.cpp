@@ -10,9 +10,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <climits>
+#include <csignal>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -24,6 +26,7 @@
 namespace shoal::elastic {
 
 using std::chrono_literals::operator""ms;
+using std::chrono_literals::operator""ns;
 using std::chrono_literals::operator""s;
 using nlohmann::json;
 using rendezvous::Clock;
@@ -113,12 +116,9 @@ Hosts::Hosts(const Launch& launch) : num_hosts_(launch.num_hosts), host_(launch.
     port = server_->port();
   }
   store_address_ = concat(address, ":", port);
-  store_ = std::make_unique<rendezvous::TcpStore>(
-      key_, rendezvous::TcpStoreOptions{.address = address,
-                                        .port = static_cast<std::uint16_t>(port),
-                                        .epoch = 0,
-                                        .limit = launch.arrival,
-                                        .silence = kSilence});
+  store_ = connected(
+      {.address = address, .port = static_cast<std::uint16_t>(port), .epoch = 0, .silence = kSilence},
+      launch.arrival);
   if (alone) {
     world_size_ = launch.ranks;
     names_ = {host_name()};
@@ -139,6 +139,45 @@ Hosts::~Hosts() {
   close(stop_);
 }
 
+// A signal that is to end this process waits to be taken while hosts meet: there are no ranks yet to pass it
+// on to.
+static void check_signals() {
+  sigset_t pending;
+  sigpending(&pending);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP})
+    SHOAL_CHECK(sigismember(&pending, signal) == 0, InvalidInput, "run: ended by signal ", signal,
+                " before all hosts were there");
+}
+
+std::unique_ptr<rendezvous::TcpStore> Hosts::connected(rendezvous::TcpStoreOptions options,
+                                                       std::chrono::nanoseconds limit) const {
+  const Clock::time_point deadline = rendezvous::deadline_after(limit);
+  for (;;) {
+    options.limit = std::min<std::chrono::nanoseconds>(limit, 300ms);
+    try {
+      return std::make_unique<rendezvous::TcpStore>(key_, options);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::Timeout) throw;
+      SHOAL_CHECK(Clock::now() < deadline, Timeout, "run: nothing answered on ", options.address, ":",
+                  options.port, " within ", std::chrono::duration<double>(limit).count(),
+                  " s; is shoal run started on the first host, and is --master-addr its address?");
+    }
+    check_signals();
+  }
+}
+
+std::string Hosts::word_of(int host, Clock::time_point deadline) {
+  for (;;) {
+    const auto left = std::max<std::chrono::nanoseconds>(deadline - Clock::now(), 0ns);
+    try {
+      return store_->get(concat("host/", host), std::min<std::chrono::nanoseconds>(left, 300ms));
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::Timeout || Clock::now() >= deadline) throw;
+    }
+    check_signals();
+  }
+}
+
 void Hosts::meet(const Launch& launch) {
   const json own = {
       {"hosts", num_hosts_}, {"ranks", launch.ranks}, {"name", host_name()}, {"process", getpid()}};
@@ -152,7 +191,7 @@ void Hosts::meet(const Launch& launch) {
   for (int host = 0; host < num_hosts_; ++host) {
     std::string text;
     try {
-      text = store_->get(key_of(host), deadline - Clock::now());
+      text = word_of(host, deadline);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::Timeout) throw;
       std::string missing;

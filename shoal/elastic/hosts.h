@@ -65,6 +65,9 @@ class Hosts {
 
  private:
   void meet(const Launch& launch);
+  std::unique_ptr<rendezvous::TcpStore> connected(rendezvous::TcpStoreOptions options,
+                                                  std::chrono::nanoseconds limit) const;
+  std::string word_of(int host, std::chrono::steady_clock::time_point deadline);
   void watch();
   void look(std::vector<std::pair<std::int64_t, std::chrono::steady_clock::time_point>>& beats);
 
