@@ -232,3 +232,9 @@ def test_llama_goes_both_ways_too(shoal, tiny, tmp_path, tied, stretched):
     assert torch.allclose(load_file(path)["logits"], logits_of(ours), **CLOSE)
     result, _ = generate(shoal, recipe, tmp_path / "exported", *overrides, "--model.rope_theta=7000.0")
     assert result.returncode == 1 and "model.rope_theta is 7000.0, there 5000.0" in result.stderr
+    config_file = tmp_path / "exported" / "config.json"
+    config = json.loads(config_file.read_text())
+    config["rope_parameters"]["rope_type"] = "yarn"
+    config_file.write_text(json.dumps(config))
+    result, _ = generate(shoal, recipe, tmp_path / "exported", *overrides)
+    assert result.returncode == 1 and f'rope_type there is "yarn", here {rope["rope_type"]}' in result.stderr
