@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: Apache-2.0
+"""shoal run: what programs get, how jobs end, and that nothing is left of them."""
+
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SHOAL = pathlib.Path(os.environ.get("SHOAL_COMMAND", ROOT / "bin" / "shoal")).resolve()
+RANKS = SHOAL.parent / "example_ranks"
+GOLDEN = ROOT / "tests" / "golden" / "cli" / "help_run.txt"
+FOREVER = "exec tail -f /dev/null"
+
+
+def run(*arguments, limit=60, **options):
+    command = [str(SHOAL), "run", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit, **options)
+
+
+def shell(ranks, script, *options, **more):
+    return run("-n", ranks, *options, "sh", "-c", script, **more)
+
+
+@pytest.fixture
+def started():
+    """Starts shoal run, and ends it with the test."""
+    processes = []
+
+    def start(*arguments):
+        command = [str(SHOAL), "run", *map(str, arguments)]
+        processes.append(
+            subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        )
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        if process.poll() is None:
+            process.terminate()
+            process.communicate(timeout=20)
+
+
+def is_alive(process):
+    try:
+        return pathlib.Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def gone(processes, seconds):
+    end = time.monotonic() + seconds
+    while any(map(is_alive, processes)):
+        if time.monotonic() > end:
+            return False
+        os.sched_yield()
+    return True
+
+
+def test_the_help_is_frozen():
+    result = run("--help")
+    if os.environ.get("SHOAL_UPDATE_GOLDEN") == "1":
+        GOLDEN.write_text(result.stdout)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == GOLDEN.read_text()
+
+
+def test_each_rank_gets_torchruns_variables_and_its_lines_begin_with_its_number():
+    script = "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR; echo e >&2"
+    result = shell(3, script)
+    assert result.returncode == 0
+    assert sorted(result.stdout.splitlines()) == [f"[{r}] {r} 3 {r} 3 127.0.0.1" for r in range(3)]
+    assert sorted(result.stderr.splitlines()) == [f"[{r}] e" for r in range(3)]
+
+
+def test_a_line_without_an_end_and_the_last_words_of_a_rank_are_printed():
+    result = shell(2, 'printf "no end"; kill -9 $$')
+    assert sorted(result.stdout.splitlines()) == ["[0] no end", "[1] no end"]
+
+
+def test_the_first_rank_that_fails_is_named_with_its_output_and_ends_the_others():
+    begin = time.monotonic()
+    result = shell(3, f'if [ $RANK = 1 ]; then echo last words; exit 7; fi; trap "" TERM; {FOREVER}')
+    assert time.monotonic() - begin < 5
+    assert result.returncode == 7
+    assert "rank 1 failed first: exit code 7\n" in result.stderr
+    assert "      last words\n" in result.stderr
+
+
+def test_a_rank_that_a_signal_killed_is_named_with_the_signal():
+    result = shell(2, f"if [ $RANK = 0 ]; then kill -SEGV $$; fi; {FOREVER}")
+    assert result.returncode == 128 + signal.SIGSEGV
+    assert "rank 0 failed first: killed by signal 11 (Segmentation fault)" in result.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_are_passed_on(started, number):
+    script = 'trap "echo got it; exit 0" TERM INT; echo ready; tail -f /dev/null & wait'
+    process = started("-n", 2, "sh", "-c", script)
+    for _ in range(2):
+        assert process.stdout.readline().endswith("ready\n")
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=20)
+    assert sorted(output.splitlines()) == ["[0] got it", "[1] got it"]
+    assert process.returncode == 128 + number
+
+
+@pytest.mark.parametrize("victim", ["launcher", "keeper"])
+def test_nothing_is_left_when_the_launcher_is_killed(started, victim):
+    """Neither ranks, nor what they started in sessions of their own."""
+    script = f"setsid sh -c '{FOREVER}' & echo $! $$ $PPID; {FOREVER}"
+    process = started("-n", 2, "sh", "-c", script)
+    others = set()
+    for _ in range(2):
+        others.update(int(word) for word in process.stdout.readline().split()[1:])
+    assert len(others) == 5  # two ranks, two that they started, and the keeper
+    keeper = int(pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
+    assert keeper in others
+    os.kill(process.pid if victim == "launcher" else keeper, signal.SIGKILL)
+    assert gone(others, 5)
+    process.communicate(timeout=20)
+    assert process.returncode != 0
+
+
+def test_all_ranks_start_again_as_often_as_allowed():
+    script = "echo try $TORCHELASTIC_RESTART_COUNT; [ $RANK = 0 ] || [ $TORCHELASTIC_RESTART_COUNT = 2 ]"
+    result = shell(2, script, "--max-restarts=3")
+    assert result.returncode == 0
+    assert sorted(result.stdout.splitlines()) == [f"[{r}] try {t}" for r in range(2) for t in range(3)]
+    assert "restart 2 of 3" in result.stderr
+    result = shell(1, "exit 3", "--max-restarts=1")
+    assert result.returncode == 3
+    assert "not started again: 1 restarts were made" in result.stderr
+
+
+def test_output_goes_to_a_folder_too(tmp_path):
+    result = shell(2, "echo I am $RANK; exit $RANK", f"--log-dir={tmp_path}")
+    assert result.returncode == 1
+    assert (tmp_path / "attempt_0" / "rank_1.log").read_text() == "[1] I am 1\n"
+    assert "0 calls" in (tmp_path / "attempt_0" / "flight_rank_1.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["-n", "0", "true"], 2, "run: --nproc-per-node is 0, wanted 1 to 1024"),
+        (["-n", "100000", "true"], 2, "run: --nproc-per-node is 100000, wanted 1 to 1024"),
+        (["-n", "2"], 2, "run: no program; write it after the options"),
+        (
+            ["--max-restart=3", "true"],
+            2,
+            "run: there is no option --max-restart=3; shoal run --help names all",
+        ),
+        (["--nnodes=2", "--node-rank=2", "true"], 2, "run: --node-rank is 2, wanted 0 to --nnodes - 1"),
+        (["--nnodes=2", "--master-port=1", "true"], 2, "run: with several hosts --key-file has to be given"),
+        (["/no/such/program"], 1, "run: cannot start /no/such/program: No such file or directory"),
+        (["--interface=none0", "true"], 1, 'there is no network interface "none0" with an IPv4 address'),
+        (["--log-dir=/proc/no", "true"], 1, "run: cannot write /proc/no/attempt_0/rank_0.log"),
+    ],
+)
+def test_what_cannot_be_is_said(arguments, code, message):
+    result = run(*arguments)
+    assert message in result.stderr
+    assert result.returncode == code
+
+
+def test_the_key_is_in_no_argument_and_no_environment_and_nobody_else_can_listen(started):
+    process = started(
+        "-n",
+        1,
+        "sh",
+        "-c",
+        f"cat /proc/self/fd/$SHOAL_KEY_DESCRIPTOR | od -An -tx1 -v; env; echo end; {FOREVER}",
+    )
+    lines = []
+    while not lines or not lines[-1].endswith("] end\n"):
+        lines.append(process.stdout.readline())
+    key = "".join(re.sub(r"^\[0\]", "", line).replace(" ", "").strip() for line in lines[:2])
+    assert len(key) == 64
+    assert key not in "".join(lines[2:]).replace(" ", "")
+    listening = subprocess.run(["ss", "-ltnpH"], capture_output=True, text=True).stdout
+    own = [line.split()[3] for line in listening.splitlines() if '"shoal"' in line]
+    assert own
+    assert all(address.startswith("127.0.0.1:") for address in own)
+
+
+# --- A program of ranks.
+
+
+def ranks(*options, n=4, flags=()):
+    return run("-n", n, *flags, str(RANKS), *options)
+
+
+@pytest.mark.parametrize("backend", ["shm", "gloo"])
+def test_ranks_add_up(backend):
+    result = ranks(f"--backend={backend}", "--steps=100")
+    assert (result.returncode, result.stderr) == (0, "")
+    total = sum((10 * step + rank) * (1 + step) for step in range(100) for rank in range(4))
+    assert result.stdout == f"[0] 4 ranks, steps 0 to 100: sum {total}\n"
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        ("kill", r"rank 2 failed first: killed by signal 9 \(Killed\)"),
+        ("segfault", r"rank 2 failed first: killed by signal 11 \(Segmentation fault\)"),
+        ("exit", r"rank 2 failed first: exit code 3"),
+        ("leave", r"rank 2 failed first: exit code 0, while others waited for it"),
+        ("exception", r"rank 2 failed first: exit code 1[^$]*no luck in this step"),
+        ("stop", r"rank 2 failed first: stopped, while others waited for it"),
+        ("skip", r"rank 2 failed first: .*all_reduce\(i64 x 31, sum\).*all_reduce\(i64 x 32, sum\)"),
+        ("count", r"rank 2 failed first: .*all_reduce\(i64 x 31, sum\).*all_reduce\(i64 x 32, sum\)"),
+    ],
+)
+@pytest.mark.parametrize("backend", ["shm", "gloo"])
+def test_whatever_befalls_a_rank_it_is_named(fault, why, backend):
+    flags = ["--limit=2"]
+    result = ranks(f"--backend={backend}", f"--fault={fault}", "--at=2:30", flags=flags)
+    assert re.search(why, result.stderr), result.stderr
+    assert result.returncode != 0
+
+
+def test_a_killed_rank_starts_again_and_the_job_goes_on_where_it_was(tmp_path):
+    state = tmp_path / "state"
+    result = ranks("--fault=kill", "--at=1:60", "--steps=100", f"--state={state}", flags=["--max-restarts=3"])
+    assert result.returncode == 0
+    assert "restart 1 of 3" in result.stderr
+    total = sum((10 * step + rank) * (1 + step) for step in range(100) for rank in range(4))
+    assert re.search(rf"steps (60|61) to 100: sum {total}\n", result.stdout)
+
+
+def test_torchrun_starts_the_same_program():
+    torchrun = ROOT / ".venv" / "bin" / "torchrun"
+    if not torchrun.exists():
+        pytest.skip("no torchrun")
+    command = [torchrun, "--nproc-per-node=2", "--no-python", RANKS, "--steps=50"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert "2 ranks, steps 0 to 50: sum " in result.stdout, result.stderr
+
+
+# --- Several hosts: network namespaces.
+
+
+def ip(*words):
+    return subprocess.run(["ip", *words], capture_output=True, text=True)
+
+
+@pytest.fixture
+def hosts(tmp_path):
+    """Two namespaces with a link between them, 10.77.0.1 and 10.77.0.2, and a key file."""
+    if os.geteuid() != 0 or not shutil.which("ip") or ip("netns", "add", "shoal-probe").returncode:
+        pytest.skip("network namespaces are not permitted here: root and ip netns are needed")
+    ip("netns", "delete", "shoal-probe")
+    names = [f"shoal-{os.getpid()}-{i}" for i in range(2)]
+    for name in names:
+        assert ip("netns", "add", name).returncode == 0
+    ip("link", "add", "veth0", "netns", names[0], "type", "veth", "peer", "name", "veth1", "netns", names[1])
+    for i, name in enumerate(names):
+        ip("-n", name, "addr", "add", f"10.77.0.{i + 1}/24", "dev", f"veth{i}")
+        ip("-n", name, "link", "set", f"veth{i}", "up")
+        ip("-n", name, "link", "set", "lo", "up")
+    key = tmp_path / "key"
+    key.touch(0o600)
+    key.write_bytes(os.urandom(32))
+    yield names, key
+    for name in names:
+        ip("netns", "delete", name)
+
+
+def on_hosts(hosts, *program, nnodes=(2, 2), keys=None):
+    names, key = hosts
+    processes = []
+    for i, name in enumerate(names):
+        command = [
+            "ip",
+            "netns",
+            "exec",
+            name,
+            "unshare",
+            "--uts",
+            "sh",
+            "-c",
+            f'hostname host{i}; exec "$@"',
+            "x",
+        ]
+        command += [SHOAL, "run", "-n", "2", f"--nnodes={nnodes[i]}", f"--node-rank={i}"]
+        command += ["--master-addr=10.77.0.1", "--master-port=29777", f"--key-file={(keys or [key, key])[i]}"]
+        processes.append(
+            subprocess.Popen(
+                [*map(str, command), *map(str, program)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    return processes
+
+
+def test_two_hosts_train_together(hosts):
+    processes = on_hosts(hosts, RANKS, "--steps=50", "--backend=gloo")
+    outputs = [process.communicate(timeout=60) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    assert "[0] 4 ranks, steps 0 to 50: sum " in outputs[0][0]
+
+
+@pytest.mark.parametrize("how", ["death", "link"])
+def test_a_host_that_dies_or_is_cut_off_is_named(hosts, how):
+    script = f"echo ready; {FOREVER}"
+    processes = on_hosts(hosts, "sh", "-c", script)
+    for process in processes:
+        for _ in range(2):
+            assert process.stdout.readline().endswith("ready\n")
+    begin = time.monotonic()
+    if how == "death":
+        keeper = int(pathlib.Path(f"/proc/{processes[1].pid}/task/{processes[1].pid}/children").read_text())
+        os.kill(keeper, signal.SIGKILL)
+        os.kill(processes[1].pid, signal.SIGKILL)
+    else:
+        ip("-n", hosts[0][0], "link", "set", "veth0", "down")
+    _, errors = processes[0].communicate(timeout=30)
+    assert "host host1 (node rank 1) has been silent for 3 s" in errors
+    assert processes[0].returncode != 0
+    _, errors = processes[1].communicate(timeout=30)
+    if how == "link":
+        assert "the first host host0 is lost" in errors
+    assert time.monotonic() - begin < 15
+
+
+def test_a_rank_that_fails_ends_the_other_host(hosts):
+    script = f"if [ $RANK = 3 ]; then exit 5; fi; {FOREVER}"
+    processes = on_hosts(hosts, "sh", "-c", script)
+    outputs = [process.communicate(timeout=30) for process in processes]
+    assert "rank 3 failed first: exit code 5" in outputs[0][1], outputs
+    assert "rank 3 (host host1" in outputs[0][1]
+    assert [process.returncode for process in processes] == [5, 5]
+
+
+def test_hosts_that_disagree_say_so(hosts, tmp_path):
+    outputs = [process.communicate(timeout=90) for process in on_hosts(hosts, "true", nnodes=(2, 3))]
+    assert "was started with --nnodes=3, host host0 with --nnodes=2" in outputs[0][1]
+    other = tmp_path / "other"
+    other.touch(0o600)
+    other.write_bytes(os.urandom(32))
+    processes = on_hosts(hosts, "true", keys=[hosts[1], other])
+    assert "refused this process: its key is not the job's" in processes[1].communicate(timeout=30)[1]
+    processes[0].terminate()
+    processes[0].communicate(timeout=30)
