@@ -116,8 +116,10 @@ void check_config_json(FileSystem& files, const fs::path& folder, const Recipe& 
                           family->activation);
   if (keys.contains("rope_factor")) {
     const std::string here = keys["rope_factor"] > 1 ? "llama3" : "default";
-    const std::string there = config.value("rope_rope_type", config.value("rope_type", std::string("default")));
-    if (there != here) differences += concat("\n  rope_type there is ", shoal::quoted(there), ", here ", here);
+    const std::string there =
+        config.value("rope_rope_type", config.value("rope_type", std::string("default")));
+    if (there != here)
+      differences += concat("\n  rope_type there is ", shoal::quoted(there), ", here ", here);
   }
   SHOAL_CHECK(differences.empty(), InvalidInput, path.string(), " does not fit the recipe:", differences);
 }
