@@ -184,7 +184,7 @@ std::string to_text(const FlightLog& log) {
                    : record.state == CallState::Failed ? "failed"
                                                        : "under way");
     if (ended) text += concat(" after ", static_cast<double>(record.end_ns - record.begin_ns) * 1e-3, " us");
-    text += "\n";
+    text += '\n';
   }
   if (log.kind) text += concat("error: ", name_of(*log.kind), ": ", log.error, "\n");
   return text;
