@@ -90,12 +90,13 @@ class TcpStore::Connection {
   bool is_open() const { return socket_ >= 0; }
   void shut() const noexcept { ::shutdown(socket_, SHUT_RDWR); }
 
-  // Both sides prove the key.
+  // Both sides prove the key. Throws PeerLost where the other side ends it.
   void shake_hands(const Key& key) {
     const Clock::time_point deadline = deadline_after(5s);
     const std::string hello = read(wire::kHelloBytes, deadline, "its greeting");
     SHOAL_CHECK(hello.starts_with(wire::kMagic), InvalidInput, "rendezvous: what listens on ", where_,
                 " is not a store of this version of Shoal; does another program use the port?");
+    is_greeted_ = true;
     const std::span<const std::uint8_t> theirs(
         reinterpret_cast<const std::uint8_t*>(hello.data()) + wire::kMagic.size(), 32);
     const Bytes32 nonce = random_bytes(), own = proof(key, "client", theirs, nonce);
@@ -103,17 +104,21 @@ class TcpStore::Connection {
     answer.append(reinterpret_cast<const char*>(nonce.data()), nonce.size());
     answer.append(reinterpret_cast<const char*>(own.data()), own.size());
     write(answer, deadline);
-    std::string reply;
-    try {
-      reply = read(32, deadline, "its proof");
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::PeerLost) throw;
-      fail(ErrorKind::InvalidInput, "rendezvous: ", where_,
-           " refused this process: its key is not the job's; do all hosts have the same key file?");
-    }
+    const std::string reply = read(32, deadline, "its proof");
     SHOAL_CHECK(same(proof(key, "server", theirs, nonce),
                      {reinterpret_cast<const std::uint8_t*>(reply.data()), reply.size()}),
                 InvalidInput, "rendezvous: ", where_, " does not know the job's key; is it another job's?");
+  }
+
+  // The same, for a key that nobody has accepted yet: who greets and then ends it has refused the key.
+  void shake_hands_first(const Key& key) {
+    try {
+      shake_hands(key);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::PeerLost || !is_greeted_) throw;
+      fail(ErrorKind::InvalidInput, "rendezvous: ", where_,
+           " refused this process: its key is not the job's; do all hosts have the same key file?");
+    }
   }
 
   wire::Reply ask(const wire::Request& request, std::chrono::nanoseconds limit) {
@@ -162,6 +167,7 @@ class TcpStore::Connection {
   std::string where_;
   std::chrono::nanoseconds silence_;
   int socket_ = -1;
+  bool is_greeted_ = false;
 };
 
 TcpStore::TcpStore(const Key& key, TcpStoreOptions options) : key_(key), options_(std::move(options)) {
@@ -170,7 +176,7 @@ TcpStore::TcpStore(const Key& key, TcpStoreOptions options) : key_(key), options
   for (;;) {
     auto connection = std::make_unique<Connection>(options_, std::min(deadline, Clock::now() + 2s));
     if (connection->is_open()) {
-      connection->shake_hands(key_);
+      connection->shake_hands_first(key_);
       idle_.push_back(std::move(connection));
       return;
     }
