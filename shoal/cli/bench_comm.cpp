@@ -161,7 +161,7 @@ std::string line_of(const BenchRow& row, const BenchComm& options) {
                                fixed(row.bus_gbps, 3),
                                fixed(row.bound_us, 2),
                                fixed(row.share, 2),
-                               row.times == 0 ? "" : fixed(row.times, 2)};
+                               row.times == 0 ? "" : fixed(row.times, row.times < 0.1 ? 5 : 2)};
   return joined(cells, options.format == "csv");
 }
 

@@ -87,7 +87,8 @@ struct Child {
     dup2(err, STDERR_FILENO);
     syscall(SYS_close_range, 3U, ~0U, CLOSE_RANGE_CLOEXEC);
     for (const int descriptor : command.inherited) fcntl(descriptor, F_SETFD, 0);
-    std::signal(SIGPIPE, SIG_DFL);
+    // A shell starts what runs in its background with SIGINT and SIGQUIT ignored; ranks are to end by them.
+    for (const int number : {SIGPIPE, SIGINT, SIGQUIT}) std::signal(number, SIG_DFL);
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);
