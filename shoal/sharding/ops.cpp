@@ -193,6 +193,24 @@ static std::string nll_loss_backward(const ir::Graph&, const ir::Node& node) {
          " self:b. target:b weight:. total_weight: -> b.";
 }
 
+// In parts: along the vocabulary and the classes. The factor `v` is the only one.
+static std::string embedding_parts(const ir::Graph&, const ir::Node&) { return "weight:v. indices:~ -> ~"; }
+static std::string embedding_backward_parts(const ir::Graph&, const ir::Node& node) {
+  return is_true(node, "scale_grad_by_freq") ? "" : "grad_output:~ indices:~ -> v.";
+}
+static bool is_mean_or_weighted(const ir::Node& node) {
+  return std::get<std::int64_t>(*ir::find(node, "reduction")) == kMean ||
+         std::holds_alternative<ir::ValueId>(*ir::find(node, "weight"));
+}
+static std::string nll_loss_parts(const ir::Graph&, const ir::Node& node) {
+  if (is_mean_or_weighted(node)) return "";
+  return "self:.v target:. -> ~, /v";
+}
+static std::string nll_loss_backward_parts(const ir::Graph&, const ir::Node& node) {
+  if (is_mean_or_weighted(node)) return "";
+  return "grad_output:~ self:.v target:. total_weight: -> .v";
+}
+
 // A causal mask says by position which keys a query sees, so its queries stay together.
 static std::string attention(const ir::Graph&, const ir::Node& node) {
   return is_true(node, "is_causal") ? "query:bh.. key:bh.. value:bh.. attn_mask:bh.. -> bh.., bh."
@@ -323,6 +341,12 @@ constexpr OpRule kOps[] = {
     {"aten::zeros_like", "", "", elementwise},
     {"shoal::attention", "", "", attention},
     {"shoal::attention_backward", "", "grad_output", attention_backward},
+    {"shoal::bernoulli", "-> *", "", nullptr, false, "shape", true},
+    {"shoal::bernoulli_tensor", "p:* -> *", "", nullptr, false, "", true},
+    {"shoal::exponential", "-> *", "", nullptr, false, "shape", true},
+    {"shoal::normal", "-> *", "", nullptr, false, "shape", true},
+    {"shoal::randint", "-> *", "", nullptr, false, "shape", true},
+    {"shoal::uniform", "-> *", "", nullptr, false, "shape", true},
 };
 
 consteval bool sorted() {
@@ -331,6 +355,24 @@ consteval bool sorted() {
   return true;
 }
 static_assert(sorted(), "kOps: keep it in alphabetical order, each op once");
+
+// The ops that are told where their part begins.
+constexpr PartForm kPartForms[] = {
+    {"aten::embedding", "shoal::embedding_part", "weight indices padding_idx", embedding_parts},
+    {"aten::embedding_dense_backward", "shoal::embedding_backward_part",
+     "grad_output indices num_weights padding_idx", embedding_backward_parts, true, false, "num_weights"},
+    {"aten::nll_loss_backward", "shoal::nll_loss_backward_part",
+     "grad_output self target reduction ignore_index total_weight", nll_loss_backward_parts, true, true},
+    {"aten::nll_loss_forward", "shoal::nll_loss_part", "self target reduction ignore_index", nll_loss_parts,
+     false, true},
+};
+
+std::span<const PartForm> all_part_forms() { return kPartForms; }
+
+const PartForm* find_part_form(std::string_view op) {
+  const auto* found = std::ranges::find(kPartForms, op, &PartForm::op);
+  return found != std::end(kPartForms) ? found : nullptr;
+}
 
 std::span<const OpRule> all_rules() { return kOps; }
 

@@ -18,9 +18,24 @@ struct OpRule {
   std::string (*dims_of)(const ir::Graph& graph, const ir::Node& node) = nullptr;
   bool is_reshape = false;      // cuts follow through_view
   std::string_view sizes = "";  // the argument that holds the sizes of the first output
+  bool is_drawn = false;        // the numbers depend on the place in the whole tensor
+};
+
+// An op that can be cut along a dim which the op itself needs whole, if it runs as another op that is told
+// where its part of that dim begins.
+struct PartForm {
+  std::string_view op;
+  std::string_view as;
+  std::string_view arguments;  // that it takes over, in its order; `first` follows
+  std::string (*dims_of)(const ir::Graph& graph, const ir::Node& node);  // of that dim alone; empty: not so
+  bool is_of_output = false;   // whose dim it is: the first output's, or the first tensor's that it reads
+  bool is_last_dim = false;    // or the first
+  std::string_view size = "";  // the argument that holds the size of that dim
 };
 
 std::span<const OpRule> all_rules();
 const OpRule* find_rule(std::string_view op);  // null: there is none
+std::span<const PartForm> all_part_forms();
+const PartForm* find_part_form(std::string_view op);  // null: there is none
 
 }  // namespace shoal::sharding

@@ -2,6 +2,7 @@
 #include "shoal/sharding/rules.h"
 
 #include <algorithm>
+#include <utility>
 #include <variant>
 
 #include "shoal/base/error.h"
@@ -80,9 +81,8 @@ static std::vector<Operand> operands_in(std::string_view text, const ir::Node& n
   return operands;
 }
 
-static void add_factors(const OpRule& rule, const ir::Graph& graph, const ir::Node& node,
+static void add_factors(const std::string& text, bool in_parts, const ir::Graph& graph, const ir::Node& node,
                         std::vector<Strategy>& found) {
-  const std::string text = rule.dims_of != nullptr ? rule.dims_of(graph, node) : std::string(rule.dims);
   const std::size_t arrow = text.find("->");
   SHOAL_CHECK(arrow != std::string::npos, Internal, "rule of ", node.op, ": no '->' in '", text, "'");
   const auto in = operands_in(std::string_view(text).substr(0, arrow), node);
@@ -94,7 +94,7 @@ static void add_factors(const OpRule& rule, const ir::Graph& graph, const ir::No
   }
   if (out.size() == 1) out.resize(node.outputs.size(), out.front());  // a list: all alike
   for (const Factor& factor : factors_of(in, out, shapes_in(graph, node), shapes_out(graph, node))) {
-    Strategy strategy = {.may_be_empty = factor.letter < 'A' || factor.letter > 'Z'};
+    Strategy strategy = {.may_be_empty = factor.letter < 'A' || factor.letter > 'Z', .in_parts = in_parts};
     bool makes_summands = false;
     for (std::size_t i = 0; i < out.size(); ++i) {
       const bool is_whole = !node.outputs[i] || out[i].without.find(factor.letter) != std::string_view::npos;
@@ -156,8 +156,12 @@ std::vector<Strategy> strategies(const ir::Graph& graph, const ir::Node& node) {
   if (rule->is_reshape)
     add_reshape(graph, node, found);
   else
-    add_factors(*rule, graph, node, found);
+    add_factors(rule->dims_of != nullptr ? rule->dims_of(graph, node) : std::string(rule->dims), false, graph,
+                node, found);
   add_linear(*rule, graph, node, found);
+  if (const PartForm* form = find_part_form(node.op))
+    if (const std::string dims = form->dims_of(graph, node); !dims.empty())
+      add_factors(dims, true, graph, node, found);
   return found;
 }
 
@@ -183,12 +187,49 @@ std::optional<Shard> through_view(const Shape& from, const Shape& to, const Shar
   return std::nullopt;
 }
 
-ir::Node localized(ir::Node node, const Shape& local_output) {
+static void set(ir::Node& node, std::string_view argument, ir::Attribute value) {
+  for (ir::Argument& known : node.arguments)
+    if (known.name == argument) known.value = std::move(value);
+}
+
+static ir::Node part_form(const PartForm& form, const ir::Node& node, const Box& cut) {
+  ir::Node part = node;
+  part.op = form.as;
+  part.arguments.clear();
+  for (const std::string_view name : split(form.arguments, ' '))
+    part.arguments.push_back({std::string(name), *ir::find(node, name)});
+  const auto& ranges = form.is_last_dim ? cut.dims.back() : cut.dims.front();
+  SHOAL_CHECK(ranges.size() <= 1, InvalidInput, "sharding: ", node.op, " of module '", node.module,
+              "' got a part in ", ranges.size(),
+              " pieces, wanted one: cut its vocabulary or classes with outer=1");
+  if (!form.size.empty()) set(part, form.size, cut.shape().front());
+  part.arguments.push_back({"first", ranges.empty() ? std::int64_t{0} : ranges.front().begin});
+  return part;
+}
+
+// A random op is told which part of the whole it draws.
+static void add_place(ir::Node& node, const Shape& whole, const Box& box) {
+  if (box.shape() == whole) return;
+  std::vector<std::int64_t> numbers;
+  for (const auto& ranges : box.dims) {
+    numbers.push_back(static_cast<std::int64_t>(ranges.size()));
+    for (const Range& range : ranges) numbers.insert(numbers.end(), {range.begin, range.end});
+  }
+  node.arguments.push_back({"whole", whole});
+  node.arguments.push_back({"box", std::move(numbers)});
+}
+
+ir::Node localized(const ir::Graph& graph, const ir::Node& node, const std::vector<Box>& in,
+                   const std::vector<std::optional<Box>>& out, bool in_parts) {
   const OpRule* rule = find_rule(node.op);
-  if (rule == nullptr || rule->sizes.empty()) return node;
-  for (ir::Argument& argument : node.arguments)
-    if (argument.name == rule->sizes) argument.value = local_output;
-  return node;
+  if (rule == nullptr) return node;
+  ir::Node local = node;
+  if (!rule->sizes.empty()) set(local, rule->sizes, out.at(0).value().shape());
+  if (rule->is_drawn) add_place(local, graph.at(node.outputs.at(0).value()).type.shape, out.at(0).value());
+  if (!in_parts) return local;
+  const PartForm* form = find_part_form(node.op);
+  SHOAL_CHECK(form != nullptr, Internal, "sharding: ", node.op, " has no form that runs in parts");
+  return part_form(*form, local, form->is_of_output ? out.at(0).value() : in.at(0));
 }
 
 }  // namespace shoal::sharding

@@ -330,6 +330,16 @@ static std::string wrong(const Tensor& whole, const std::vector<Tensor>& made, c
   return "";
 }
 
+static ir::Node local_node(const Case& example, const Strategy& strategy, const Mesh& mesh, int rank) {
+  std::vector<Box> in;
+  for (std::size_t i = 0; i < strategy.in.size(); ++i)
+    in.push_back(box_of(mesh, {{strategy.in[i]}}, example.in[i].sizes().vec(), rank));
+  std::vector<std::optional<Box>> out(example.out.size());
+  for (std::size_t i = 0; i < out.size(); ++i)
+    if (example.out[i]) out[i] = box_of(mesh, {{strategy.out[i]}}, example.out[i]->sizes().vec(), rank);
+  return localized(*example.graph, *example.node, in, out, strategy.in_parts);
+}
+
 static bool has_empty_part(const Case& example, const Strategy& strategy, const Mesh& mesh) {
   for (std::size_t i = 0; i < strategy.in.size(); ++i) {
     const auto shape = local_shape(mesh, {{strategy.in[i]}}, example.in[i].sizes().vec(), mesh.size() - 1);
@@ -351,9 +361,7 @@ static std::string fault(const Case& example, const Strategy& strategy, int rank
   for (int rank = 0; rank < ranks; ++rank) {
     std::vector<Tensor> local;
     for (const auto& parts : in) local.push_back(parts[static_cast<std::size_t>(rank)]);
-    ir::Node node = *example.node;
-    if (example.out[0])
-      node = localized(node, local_shape(mesh, {{strategy.out[0]}}, example.out[0]->sizes().vec(), rank));
+    const ir::Node node = local_node(example, strategy, mesh, rank);
     const auto made = run(node, local);
     if (!made) return concat("rank ", rank, " of ", ranks, " cannot run it");
     for (std::size_t i = 0; i < out.size(); ++i)
@@ -467,8 +475,8 @@ TEST_CASE("every way to cut that is right is a strategy") {
         if (example.out[0])
           for (int dim = 0; dim < example.out[0]->dim(); ++dim)
             if (example.out[0]->size(dim) % 2 == 0 && !find_rule(example.node->op)->sizes.empty())
-              nodes.push_back(localized(
-                  *example.node, local_shape(mesh, {{Shard{.dim = dim}}}, example.out[0]->sizes().vec(), 0)));
+              nodes.push_back(local_node(
+                  example, {.in = choice, .out = {example.out.size(), Shard{.dim = dim}}}, mesh, 0));
         for (const ir::Node& node : nodes) {
           std::vector<std::vector<Tensor>> out(example.out.size());
           bool runs = true;
