@@ -115,10 +115,10 @@ static Counters counters_of(const RandomStream& stream) {
 // Fills out[0, size) with elements start … start + size. `turn(words, values, position)` makes a whole
 // group's values from its words; position is that of the group's first element in out, and may be negative.
 template <std::int64_t kElements, class T, class Turn>
-static void generate(T* out, std::int64_t size, const RandomStream& stream, const Turn& turn) {
-  const Counters counters = counters_of(stream);
-  const std::int64_t first_group = stream.start / kElements;
-  const std::int64_t last_group = (stream.start + size + kElements - 1) / kElements;
+static void generate_run(T* out, std::int64_t size, std::int64_t start, const Counters& counters,
+                         const Turn& turn) {
+  const std::int64_t first_group = start / kElements;
+  const std::int64_t last_group = (start + size + kElements - 1) / kElements;
   constexpr std::int64_t kGroups = 16;  // at a time: 4 KiB of words
   at::parallel_for(first_group, last_group, 16384 / kElements, [&](std::int64_t begin, std::int64_t end) {
     alignas(64) std::uint32_t words[kGroups * kWords];
@@ -127,7 +127,7 @@ static void generate(T* out, std::int64_t size, const RandomStream& stream, cons
       const std::int64_t count = std::min(kGroups, end - group);
       fill_groups(words, static_cast<std::uint64_t>(group), count, counters);
       for (std::int64_t i = 0; i < count; ++i) {
-        const std::int64_t position = (group + i) * kElements - stream.start;
+        const std::int64_t position = (group + i) * kElements - start;
         if (position >= 0 && position + kElements <= size) {
           turn(words + i * kWords, out + position, position);
           continue;
@@ -139,6 +139,70 @@ static void generate(T* out, std::int64_t size, const RandomStream& stream, cons
       }
     }
   });
+}
+
+// The same for an `out` that is made of several such runs, position counted over all of them.
+template <std::int64_t kElements, class T, class Turn>
+static void generate(T* out, std::int64_t size, const RandomStream& stream, const Turn& turn) {
+  const Counters counters = counters_of(stream);
+  if (stream.stretches.empty()) {
+    generate_run<kElements>(out, size, stream.start, counters, turn);
+    return;
+  }
+  std::vector<std::int64_t> before = {0};
+  for (const Stretch& stretch : stream.stretches) before.push_back(before.back() + stretch.size);
+  SHOAL_CHECK(before.back() == size, Internal, "random: stretches of ", before.back(),
+              " elements for a tensor of ", size);
+  const auto count = static_cast<std::int64_t>(stream.stretches.size());
+  at::parallel_for(0, count, std::max<std::int64_t>(1, 16384 * count / std::max<std::int64_t>(size, 1)),
+                   [&](std::int64_t begin, std::int64_t end) {
+                     for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
+                       const std::int64_t offset = before[i];
+                       generate_run<kElements>(
+                           out + offset, stream.stretches[i].size, stream.stretches[i].start, counters,
+                           [&](const std::uint32_t* words, T* values, std::int64_t position) {
+                             turn(words, values, position + offset);
+                           });
+                     }
+                   });
+}
+
+std::vector<Stretch> stretches_of(at::IntArrayRef whole, at::IntArrayRef box) {
+  std::vector<Stretch> stretches = {{0, 1}};  // of the dims so far, in units of an element of them
+  std::size_t at = 0;
+  for (const std::int64_t size : whole) {
+    SHOAL_CHECK(at < box.size() && box[at] >= 0 && at + 2 * static_cast<std::size_t>(box[at]) < box.size(),
+                InvalidInput, "random: a box of ", box.size(), " numbers ends before dim ", size, " of ",
+                whole);
+    const auto ranges = box.slice(at + 1, 2 * static_cast<std::size_t>(box[at]));
+    at += 1 + ranges.size();
+    std::vector<Stretch> finer;
+    const auto add = [&](std::int64_t start, std::int64_t length) {
+      if (length == 0) return;
+      if (!finer.empty() && finer.back().start + finer.back().size == start)
+        finer.back().size += length;
+      else
+        finer.push_back({start, length});
+    };
+    for (const Stretch& stretch : stretches) {
+      const bool is_all = ranges.size() == 2 && ranges[0] == 0 && ranges[1] == size;
+      if (is_all) {
+        add(stretch.start * size, stretch.size * size);
+        continue;
+      }
+      for (std::int64_t i = stretch.start; i < stretch.start + stretch.size; ++i)
+        for (std::size_t range = 0; range < ranges.size(); range += 2) {
+          SHOAL_CHECK(0 <= ranges[range] && ranges[range] <= ranges[range + 1] && ranges[range + 1] <= size,
+                      InvalidInput, "random: a box has ", ranges[range], " to ", ranges[range + 1],
+                      " of a dim of ", size);
+          add(i * size + ranges[range], ranges[range + 1] - ranges[range]);
+        }
+    }
+    stretches = std::move(finer);
+  }
+  SHOAL_CHECK(at == box.size(), InvalidInput, "random: a box of ", box.size(), " numbers goes on after the ",
+              whole.size(), " dims of ", whole);
+  return stretches;
 }
 
 // The 64-bit draw of element `element` of a group.

@@ -8,8 +8,20 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 namespace shoal::aten {
+
+// Elements that lie one after the other in the row-major order of a larger tensor.
+struct Stretch {
+  std::int64_t start = 0;
+  std::int64_t size = 0;
+  friend bool operator==(Stretch, Stretch) = default;
+};
+// Those of a box of a tensor of shape `whole`, in the box's row-major order, as few as there can be. `box`
+// has, for each dim, the number of ranges, then their begins and ends. Throws InvalidInput where it has not.
+std::vector<Stretch> stretches_of(at::IntArrayRef whole, at::IntArrayRef box);
 
 // Which numbers. Of a tensor that is a part of a larger one, `start` is the place of its first element in the
 // row-major order of the whole.
@@ -18,6 +30,8 @@ struct RandomStream {
   std::uint64_t step = 0;     // below 2^48
   std::uint64_t ordinal = 0;  // of the op in its graph; below 2^32
   std::int64_t start = 0;
+  // If the part is in several pieces: where, instead of `start`. Borrowed. As many elements as are made.
+  std::span<const Stretch> stretches = {};
 };
 
 // All of them return a contiguous tensor of the options' dtype on the options' device. Throw InvalidInput for

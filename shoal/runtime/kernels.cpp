@@ -180,6 +180,7 @@
 #include "shoal/ir/views.h"
 #include "shoal/runtime/kernel.h"
 #include "shoal/runtime/neutral_kernels.h"
+#include "shoal/runtime/part_kernels.h"
 #include "shoal/runtime/typed_kernel.h"
 #include "shoal/runtime/update_kernels.h"
 #include "shoal/runtime/view_kernel.h"
@@ -444,9 +445,13 @@ static constexpr Row kKernels[] = {
     {"shoal::bernoulli", make_bernoulli},
     {"shoal::bernoulli_tensor", make_bernoulli_tensor},
     {"shoal::clip", make_clip},
+    {"shoal::embedding_backward_part", make_embedding_backward_part},
+    {"shoal::embedding_part", make_embedding_part},
     {"shoal::exponential", make_exponential},
     {"shoal::lamb", make_lamb},
     {"shoal::lion", make_lion},
+    {"shoal::nll_loss_backward_part", make_nll_loss_backward_part},
+    {"shoal::nll_loss_part", make_nll_loss_part},
     {"shoal::normal", make_normal},
     {"shoal::randint", make_randint},
     {"shoal::rmsprop", make_rmsprop},

@@ -132,10 +132,16 @@ class Randomness {
     const auto* dtype = std::get_if<DType>(&argument_of(compute, "dtype"));
     SHOAL_CHECK(dtype != nullptr, InvalidInput, compute.op, ": argument dtype is not a dtype");
     dtype_ = aten::to_torch(*dtype);
+    const std::vector<std::int64_t>*whole = nullptr, *box = nullptr;
     for (const auto& argument : compute.arguments)
-      if (const auto* shape = std::get_if<std::vector<std::int64_t>>(&argument.value);
-          argument.name == "shape" && shape)
-        shape_ = *shape;
+      if (const auto* list = std::get_if<std::vector<std::int64_t>>(&argument.value)) {
+        if (argument.name == "shape") shape_ = *list;
+        if (argument.name == "whole") whole = list;
+        if (argument.name == "box") box = list;
+      }
+    SHOAL_CHECK((whole == nullptr) == (box == nullptr), InvalidInput, compute.op,
+                ": got one of the arguments whole and box, wanted both or none");
+    if (whole != nullptr) stretches_ = aten::stretches_of(*whole, *box);
     for (const auto& source : program.sources)
       if (source.role == ir::Role::Parameter || (source.role == ir::Role::Input && like_ == kNoSlot)) {
         like_ = source.slot.index;
@@ -150,7 +156,8 @@ class Randomness {
   aten::RandomStream stream(const Slots& slots) const {
     return {.seed = static_cast<std::uint64_t>(*slots[seed_].const_data_ptr<std::int64_t>()),
             .step = static_cast<std::uint64_t>(*slots[step_].const_data_ptr<std::int64_t>()),
-            .ordinal = static_cast<std::uint64_t>(ordinal_)};
+            .ordinal = static_cast<std::uint64_t>(ordinal_),
+            .stretches = stretches_};
   }
 
  private:
@@ -159,7 +166,8 @@ class Randomness {
   std::int64_t ordinal_;
   at::ScalarType dtype_ = at::kFloat;
   std::vector<std::int64_t> shape_;
-  std::uint32_t like_ = kNoSlot;  // a parameter or input, whose device is the program's
+  std::vector<aten::Stretch> stretches_;  // of a part of a larger tensor
+  std::uint32_t like_ = kNoSlot;          // a parameter or input, whose device is the program's
 };
 
 }  // namespace

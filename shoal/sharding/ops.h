@@ -26,7 +26,7 @@ struct OpRule {
 struct PartForm {
   std::string_view op;
   std::string_view as;
-  std::string_view arguments;  // that it takes over, in its order; `first` follows
+  std::string_view arguments;  // that it takes over, in its order; `first` and `whole` follow
   std::string (*dims_of)(const ir::Graph& graph, const ir::Node& node);  // of that dim alone; empty: not so
   bool is_of_output = false;   // whose dim it is: the first output's, or the first tensor's that it reads
   bool is_last_dim = false;    // or the first

@@ -192,7 +192,7 @@ static void set(ir::Node& node, std::string_view argument, ir::Attribute value) 
     if (known.name == argument) known.value = std::move(value);
 }
 
-static ir::Node part_form(const PartForm& form, const ir::Node& node, const Box& cut) {
+static ir::Node part_form(const PartForm& form, const ir::Node& node, const Box& cut, const Shape& whole) {
   ir::Node part = node;
   part.op = form.as;
   part.arguments.clear();
@@ -204,6 +204,7 @@ static ir::Node part_form(const PartForm& form, const ir::Node& node, const Box&
               " pieces, wanted one: cut its vocabulary or classes with outer=1");
   if (!form.size.empty()) set(part, form.size, cut.shape().front());
   part.arguments.push_back({"first", ranges.empty() ? std::int64_t{0} : ranges.front().begin});
+  part.arguments.push_back({"whole", form.is_last_dim ? whole.back() : whole.front()});
   return part;
 }
 
@@ -229,7 +230,8 @@ ir::Node localized(const ir::Graph& graph, const ir::Node& node, const std::vect
   if (!in_parts) return local;
   const PartForm* form = find_part_form(node.op);
   SHOAL_CHECK(form != nullptr, Internal, "sharding: ", node.op, " has no form that runs in parts");
-  return part_form(*form, local, form->is_of_output ? out.at(0).value() : in.at(0));
+  const ir::ValueId cut = form->is_of_output ? node.outputs.at(0).value() : ir::inputs_of(node).at(0);
+  return part_form(*form, local, form->is_of_output ? out.at(0).value() : in.at(0), graph.at(cut).type.shape);
 }
 
 }  // namespace shoal::sharding

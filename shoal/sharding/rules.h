@@ -44,14 +44,14 @@ std::optional<Shard> through_view(const Shape& from, const Shape& to, const Shar
 // their begins and ends; it gets neither where its part is the whole.
 //
 // in_parts, which holds if the strategy of any axis says so, gives an op that is told `first`, the index at
-// which its part of the vocabulary or of the classes begins:
+// which its part of the vocabulary or of the classes begins, and how many there are in the `whole`:
 //
-//   aten::embedding                 shoal::embedding_part(weight, indices, padding_idx, first)
+//   aten::embedding                 shoal::embedding_part(weight, indices, padding_idx, first, whole)
 //   aten::embedding_dense_backward  shoal::embedding_backward_part(grad_output, indices, num_weights,
-//                                     padding_idx, first)
-//   aten::nll_loss_forward          shoal::nll_loss_part(self, target, reduction, ignore_index, first)
+//                                     padding_idx, first, whole)
+//   aten::nll_loss_forward          shoal::nll_loss_part(self, target, reduction, ignore_index, first, whole)
 //   aten::nll_loss_backward         shoal::nll_loss_backward_part(grad_output, self, target, reduction,
-//                                     ignore_index, total_weight, first)
+//                                     ignore_index, total_weight, first, whole)
 //
 // Such a strategy is offered with outer = 1, and is to be used so: throws InvalidInput where the part of that
 // dim is in several pieces.
