@@ -19,6 +19,7 @@ class Writer {
   // Borrows the graph.
   Writer(ir::Graph& graph, const ir::Node& of) : graph_(graph), phase_(of.phase), module_(of.module) {}
 
+  const ir::Graph& graph() const { return graph_; }
   const ir::TensorType& type(ir::ValueId value) const { return graph_.at(value).type; }
 
   // Of two tensors that broadcast, both of one dtype.
