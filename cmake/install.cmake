@@ -20,6 +20,7 @@ foreach(
   rendezvous
   comm
   elastic
+  sharding
   rewrite
   program
   checkpoint
