@@ -1,11 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each call is a job on a lane: the ranks exchange what they called, compare it, and only then move data.
+// Each call is a job on a lane:
 //
-//   call ──► lane 0 (collectives)       all_gather of records ─► equal? ─► c10d ─► finish(Work)
-//        └─► lane to or from a rank     records both ways     ─► equal? ─► c10d ─► finish(Work)
+//   call ──► lane 0 (collectives)       c10d ─► finish(Work)
+//        └─► lane to or from a rank     c10d ─► finish(Work)
 //
-// The order within a lane is that of the calls, so c10d's own counters agree between ranks. A message to one
-// rank does not wait for those to others: a ring in which every rank sends before it receives goes round.
+// The order within a lane is that of the calls. A message to one rank does not wait for those to others: a
+// ring in which every rank sends before it receives goes round.
+//
+// What the ranks call is compared. Where the engine has tags, a call's is made of its number and of what it
+// asks for: calls that differ never meet, and all their ranks wait. Whoever has waited for 100 ms shows its
+// last calls in the store, and reads those of the rank before it (of several in a row that wait for different
+// things two neighbours differ):
+//
+//   0 ms     rank 1 calls something else
+//   < 200    each rank's watch sees that a call is late, and shows its log
+//   < 300    one that looks at its neighbour finds the difference, writes it to the store as the group's end
+//   < 400    all have read that
+//
+// Without tags, and for the parts of all_to_all, which may be of any size, the ranks exchange records of
+// their calls and compare them before data moves.
 //
 // A group ends once: by abort(), a wait past its limit, a difference, or a rank that has gone. The first rank
 // to see it writes the reason to the store and cuts its connections; that ends the calls of the others, who
@@ -30,7 +43,9 @@
 #include "shoal/aten/types.h"
 #include "shoal/base/error.h"
 #include "shoal/comm/call.h"
+#include "shoal/comm/call_log.h"
 #include "shoal/comm_c10d/lane.h"
+#include "shoal/comm_c10d/watch.h"
 
 namespace shoal::comm_c10d {
 
@@ -43,7 +58,8 @@ using comm::Work;
 
 // Waits are bounded by the caller, who ends the group. c10d adds this to the time of day.
 static constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
-// What a message is made of; messages of the two directions between two ranks go side by side.
+static constexpr std::chrono::milliseconds kLate{100};
+// What a call is made of; messages of the two directions between two ranks go side by side.
 enum class Part { Record, Bytes, End };
 
 static c10d::ReduceOp::RedOpType c10d_op(ReduceOp op) {
@@ -64,6 +80,14 @@ static Options without_limit() {
 }
 
 namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A call, and which one of its lane it is.
+struct Numbered {
+  Call call;
+  std::uint64_t number = 0;
+};
 
 // What one rank tells others about a call.
 struct Record {
@@ -100,22 +124,28 @@ class C10dCommunicator final : public comm::RequestCommunicator, public Ends {
   void abort(std::string_view reason) noexcept override;
 
   void fail_with(const Error& error) noexcept override;
-  void look_for_an_end() noexcept override;
 
  private:
   std::unique_ptr<Work> submit(Request request) override;
-  void run(LaneWork& work, const Request& request, const Call& call);
-  void compare(const Request& request, const Call& call);
-  void compare_with_peer(const Call& call);
-  void move(const Request& request, const Call& call);
+  void run(LaneWork& work, const Request& request, const Numbered& call);
+  void compare(const Request& request, const Numbered& numbered);
+  void compare_with_peer(const Numbered& numbered);
+  void move(const Request& request, const Numbered& numbered);
+
+  void look() noexcept;
+  void look_for_an_end() noexcept;
+  void compare_with_others(const comm::CallLog& log, const std::vector<std::size_t>& late);
+  bool differs_from(int other, const comm::CallLog& log, const comm::CallLog& its);
+  std::string end_key() const { return group_.name + "/end"; }
+  std::string calls_key(int rank) const { return concat(group_.name, "/calls/", rank); }
 
   bool is_idle() const { return num_under_way_ == 0; }
   std::string what(const Call& call) const;
   at::Tensor tensor_of(ConstBuffer buffer) const;
   at::Tensor tensor_of(const Record& record) const;
   std::vector<Record> records_of(const at::Tensor& tensor) const;
-  int tag_of(const Call& message, Part part) const;
-  std::size_t lane_of(const Call& call) const;
+  int tag_of(const Numbered& message, Part part) const;
+  void tag_next(const Numbered& numbered, Part part) const;
   void finish(const c10::intrusive_ptr<c10d::Work>& work) const;
   void meet() const;
   void all_reduce_in_place(at::Tensor tensor, ReduceOp op) const;
@@ -125,20 +155,31 @@ class C10dCommunicator final : public comm::RequestCommunicator, public Ends {
   rendezvous::Store& store_;
   const MakeGroup make_group_;
   std::map<std::vector<int>, int> num_subgroups_;  // made of the same ranks so far
-  std::vector<std::uint64_t> num_calls_ =
-      std::vector<std::uint64_t>(1 + 2 * static_cast<std::size_t>(group_.size));
 
   std::atomic<int> num_under_way_ = 0;
-  std::mutex mutex_;  // of failure_
+  std::mutex mutex_;  // of what follows
   std::optional<Error> failure_;
+  comm::CallLog log_{group_.size};
+  std::vector<Clock::time_point> since_ =  // that lane's call is under way
+      std::vector<Clock::time_point>(log_.num_lanes(), Clock::time_point::max());
 
-  std::vector<Lane> lanes_;  // last: its threads use the rest
+  std::string shown_;  // in the store, as calls_key(rank()); of the watch's thread
+  // Last: their threads use the rest.
+  Watch watch_{[this] { return !is_idle(); }, [this] { look(); }};
+  std::vector<Lane> lanes_;
 };
 
 }  // namespace
 
 C10dCommunicator::~C10dCommunicator() {
   if (!is_idle()) abort(concat(group_.name, ": rank ", rank(), " left with calls under way"));
+  lanes_.clear();  // while the watch looks: another rank may have ended the group
+  watch_.stop();
+  if (shown_.empty()) return;
+  try {
+    store_.remove(calls_key(rank()));
+  } catch (const std::exception&) {  // the store has gone
+  }
 }
 
 std::string C10dCommunicator::what(const Call& call) const {
@@ -162,41 +203,74 @@ std::unique_ptr<Work> C10dCommunicator::submit(Request request) {
   }
   SHOAL_CHECK(!is_message(call.op) || call.peer != rank(), InvalidInput, what(call),
               ": a rank has no messages for itself");
+  Numbered numbered = {.call = call};
   {
     const std::lock_guard lock(mutex_);
     if (failure_) throw Error(*failure_);
+    if (engine_.calls == Calls::Compared) numbered.number = log_.add(call);
   }
   auto work = std::make_unique<LaneWork>(*this, what(call));
   ++num_under_way_;
   if (engine_.calls == Calls::Bare) {
-    run(*work, request, call);
+    run(*work, request, numbered);
     return work;
   }
-  lanes_[engine_.messages_beside ? lane_of(call) : 0].run(
-      [this, &work = *work, request = std::move(request), call] { run(work, request, call); });
+  watch_.wake();
+  lanes_[engine_.messages_beside ? comm::CallLog::lane_of(call) : 0].run(
+      [this, &work = *work, request = std::move(request), numbered] { run(work, request, numbered); });
   return work;
 }
 
-std::size_t C10dCommunicator::lane_of(const Call& call) const {
-  if (!is_message(call.op)) return 0;
-  return 1 + 2 * static_cast<std::size_t>(call.peer) + (call.op == Op::Send ? 0 : 1);
+static std::uint32_t hash_of(const Call& call) {  // FNV-1a
+  std::uint32_t hash = 2166136261;
+  for (const std::uint64_t word :
+       {static_cast<std::uint64_t>(call.op), static_cast<std::uint64_t>(call.dtype),
+        static_cast<std::uint64_t>(call.count), static_cast<std::uint64_t>(call.reduce),
+        static_cast<std::uint64_t>(call.peer)})
+    for (int byte = 0; byte < 8; ++byte)
+      hash = (hash ^ static_cast<std::uint8_t>(word >> (8 * byte))) * 16777619;
+  return hash;
 }
 
-int C10dCommunicator::tag_of(const Call& message, Part part) const {
-  const bool is_upwards = (message.op == Op::Send) == (rank() < message.peer);
-  return 2 * static_cast<int>(part) + (is_upwards ? 1 : 0);
+// Different for each part of each of 2^32 / 3 calls that ask for the same; for calls that do not, but with
+// one chance in 2^32.
+static std::uint32_t tag_of_all(const Numbered& numbered, Part part) {
+  constexpr std::uint32_t kOdd = 2654435769;
+  const auto place = static_cast<std::uint32_t>(3 * numbered.number + static_cast<std::uint32_t>(part));
+  return hash_of(numbered.call) + kOdd * place;
 }
 
-void C10dCommunicator::run(LaneWork& work, const Request& request, const Call& call) {
+void C10dCommunicator::tag_next(const Numbered& numbered, Part part) const {
+  if (engine_.tag_next && engine_.calls == Calls::Compared) engine_.tag_next(tag_of_all(numbered, part));
+}
+
+int C10dCommunicator::tag_of(const Numbered& message, Part part) const {
+  const Call& call = message.call;
+  const bool is_upwards = (call.op == Op::Send) == (rank() < call.peer);
+  std::uint32_t tag = static_cast<std::uint32_t>(part);
+  if (engine_.tag_next &&
+      engine_.calls == Calls::Compared)  // c10d takes 31 bits; the last one is for the end
+    tag = tag_of_all({{.dtype = call.dtype, .count = call.count}, message.number}, part) >> 3;
+  return static_cast<int>(2 * tag + (is_upwards ? 1 : 0));
+}
+
+void C10dCommunicator::run(LaneWork& work, const Request& request, const Numbered& numbered) {
   std::optional<Error> error;
+  const Call& call = numbered.call;
+  const std::size_t lane = comm::CallLog::lane_of(call);
   try {
     {
       const std::lock_guard lock(mutex_);
       if (failure_) throw Error(*failure_);
+      since_[lane] = Clock::now();
     }
-    if (engine_.calls == Calls::Compared)
-      is_message(call.op) ? compare_with_peer(call) : compare(request, call);
-    move(request, call);
+    // Engines without tags would mix the data of calls that differ.
+    if (engine_.calls == Calls::Compared && is_message(call.op) && !engine_.tag_next)
+      compare_with_peer(numbered);
+    if (engine_.calls == Calls::Compared && !is_message(call.op) &&
+        (!engine_.tag_next || call.op == Op::AllToAll))
+      compare(request, numbered);
+    move(request, numbered);
   } catch (const Error& caught) {
     error = caught;
   } catch (const std::exception& caught) {
@@ -205,8 +279,11 @@ void C10dCommunicator::run(LaneWork& work, const Request& request, const Call& c
   if (error) {
     if (error->kind() == ErrorKind::PeerLost) look_for_an_end();
     fail_with(*error);
+  }
+  {
     const std::lock_guard lock(mutex_);
-    error = failure_;
+    since_[lane] = Clock::time_point::max();
+    if (error) error = failure_;
   }
   --num_under_way_;
   work.finish(std::move(error));
@@ -258,14 +335,16 @@ static void check_same(const std::vector<Record>& records, std::uint64_t number)
     }
 }
 
-void C10dCommunicator::compare(const Request& request, const Call& call) {
-  at::Tensor mine = tensor_of(Record{call, request.in_counts, request.out_counts});
+void C10dCommunicator::compare(const Request& request, const Numbered& numbered) {
+  at::Tensor mine = tensor_of(Record{numbered.call, request.in_counts, request.out_counts});
   at::Tensor all = at::empty({size() * mine.numel()}, mine.options());
+  tag_next(numbered, Part::Record);
   finish(engine_.backend->_allgather_base(all, mine, without_limit<c10d::AllgatherOptions>()));
   try {
-    check_same(records_of(all), num_calls_[lane_of(call)]++);
+    check_same(records_of(all), numbered.number);
   } catch (const Error&) {
     // Every rank sees it, once the records have reached it: nobody cuts the connections before.
+    tag_next(numbered, Part::End);
     try {
       meet();
     } catch (const std::exception&) {  // who has left had met everybody
@@ -274,12 +353,13 @@ void C10dCommunicator::compare(const Request& request, const Call& call) {
   }
 }
 
-void C10dCommunicator::compare_with_peer(const Call& call) {
+void C10dCommunicator::compare_with_peer(const Numbered& numbered) {
+  const auto& [call, number] = numbered;
   const int peer = call.peer;
   std::vector<at::Tensor> mine = {tensor_of(Record{.call = call})};
   std::vector<at::Tensor> its = {at::empty_like(mine[0])};
   const auto exchange = [&](Part part) {
-    const int tag = tag_of(call, part);
+    const int tag = tag_of(numbered, part);
     const bool is_first = rank() < peer;  // NCCL wants one of the two to send first
     auto first = is_first ? engine_.backend->send(mine, peer, tag) : engine_.backend->recv(its, peer, tag);
     auto second = is_first ? engine_.backend->recv(its, peer, tag) : engine_.backend->send(mine, peer, tag);
@@ -288,7 +368,6 @@ void C10dCommunicator::compare_with_peer(const Call& call) {
   };
   exchange(Part::Record);
   const Call other = records_of(its[0]).at(0).call;
-  const std::uint64_t number = num_calls_[lane_of(call)]++;
   if (call.dtype == other.dtype && call.count == other.count) return;
   try {
     exchange(Part::End);             // both have the records then
@@ -298,6 +377,9 @@ void C10dCommunicator::compare_with_peer(const Call& call) {
                                                      : comm::mismatch(number, peer, other, rank(), call));
 }
 
+// What stands in the store: a difference is the error of every rank, all else is the loss of one.
+static constexpr char kDifference = '!', kLoss = ' ';
+
 void C10dCommunicator::fail_with(const Error& error) noexcept {
   {
     const std::lock_guard lock(mutex_);
@@ -305,7 +387,8 @@ void C10dCommunicator::fail_with(const Error& error) noexcept {
     failure_ = error;
   }
   try {
-    store_.compare_and_set(group_.name + "/end", "", error.what());
+    const char kind = error.kind() == ErrorKind::InvalidInput ? kDifference : kLoss;
+    store_.compare_and_set(end_key(), "", concat(kind, error.what()));
   } catch (const std::exception&) {  // the store has gone, and with it who could read there
   }
   try {
@@ -314,11 +397,70 @@ void C10dCommunicator::fail_with(const Error& error) noexcept {
   }
 }
 
+// Whether another rank has ended the group; then does as it does.
 void C10dCommunicator::look_for_an_end() noexcept {
   try {
-    if (const auto reason = store_.find(group_.name + "/end")) fail_with(Error(ErrorKind::PeerLost, *reason));
+    if (const auto end = store_.find(end_key()); end && !end->empty())
+      fail_with(
+          Error(end->front() == kDifference ? ErrorKind::InvalidInput : ErrorKind::PeerLost, end->substr(1)));
   } catch (const std::exception&) {  // no store, no reason
   }
+}
+
+// By the watch.
+void C10dCommunicator::look() noexcept {
+  try {
+    std::vector<std::size_t> late;
+    std::optional<comm::CallLog> log;
+    {
+      const std::lock_guard lock(mutex_);
+      if (failure_) return;
+      const Clock::time_point limit = Clock::now() - kLate;
+      for (std::size_t lane = 0; lane < since_.size(); ++lane)
+        if (since_[lane] <= limit) late.push_back(lane);
+      if (!late.empty()) log = log_;
+    }
+    if (late.empty()) return;
+    look_for_an_end();
+    if (!engine_.tag_next) return;
+    if (std::string text = log->to_text(); text != shown_) {
+      store_.set(calls_key(rank()), text);
+      shown_ = std::move(text);
+    }
+    compare_with_others(*log, late);
+  } catch (const std::exception&) {  // no store, nothing to compare
+  }
+}
+
+void C10dCommunicator::compare_with_others(const comm::CallLog& log, const std::vector<std::size_t>& late) {
+  const auto shown_by = [&](int other) -> std::optional<comm::CallLog> {
+    const auto text = store_.find(calls_key(other));
+    if (!text) return std::nullopt;
+    return comm::CallLog::from_text(*text, size());
+  };
+  for (const std::size_t lane : late) {
+    if (lane > 0) {
+      const int peer = static_cast<int>((lane - 1) / 2);
+      if (const auto its = shown_by(peer); its && differs_from(peer, log, *its)) return;
+      continue;
+    }
+    for (int step = 1; step < size(); ++step) {
+      const int other = (rank() + size() - step) % size();
+      const auto its = shown_by(other);
+      if (!its) continue;
+      if (differs_from(other, log, *its)) return;
+      if (its->num(0) >= log.num(0)) break;  // it has made this call: to compare with the others is its part
+    }
+  }
+}
+
+bool C10dCommunicator::differs_from(int other, const comm::CallLog& log, const comm::CallLog& its) {
+  const std::string found =
+      rank() < other ? difference(rank(), log, other, its) : difference(other, its, rank(), log);
+  if (found.empty()) return false;
+  store_.compare_and_set(end_key(), "", concat(kDifference, found));
+  look_for_an_end();  // the first one that was found is that of all ranks
+  return true;
 }
 
 void C10dCommunicator::abort(std::string_view reason) noexcept {
@@ -352,7 +494,8 @@ void C10dCommunicator::all_reduce_in_place(at::Tensor tensor, ReduceOp op) const
   if (op == ReduceOp::Average) tensor.div_(size());
 }
 
-void C10dCommunicator::move(const Request& request, const Call& call) {
+void C10dCommunicator::move(const Request& request, const Numbered& numbered) {
+  const Call& call = numbered.call;
   c10d::Backend& backend = *engine_.backend;
   if (call.count == 0 && call.op != Op::AllToAll && call.op != Op::Barrier) return;
   const bool is_root = call.peer == rank();
@@ -363,6 +506,7 @@ void C10dCommunicator::move(const Request& request, const Call& call) {
     if (is_root) lists.push_back(tensor_of(whole).split(call.count));
     return lists;
   };
+  tag_next(numbered, Part::Bytes);
   switch (call.op) {
     case Op::Broadcast: {
       auto options = without_limit<c10d::BroadcastOptions>();
@@ -414,15 +558,15 @@ void C10dCommunicator::move(const Request& request, const Call& call) {
     }
     case Op::Send: {
       auto tensors = in();
-      return finish(backend.send(tensors, call.peer, tag_of(call, Part::Bytes)));
+      return finish(backend.send(tensors, call.peer, tag_of(numbered, Part::Bytes)));
     }
     case Op::Receive: {
       auto tensors = out();
-      return finish(backend.recv(tensors, call.peer, tag_of(call, Part::Bytes)));
+      return finish(backend.recv(tensors, call.peer, tag_of(numbered, Part::Bytes)));
     }
     case Op::Barrier:
       // Who has everybody's record knows that everybody is there.
-      if (engine_.calls == Calls::Bare) meet();
+      if (engine_.calls == Calls::Bare || engine_.tag_next) meet();
   }
 }
 

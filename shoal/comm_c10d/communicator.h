@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -21,6 +22,9 @@ struct Engine {
   bool messages_beside = true;                // whether send and receive may run beside other calls
   Calls calls = Calls::Compared;
   std::function<void()> interrupt;  // ends what is under way here, and cuts the connections to other ranks
+  // Where there is one the next collective has this tag, and what has another tag never meets it: calls need
+  // not be compared before data moves.
+  std::function<void(std::uint32_t)> tag_next;
 };
 
 struct Group {

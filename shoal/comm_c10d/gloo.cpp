@@ -12,10 +12,22 @@
 
 namespace shoal::comm_c10d {
 
+namespace {
+
+// The tag of a collective is c10d's own count of them: here it is what the call says.
+class TaggedGloo final : public c10d::ProcessGroupGloo {
+ public:
+  using c10d::ProcessGroupGloo::ProcessGroupGloo;
+  // By the thread that makes the call.
+  void tag_next(std::uint32_t tag) { collectiveCounter_ = tag; }
+};
+
+}  // namespace
+
 // Gloo ends calls in one way only: a wait for a message that runs out of time closes the connections to all
 // ranks, and everything that waits for one throws. So this waits, for a message that nobody sends.
 static void interrupt(c10d::ProcessGroupGloo& gloo) {
-  constexpr int kNeverSent = 1000;
+  constexpr int kNeverSent = 1 << 30;
   for (int peer = 0; peer < gloo.getSize(); ++peer) {
     if (peer == gloo.getRank()) continue;
     try {
@@ -26,8 +38,7 @@ static void interrupt(c10d::ProcessGroupGloo& gloo) {
   }
 }
 
-static c10::intrusive_ptr<c10d::ProcessGroupGloo> connect(rendezvous::Store& store,
-                                                          const GlooOptions& options) {
+static c10::intrusive_ptr<TaggedGloo> connect(rendezvous::Store& store, const GlooOptions& options) {
   const auto limit = std::chrono::ceil<std::chrono::milliseconds>(options.limit);
   auto with = c10d::ProcessGroupGloo::Options::create(limit);
   with->threads = 1;  // calls of a communicator run one after the other
@@ -38,7 +49,7 @@ static c10::intrusive_ptr<c10d::ProcessGroupGloo> connect(rendezvous::Store& sto
          error.what());
   }
   auto keys = c10::make_intrusive<PrefixedStore>(store, options.name + "/gloo/", limit);
-  auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(keys, options.rank, options.size, with);
+  auto gloo = c10::make_intrusive<TaggedGloo>(keys, options.rank, options.size, with);
   c10d::BarrierOptions within;
   within.timeout = limit;
   gloo->barrier(within)->wait();  // nobody looks for addresses any more
@@ -55,6 +66,7 @@ std::unique_ptr<comm::Communicator> make_gloo(rendezvous::Store& store, const Gl
     try {
       auto gloo = connect(store, options);
       engine.interrupt = [gloo] { interrupt(*gloo); };
+      engine.tag_next = [gloo](std::uint32_t tag) { gloo->tag_next(tag); };
       engine.backend = gloo;
     } catch (const Error&) {
       throw;

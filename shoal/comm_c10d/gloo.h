@@ -15,11 +15,12 @@
 namespace shoal::comm_c10d {
 
 enum class Calls {
-  // Each call runs on a thread of the communicator, and what the ranks called is exchanged and compared
-  // first:
-  // one more round of small messages. Without it a difference ends the process inside Gloo.
+  // Each call runs on a thread of the communicator, and calls that differ do not meet. Who waits for 100 ms
+  // puts what it called into the store and compares it with what others put there: within half a second all
+  // get the error.
   Compared,
-  // As LibTorch has it, to measure against: a call runs before it returns, and nothing is compared.
+  // As LibTorch has it, to measure against: a call runs before it returns, nothing is compared, and a
+  // difference ends the process inside Gloo.
   Bare,
 };
 
@@ -33,8 +34,8 @@ struct GlooOptions {
 };
 
 // Called by all ranks at once. `store` is borrowed, and outlives the communicator; of the keys that are set
-// there none is left but the reason of an abort. Throws Timeout where a rank does not come, InvalidInput
-// where there is no such interface.
+// there none is left but the reason of an end before its time. Throws Timeout where a rank does not come,
+// InvalidInput where there is no such interface.
 std::unique_ptr<comm::Communicator> make_gloo(rendezvous::Store& store, const GlooOptions& options);
 
 }  // namespace shoal::comm_c10d

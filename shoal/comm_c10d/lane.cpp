@@ -6,7 +6,7 @@
 
 namespace shoal::comm_c10d {
 
-using std::chrono::steady_clock;
+static constexpr std::chrono::hours kLongest{24 * 365};
 
 LaneWork::~LaneWork() {
   std::unique_lock lock(mutex_);
@@ -18,22 +18,15 @@ LaneWork::~LaneWork() {
 }
 
 void LaneWork::wait(std::chrono::nanoseconds limit) {
-  // Where a rank has ended the group that this call does not hear from, its reason lies in the store.
-  constexpr auto kLook = std::chrono::milliseconds(100);
-  const auto begin = steady_clock::now();
+  // wait_until of a time that is too far away would be in the past.
+  const auto bounded = std::clamp<std::chrono::nanoseconds>(limit, std::chrono::nanoseconds(0), kLongest);
   std::unique_lock lock(mutex_);
-  while (!is_done_) {
-    const auto left = limit - (steady_clock::now() - begin);
-    if (finished_.wait_for(lock, std::min<std::chrono::nanoseconds>(left, kLook), [&] { return is_done_; }))
-      break;
+  if (!finished_.wait_for(lock, bounded, [&] { return is_done_; })) {
     lock.unlock();
-    if (left <= kLook)
-      group_.fail_with(Error(ErrorKind::Timeout, concat(what_, ": not done after ",
-                                                        std::chrono::duration<double>(limit).count(), " s")));
-    else
-      group_.look_for_an_end();
+    group_.fail_with(Error(ErrorKind::Timeout, concat(what_, ": not done after ",
+                                                      std::chrono::duration<double>(limit).count(), " s")));
     lock.lock();
-    if (left <= kLook) finished_.wait(lock, [&] { return is_done_; });
+    finished_.wait(lock, [&] { return is_done_; });
   }
   if (error_) throw Error(*error_);
 }

@@ -22,8 +22,6 @@ class Ends {
   virtual ~Ends() = default;
   // Ends every call of the group; the first error stays. Any thread.
   virtual void fail_with(const Error& error) noexcept = 0;
-  // Whether another rank has ended the group; then does as it does. Any thread.
-  virtual void look_for_an_end() noexcept = 0;
 };
 
 class LaneWork final : public comm::Work {
