@@ -7,13 +7,13 @@
 #include <csignal>
 #include <cstdio>
 #include <deque>
-#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "shoal/base/error.h"
+#include "shoal/base/error_test.h"
 #include "shoal/comm/inproc/inproc.h"
+#include "shoal/comm/located.h"
 #include "shoal/comm/ranks.h"
 #include "shoal/elastic/culprit.h"
 #include "shoal/elastic/flight.h"
@@ -66,15 +66,6 @@ TEST_CASE("an environment that contradicts itself names the variable") {
 static Attendant attendant(int rank, int size, int process) {
   return {
       .place = {.rank = rank, .size = size}, .identity = "a", .host = concat("h", rank), .process = process};
-}
-
-static std::string error_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "none";
 }
 
 TEST_CASE("ranks that meet learn each other's hosts") {
@@ -196,6 +187,53 @@ TEST_CASE("a recorded communicator does what the other does, and writes down cal
     CHECK(log.error.find("rank 0 all_reduce(f32 x 1, sum), rank 1 all_reduce(f64 x 1, sum)") !=
           std::string::npos);
   }
+}
+
+TEST_CASE("calls stand in the recorder with where their communicator said that it is, errors too") {
+  Flight flight;
+  const auto alone = recorded(std::move(comm::inproc(1)[0]), flight, 20s);
+  auto* located = dynamic_cast<comm::Located*>(alone.get());
+  REQUIRE(located);
+  alone->barrier()->wait(20s);
+  located->in_module("h.3.attn");
+  alone->barrier()->wait(20s);
+  CHECK(flight.read().module == "h.3.attn");
+  const int self[] = {0};
+  const auto part = alone->subgroup(self);
+  dynamic_cast<comm::Located&>(*part).in_module("h.3.mlp");
+  part->barrier()->wait(20s);
+  alone->barrier()->wait(20s);
+  alone->abort("enough");
+  CHECK(error_of([&] { alone->barrier()->wait(20s); }) == "enough, in h.3.attn");
+  located->in_module("");
+  CHECK(error_of([&] { alone->barrier()->wait(20s); }) == "enough");
+
+  const FlightLog log = flight.read();
+  std::vector<std::string> modules;
+  for (const FlightRecord& record : log.records) modules.push_back(record.module);
+  CHECK(modules == std::vector<std::string>{"", "h.3.attn", "h.3.mlp", "h.3.attn", "h.3.attn", ""});
+  CHECK(log.error == "enough, in h.3.attn");
+}
+
+TEST_CASE("collectives and messages are numbered apart, as errors number them") {
+  std::vector<std::unique_ptr<comm::Communicator>> ranks;
+  std::vector<std::unique_ptr<Flight>> flights;
+  for (auto& communicator : comm::inproc(2)) {
+    flights.push_back(std::make_unique<Flight>());
+    ranks.push_back(recorded(std::move(communicator), *flights.back(), 20s));
+  }
+  comm::run_as_threads(std::move(ranks), [](comm::Communicator& group) {
+    std::uint8_t byte = 0;
+    for (int turn = 0; turn < 2; ++turn) {
+      if (group.rank() == 0) group.send({&byte, 1, DType::UInt8}, 1)->wait(20s);
+      if (group.rank() == 1) group.receive({&byte, 1, DType::UInt8}, 0)->wait(20s);
+      group.barrier()->wait(20s);
+    }
+  });
+  std::vector<std::string> calls;
+  for (const FlightRecord& record : flights[1]->read().records) calls.push_back(describe(record));
+  CHECK(calls == std::vector<std::string>{"call 0, receive(u8 x 1, from 0)", "call 0, barrier()",
+                                          "call 1, receive(u8 x 1, from 0)", "call 1, barrier()"});
 }
 
 // --- Who is to blame.

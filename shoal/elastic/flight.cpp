@@ -104,7 +104,8 @@ void Flight::enter(std::string_view module) {
   keep(shared_->head.module, module);
 }
 
-std::uint64_t Flight::begin(const comm::Call& call, std::uint64_t number, std::string_view group) {
+std::uint64_t Flight::begin(const comm::Call& call, std::uint64_t number, std::string_view group,
+                            std::string_view module) {
   const std::uint64_t place = shared_->head.num_calls.fetch_add(1);
   Slot& slot = shared_->slots[place % kSlots];
   slot.stamp.store(0);
@@ -118,9 +119,11 @@ std::uint64_t Flight::begin(const comm::Call& call, std::uint64_t number, std::s
   slot.reduce = static_cast<std::uint8_t>(call.reduce);
   slot.state.store(static_cast<std::uint32_t>(CallState::UnderWay));
   keep(slot.group, group);
-  {
+  if (module.empty()) {
     const std::lock_guard lock(mutex_);
     std::memcpy(slot.module, shared_->head.module, sizeof slot.module);
+  } else {
+    keep(slot.module, module);
   }
   slot.stamp.store(place + 1);
   return place;
@@ -131,6 +134,12 @@ void Flight::end(std::uint64_t place, CallState state) {
   if (slot.stamp.load() != place + 1) return;  // 1,000 calls ago
   slot.end_ns = now_ns();
   slot.state.store(static_cast<std::uint32_t>(state));
+}
+
+std::string Flight::module_of(std::uint64_t place) const {
+  const Slot& slot = shared_->slots[place % kSlots];
+  const std::string module = kept(slot.module);
+  return slot.stamp.load() == place + 1 ? module : "";
 }
 
 void Flight::failed(ErrorKind kind, std::string_view error) {

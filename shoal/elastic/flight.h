@@ -22,7 +22,7 @@ namespace shoal::elastic {
 enum class CallState : std::uint32_t { UnderWay, Done, Failed };
 
 struct FlightRecord {
-  std::uint64_t number = 0;  // of the group's calls as this rank counts them, from 0
+  std::uint64_t number = 0;  // as errors have it: of the group's collectives, or the two ranks' messages
   comm::Call call;
   CallState state = CallState::UnderWay;
   std::int64_t begin_ns = 0, end_ns = 0;  // of the host's steady clock
@@ -55,9 +55,11 @@ class Flight {
 
   // From here on calls are made in this module. Any thread.
   void enter(std::string_view module);
-  // Gives the call's place in the recorder.
-  std::uint64_t begin(const comm::Call& call, std::uint64_t number, std::string_view group);
+  // Gives the call's place in the recorder. No module: the one that was entered.
+  std::uint64_t begin(const comm::Call& call, std::uint64_t number, std::string_view group,
+                      std::string_view module = "");
   void end(std::uint64_t place, CallState state);
+  std::string module_of(std::uint64_t place) const;     // empty too for a call of long ago
   void failed(ErrorKind kind, std::string_view error);  // the first one stays
 
   FlightLog read() const;  // any process, whatever the writer does meanwhile

@@ -2,12 +2,24 @@
 #include "shoal/elastic/recorded.h"
 
 #include <algorithm>
-#include <atomic>
 #include <string>
 #include <utility>
+#include <vector>
+
+#include "shoal/comm/call_log.h"
+#include "shoal/comm/located.h"
 
 namespace shoal::elastic {
 namespace {
+
+// Writes down how a call failed, and gives the error with where in the model that was.
+Error noted(const Error& error, Flight& flight, std::uint64_t place) {
+  const std::string module = flight.module_of(place);
+  const Error located(error.kind(), module.empty() ? error.what() : concat(error.what(), ", in ", module));
+  flight.end(place, CallState::Failed);
+  flight.failed(located.kind(), located.what());
+  return located;
+}
 
 class RecordedWork final : public comm::Work {
  public:
@@ -15,38 +27,37 @@ class RecordedWork final : public comm::Work {
                std::chrono::nanoseconds limit)
       : work_(std::move(work)), flight_(flight), place_(place), limit_(limit) {}
   ~RecordedWork() override {
-    if (!recorded_) flight_.end(place_, work_->done() ? CallState::Done : CallState::Failed);
+    if (!is_recorded_) flight_.end(place_, work_->done() ? CallState::Done : CallState::Failed);
   }
 
   void wait(std::chrono::nanoseconds limit) override {
     try {
       work_->wait(std::min(limit, limit_));
     } catch (const Error& error) {
-      note(CallState::Failed);
-      flight_.failed(error.kind(), error.what());
-      throw;
+      is_recorded_ = true;
+      throw noted(error, flight_, place_);
     }
-    note(CallState::Done);
+    if (!std::exchange(is_recorded_, true)) flight_.end(place_, CallState::Done);
   }
   bool done() override { return work_->done(); }
 
  private:
-  void note(CallState state) {
-    if (!std::exchange(recorded_, true)) flight_.end(place_, state);
-  }
-
   const std::unique_ptr<comm::Work> work_;
   Flight& flight_;
   const std::uint64_t place_;
   const std::chrono::nanoseconds limit_;
-  bool recorded_ = false;
+  bool is_recorded_ = false;
 };
 
-class Recorded final : public comm::RequestCommunicator {
+class Recorded final : public comm::RequestCommunicator, public comm::Located {
  public:
   Recorded(std::unique_ptr<comm::Communicator> communicator, Flight& flight, std::chrono::nanoseconds limit,
            std::string group)
-      : communicator_(std::move(communicator)), flight_(flight), limit_(limit), group_(std::move(group)) {}
+      : communicator_(std::move(communicator)),
+        flight_(flight),
+        limit_(limit),
+        group_(std::move(group)),
+        num_calls_(1 + 2 * static_cast<std::size_t>(communicator_->size())) {}
 
   int rank() const override { return communicator_->rank(); }
   int size() const override { return communicator_->size(); }
@@ -59,18 +70,21 @@ class Recorded final : public comm::RequestCommunicator {
     return recorded(communicator_->subgroup(ranks), flight_, limit_, concat(group_, name, "]"));
   }
   void abort(std::string_view reason) noexcept override { communicator_->abort(reason); }
+  void in_module(std::string_view module) override {
+    module_ = module;
+    flight_.enter(module);  // for a rank that is in no call when others wait for it
+  }
 
  private:
   std::unique_ptr<comm::Work> submit(comm::Request request) override {
     comm::Request wanted = request;
     const comm::Call call = comm::checked(wanted, rank(), size());
-    const std::uint64_t place = flight_.begin(call, num_calls_++, group_);
+    const std::uint64_t number = num_calls_[comm::CallLog::lane_of(call)]++;
+    const std::uint64_t place = flight_.begin(call, number, group_, module_);
     try {
       return std::make_unique<RecordedWork>(comm::forward(*communicator_, request), flight_, place, limit_);
     } catch (const Error& error) {
-      flight_.end(place, CallState::Failed);
-      flight_.failed(error.kind(), error.what());
-      throw;
+      throw noted(error, flight_, place);
     }
   }
 
@@ -78,7 +92,8 @@ class Recorded final : public comm::RequestCommunicator {
   Flight& flight_;
   const std::chrono::nanoseconds limit_;
   const std::string group_;
-  std::uint64_t num_calls_ = 0;
+  std::string module_;
+  std::vector<std::uint64_t> num_calls_;  // of each lane
 };
 
 }  // namespace
