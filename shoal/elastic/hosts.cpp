@@ -213,6 +213,16 @@ void Hosts::meet(const Launch& launch) {
 
 // --- One attempt.
 
+// Says or asks what a host that is lost does not hear, or answers: whether it did.
+static bool reached(const auto& act) {
+  try {
+    act();
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 void Hosts::begin_attempt(int attempt) {
   attempt_ = attempt;
   if (server_) server_->begin_epoch(static_cast<std::uint64_t>(attempt) + 1);
@@ -222,7 +232,7 @@ void Hosts::begin_attempt(int attempt) {
 }
 
 void Hosts::announce_end(const std::string& why) {
-  if (num_hosts_ > 1) store_->compare_and_set(concat("end/", attempt_), "", why);
+  if (num_hosts_ > 1) reached([&] { store_->compare_and_set(concat("end/", attempt_), "", why); });
 }
 
 void Hosts::announce_done() {
@@ -244,12 +254,11 @@ bool Hosts::all_done() {
 void Hosts::leave() {
   if (num_hosts_ == 1) return;
   const Clock::time_point deadline = Clock::now() + 3s;
-  try {
+  reached([&] {
     store_->set(concat("bye/", host_), "yes");
     for (int host = 1; host_ == 0 && host < num_hosts_; ++host)
       store_->get(concat("bye/", host), deadline - Clock::now());
-  } catch (const Error&) {  // it has gone already
-  }
+  });
 }
 
 void Hosts::look(std::vector<std::pair<std::int64_t, Clock::time_point>>& beats) {
@@ -301,10 +310,9 @@ std::vector<std::string> Hosts::gather(const std::string& own_report) {
   std::vector<std::string> reports = {own_report};
   const Clock::time_point deadline = Clock::now() + 4s;
   for (int host = 1; host < num_hosts_; ++host) {
-    try {
+    reached([&] {
       reports.push_back(store_->get(concat("report/", attempt_, "/", host), deadline - Clock::now()));
-    } catch (const Error&) {  // a host that is lost says nothing
-    }
+    });
   }
   return reports;
 }
@@ -316,12 +324,8 @@ void Hosts::tell(const Next& next) {
   if (next.again) return;
   // They read it before the store ends with this process; a host that is lost does not.
   const Clock::time_point deadline = Clock::now() + 1s;
-  for (int host = 1; host < num_hosts_; ++host) {
-    try {
-      store_->get(concat("heard/", attempt_, "/", host), deadline - Clock::now());
-    } catch (const Error&) {
-    }
-  }
+  for (int host = 1; host < num_hosts_; ++host)
+    reached([&] { store_->get(concat("heard/", attempt_, "/", host), deadline - Clock::now()); });
 }
 
 Hosts::Next Hosts::hear(const std::string& own_report) {

@@ -47,7 +47,7 @@ class Hosts {
   // Ready to be read when there is word from other hosts.
   int event() const { return event_; }
   void begin_attempt(int attempt);
-  void announce_end(const std::string& why);  // this attempt has failed here
+  void announce_end(const std::string& why);  // this attempt has failed here; to hosts that are not lost
   void announce_done();                       // all ranks of this host are through
   // Empty while all goes well; else why this attempt has ended elsewhere.
   std::string ended_elsewhere();

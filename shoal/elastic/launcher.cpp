@@ -357,10 +357,7 @@ void Launcher::reap() {
     if (!failed || ending_) continue;
     const std::string why = concat("rank ", rank->rank, ": ", how_it_ended(status));
     fail_here(why);
-    try {
-      hosts_.announce_end(why);
-    } catch (const Error&) {  // the first host is lost: it cannot be told
-    }
+    hosts_.announce_end(why);
   }
 }
 

@@ -10,6 +10,8 @@
 #include "shoal/base/error.h"
 #include "shoal/rendezvous/host_store.h"
 #include "shoal/rendezvous/memory_store.h"
+#include "shoal/rendezvous/tcp_server.h"
+#include "shoal/rendezvous/tcp_store.h"
 
 using namespace shoal;
 using namespace shoal::rendezvous;
@@ -61,6 +63,16 @@ TEST_CASE("a store of threads sets, waits, counts and compares") {
 TEST_CASE("a store of processes does the same") {
   HostStore store;
   behaves(store);
+}
+
+TEST_CASE("a store over TCP does the same, in an epoch of its own") {
+  const Key key = make_key();
+  TcpServer server(key);
+  TcpStore job(key, {.port = server.port(), .epoch = 0, .limit = 20s});
+  job.set("a", "the job's");
+  TcpStore store(key, {.port = server.port(), .limit = 20s});
+  behaves(store);
+  CHECK(job.find("a") == "the job's");
 }
 
 TEST_CASE("children see what the parent and each other set, and a killed one does no harm") {

@@ -20,6 +20,7 @@
 #include <map>
 #include <optional>
 #include <thread>
+#include <tuple>
 
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
@@ -82,8 +83,8 @@ class TcpServer::Service {
     acceptor_.open(endpoint.protocol());
     acceptor_.set_option(tcp::acceptor::reuse_address(true));
     fcntl(acceptor_.native_handle(), F_SETFD, FD_CLOEXEC);
-    acceptor_.bind(endpoint, error);
-    if (!error) acceptor_.listen(tcp::acceptor::max_listen_connections, error);
+    std::ignore = acceptor_.bind(endpoint, error);
+    if (!error) std::ignore = acceptor_.listen(tcp::acceptor::max_listen_connections, error);
     SHOAL_CHECK(!error, InvalidInput, "rendezvous: cannot listen on ", options.address, ":", options.port,
                 ": ", error.message(),
                 error == asio::error::address_in_use
@@ -151,21 +152,24 @@ class TcpServer::Service {
         bytes = wire::with_length(wire::to_bytes(reply));
         co_await asio::async_write(socket, asio::buffer(bytes), use_awaitable);
       }
-    } catch (const std::exception&) {  // the other end has gone, or is no client: its connection ends
+    } catch (const std::exception&) {  // the other end has gone, or is no client
+      asio::error_code ignored;
+      std::ignore = socket.close(ignored);
     }
   }
 
   awaitable<bool> knows_key(tcp::socket& socket) {
     if (strangers_.size() >= kMostStrangers) {
       asio::error_code ignored;
-      strangers_.front()->close(ignored);
+      std::ignore = strangers_.front()->close(ignored);
       strangers_.pop_front();
     }
     const Stranger stranger(*this, socket);
     asio::steady_timer limit(context_, kHandshake);
     limit.async_wait([this, &socket](asio::error_code cancelled) {  // it may be due when the socket has gone
       asio::error_code ignored;
-      if (!cancelled && std::ranges::find(strangers_, &socket) != strangers_.end()) socket.close(ignored);
+      if (!cancelled && std::ranges::find(strangers_, &socket) != strangers_.end())
+        std::ignore = socket.close(ignored);
     });
     try {
       const Bytes32 nonce = random_bytes();

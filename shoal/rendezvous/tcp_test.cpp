@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "shoal/base/error.h"
+#include "shoal/base/error_test.h"
 #include "shoal/rendezvous/tcp_server.h"
 #include "shoal/rendezvous/tcp_store.h"
 #include "shoal/rendezvous/wire.h"
@@ -33,15 +33,6 @@ static ErrorKind kind_of(const std::function<void()>& act) {
   }
   FAIL("no error");
   return ErrorKind::Internal;
-}
-
-static std::string error_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "none";
 }
 
 // A plain connection, as a stranger has it.
