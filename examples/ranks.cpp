@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program that shoal run, torchrun or mpirun starts once a rank: the ranks
-// add numbers, step after step. One of them can be made to fail, to see what
-// comes of it; with --state=FILE it goes on where it was:
+// Ranks add numbers, step after step. One of them can be made to fail, to see
+// what comes of it; with --state=FILE they go on where they were:
 //
-//   shoal run -n 4 --max-restarts=3 example_ranks --steps=500 --fault=kill
-//   --at=2:300 --state=FILE
+//   shoal run -n 4 --max-restarts=3 example_ranks --fault=kill --at=2:300 --state=FILE
 //
 // Four ranks print, from rank 0: "4 ranks, steps 0 to 500: sum 1667411500"
 #include <unistd.h>
@@ -33,8 +31,7 @@ static std::map<std::string, std::string> options_of(int argc, char** argv) {
   return options;
 }
 
-// What can happen to a rank; gives how many elements it brings to the step, or
-// none.
+// Gives how many elements the rank brings to the step; less than 0: no call.
 static std::int64_t meet_with(const std::string& fault, std::int64_t count) {
   if (fault == "kill") raise(SIGKILL);
   if (fault == "stop") raise(SIGSTOP);
@@ -52,10 +49,9 @@ int main(int argc, char** argv) {
     const auto job = elastic::join(elastic::environment_of(environ));
     const auto [rank, size, local_rank, local_size, starter] = job->place();
     const bool shm = options["backend"] != "gloo" && job->is_one_host();
-    auto ranks = job->recorded(
-        shm ? comm::shm_communicator(job->store(), rank, size)
-            : comm_c10d::make_gloo(
-                  job->store(), {.name = "all", .rank = rank, .size = size, .interface = job->interface()}));
+    auto ranks =
+        job->recorded(shm ? comm::shm_communicator(job->store(), rank, size)
+                          : comm_c10d::make_gloo(job->store(), {"all", rank, size, job->interface()}));
     std::int64_t first = 0, sum = 0;
     std::ifstream(options["state"]) >> first >> sum;
     const std::int64_t steps = std::stoll(options["steps"]), most = std::stoll(options["count"]);
@@ -75,9 +71,7 @@ int main(int argc, char** argv) {
       }
     }
     ranks->barrier()->wait(300s);
-    if (rank == 0)
-      std::printf("%d ranks, steps %ld to %ld: sum %ld\n", size, static_cast<long>(first),
-                  static_cast<long>(steps), static_cast<long>(sum));
+    if (rank == 0) std::printf("%d ranks, steps %ld to %ld: sum %ld\n", size, first, steps, sum);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;
