@@ -11,11 +11,14 @@
 //   ~                           any number of dims that stay whole
 //   +n                          an addend: where the result becomes a summand, this one has to be one too
 //   o/i                         an output that does not depend on factor i: cut along i, every rank has it
-//   whole
+//                               whole
+//   4h                          a dim that is the factor h times 4, cut in units of 4
+//   o@max                       an output that is Partial(max) along the factors that it lacks; or @min
 //
 // A tensor with fewer dims than letters has the last of them. A dim of size 1 where the factor is larger is
 // broadcast: it stays whole. A factor that no input has may be cut in the output alone. A factor that an
-// output lacks leaves that output Partial(sum).
+// output lacks leaves that output Partial(sum). An item of a list that is of shape [0], where letters say
+// more dims, is one of cat's tensors that are not there.
 #pragma once
 
 #include <optional>
@@ -29,15 +32,16 @@ namespace shoal::sharding {
 
 // The dims of one tensor, as written.
 struct Operand {
-  std::string_view letters;  // without '+' and what follows '/'
+  std::string_view letters;  // and units, without '+' and what follows '/' or '@'
   bool addend = false;
   std::string_view without = {};  // what follows '/'
+  Combine combine = Combine::Sum;
 };
 
-// A direction that several tensors share: which of its dims it is, or none, by tensor.
+// A direction that several tensors share: how each of them is cut along it, if at all.
 struct Factor {
   char letter = 0;  // '*' for those of a star
-  std::vector<std::optional<int>> in, out;
+  std::vector<std::optional<Shard>> in, out;
 };
 
 // An undefined output has no shape. Throws Internal where letters and shapes do not fit: the rule is wrong.

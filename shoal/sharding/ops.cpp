@@ -4,349 +4,220 @@
 #include "shoal/sharding/ops.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdint>
-#include <vector>
+#include <iterator>
 
-#include "shoal/base/error.h"
+#include "shoal/sharding/op_dims.h"
 
 namespace shoal::sharding {
 
-// --- Where the dims depend on the op's arguments.
-
-static std::int64_t num_dims(const ir::Graph& graph, const ir::Node& node, std::string_view argument) {
-  const ir::Attribute& attribute = *ir::find(node, argument);
-  if (const auto* list = std::get_if<ir::ValueList>(&attribute))
-    return static_cast<std::int64_t>(graph.at(list->front().value()).type.shape.size());
-  return static_cast<std::int64_t>(graph.at(std::get<ir::ValueId>(attribute)).type.shape.size());
-}
-
-static std::string letters(std::int64_t count) {
-  SHOAL_CHECK(count <= 26, InvalidInput, "sharding: a tensor of ", count, " dims, more than 26");
-  std::string text;
-  for (char letter = 'a'; count > 0; --count) text += letter++;
-  return text;
-}
-
-// Of an argument that is one dim or a list of them; an absent or empty list of dims means all.
-static std::vector<std::size_t> dims_in(const ir::Node& node, std::string_view argument, std::int64_t count) {
-  const ir::Attribute* attribute = ir::find(node, argument);
-  std::vector<std::int64_t> dims;
-  if (const auto* one = std::get_if<std::int64_t>(attribute))
-    dims = {*one};
-  else if (const auto* list = std::get_if<std::vector<std::int64_t>>(attribute))
-    dims = *list;
-  if (dims.empty())
-    for (std::int64_t dim = 0; dim < count; ++dim) dims.push_back(dim);
-  std::vector<std::size_t> result;
-  for (const std::int64_t dim : dims) result.push_back(static_cast<std::size_t>(dim < 0 ? dim + count : dim));
-  return result;
-}
-
-static bool is_true(const ir::Node& node, std::string_view argument) {
-  const auto* value = std::get_if<bool>(ir::find(node, argument));
-  return value != nullptr && *value;
-}
-
-static std::string elementwise(const ir::Graph&, const ir::Node& node) {
-  std::string text;
-  for (const ir::Argument& argument : node.arguments)
-    if (std::holds_alternative<ir::ValueId>(argument.value)) text += argument.name + ":* ";
-  return text + "-> *";
-}
-
-// All tensors have the dims of the first, and `dim` stays whole.
-static std::string along_dim(const ir::Graph& graph, const ir::Node& node) {
-  std::string text;
-  std::string dims;
-  for (const ir::Argument& argument : node.arguments) {
-    const bool is_tensor = std::holds_alternative<ir::ValueId>(argument.value) ||
-                           std::holds_alternative<ir::ValueList>(argument.value);
-    if (!is_tensor) continue;
-    if (dims.empty()) {
-      const std::int64_t count = num_dims(graph, node, argument.name);
-      dims = letters(count);
-      for (const std::size_t dim : dims_in(node, "dim", count)) dims[dim] = '.';
-    }
-    text += argument.name + ":" + dims + " ";
-  }
-  return text + "-> " + dims;
-}
-
-// Dims go: as summands where the reduction is a sum, whole otherwise.
-static std::string reduction(const ir::Graph& graph, const ir::Node& node, bool is_sum) {
-  const std::int64_t count = num_dims(graph, node, "self");
-  std::string in = letters(count), out;
-  const auto reduced = dims_in(node, "dim", count);
-  for (std::size_t dim = 0; dim < in.size(); ++dim) {
-    const bool goes = std::ranges::find(reduced, dim) != reduced.end();
-    if (!goes)
-      out += in[dim];
-    else if (is_true(node, "keepdim"))
-      out += '.';
-    if (goes && !is_sum) in[dim] = '.';
-  }
-  return "self:" + in + " -> " + out;
-}
-static std::string sum(const ir::Graph& graph, const ir::Node& node) { return reduction(graph, node, true); }
-static std::string reduced_whole(const ir::Graph& graph, const ir::Node& node) {
-  return reduction(graph, node, false);
-}
-
-static std::string permuted(const ir::Graph& graph, const ir::Node& node) {
-  const std::int64_t count = num_dims(graph, node, "self");
-  const std::string in = letters(count);
-  std::string out;
-  for (const std::size_t dim : dims_in(node, "dims", count)) out += in[dim];
-  return "self:" + in + " -> " + out;
-}
-
-static std::string swapped(const ir::Graph& graph, const ir::Node& node) {
-  const std::int64_t count = num_dims(graph, node, "self");
-  const std::string in = letters(count);
-  std::string out = in;
-  if (ir::find(node, "dim0") != nullptr)
-    std::swap(out[dims_in(node, "dim0", count)[0]], out[dims_in(node, "dim1", count)[0]]);
-  else if (count == 2)  // aten::t
-    std::swap(out[0], out[1]);
-  return "self:" + in + " -> " + out;
-}
-
-static std::string expanded(const ir::Graph& graph, const ir::Node& node) {
-  const std::int64_t count = num_dims(graph, node, "self");
-  const auto wanted = static_cast<std::int64_t>(graph.at(*node.outputs[0]).type.shape.size());
-  const std::string out = letters(wanted);
-  return "self:" + out.substr(static_cast<std::size_t>(wanted - count)) + " -> " + out;
-}
-
-static std::string selected(const ir::Graph& graph, const ir::Node& node) {
-  const std::int64_t count = num_dims(graph, node, "self");
-  std::string in = letters(count), out = in;
-  const std::size_t dim = dims_in(node, "dim", count)[0];
-  in[dim] = '.';
-  out.erase(dim, 1);
-  return "self:" + in + " -> " + out;
-}
-
-// The gradients of slice and select: `dim` is of the output.
-static std::string into_whole(const ir::Graph& graph, const ir::Node& node) {
-  const auto count = static_cast<std::int64_t>(graph.at(*node.outputs[0]).type.shape.size());
-  std::string out = letters(count), in = out;
-  const std::size_t dim = dims_in(node, "dim", count)[0];
-  out[dim] = '.';
-  if (num_dims(graph, node, "grad_output") < count)
-    in.erase(dim, 1);
-  else
-    in[dim] = '.';
-  return "grad_output:" + in + " -> " + out;
-}
-
-static std::string padded(const ir::Graph& graph, const ir::Node& node) {
-  std::string dims = letters(num_dims(graph, node, "self"));
-  const auto& pad = std::get<std::vector<std::int64_t>>(*ir::find(node, "pad"));
-  for (std::size_t i = 0; i < pad.size(); ++i)
-    if (pad[i] != 0) dims[dims.size() - 1 - i / 2] = '.';
-  return "self:" + dims + " -> " + dims;
-}
-
-static std::string whole_dims(const ir::Node& node) {
-  return std::string(std::get<std::vector<std::int64_t>>(*ir::find(node, "normalized_shape")).size(), '.');
-}
-static std::string layer_norm(const ir::Graph&, const ir::Node& node) {
-  const std::string k = whole_dims(node);
-  return "input:*" + k + " weight:" + k + " bias:" + k + " -> *" + k + ", *" + k + ", *" + k;
-}
-static std::string layer_norm_backward(const ir::Graph&, const ir::Node& node) {
-  const std::string k = whole_dims(node);
-  return "grad_out:*" + k + " input:*" + k + " mean:*" + k + " rstd:*" + k + " weight:" + k + " bias:" + k +
-         " -> *" + k + ", " + k + ", " + k;
-}
-
-static std::string convolution(const ir::Graph&, const ir::Node& node) {
-  if (std::get<std::int64_t>(*ir::find(node, "groups")) != 1) return "input:b.~ weight:..~ bias:. -> b.~";
-  return is_true(node, "transposed") ? "input:bI~ weight:IO~ bias:+O -> bO~"
-                                     : "input:bI~ weight:OI~ bias:+O -> bO~";
-}
-static std::string convolution_backward(const ir::Graph&, const ir::Node& node) {
-  if (std::get<std::int64_t>(*ir::find(node, "groups")) != 1)
-    return "grad_output:b.~ input:b.~ weight:..~ -> b.~, ..~, .";
-  return is_true(node, "transposed") ? "grad_output:bO~ input:bI~ weight:IO~ -> bI~, IO~, O/I"
-                                     : "grad_output:bO~ input:bI~ weight:OI~ -> bI~, OI~, O/I";
-}
-
-static std::string embedding_backward(const ir::Graph&, const ir::Node& node) {
-  if (is_true(node, "scale_grad_by_freq"))
-    return "grad_output:~e indices:~ -> .e";  // counts over all indices
-  return "grad_output:*e indices:* -> .e";
-}
-
-constexpr std::int64_t kNone = 0, kMean = 1;  // at::Reduction
-
-static std::string nll_loss(const ir::Graph&, const ir::Node& node) {
-  const auto reduction = std::get<std::int64_t>(*ir::find(node, "reduction"));
-  if (reduction == kMean) return "self:.. target:. weight:. -> , ";  // a mean is no sum of means
-  return reduction == kNone ? "self:b. target:b weight:. -> b, " : "self:b. target:b weight:. -> , ";
-}
-static std::string nll_loss_backward(const ir::Graph&, const ir::Node& node) {
-  const bool each = std::get<std::int64_t>(*ir::find(node, "reduction")) == kNone;
-  return std::string(each ? "grad_output:b" : "grad_output:") +
-         " self:b. target:b weight:. total_weight: -> b.";
-}
-
-// In parts: along the vocabulary and the classes. The factor `v` is the only one.
-static std::string embedding_parts(const ir::Graph&, const ir::Node&) { return "weight:v. indices:~ -> ~"; }
-static std::string embedding_backward_parts(const ir::Graph&, const ir::Node& node) {
-  return is_true(node, "scale_grad_by_freq") ? "" : "grad_output:~ indices:~ -> v.";
-}
-static bool is_mean_or_weighted(const ir::Node& node) {
-  return std::get<std::int64_t>(*ir::find(node, "reduction")) == kMean ||
-         std::holds_alternative<ir::ValueId>(*ir::find(node, "weight"));
-}
-static std::string nll_loss_parts(const ir::Graph&, const ir::Node& node) {
-  if (is_mean_or_weighted(node)) return "";
-  return "self:.v target:. -> ~, /v";
-}
-static std::string nll_loss_backward_parts(const ir::Graph&, const ir::Node& node) {
-  if (is_mean_or_weighted(node)) return "";
-  return "grad_output:~ self:.v target:. total_weight: -> .v";
-}
-
-// A causal mask says by position which keys a query sees, so its queries stay together.
-static std::string attention(const ir::Graph&, const ir::Node& node) {
-  return is_true(node, "is_causal") ? "query:bh.. key:bh.. value:bh.. attn_mask:bh.. -> bh.., bh."
-                                    : "query:bhs. key:bh.. value:bh.. attn_mask:bhs. -> bhs., bhs";
-}
-static std::string attention_backward(const ir::Graph&, const ir::Node& node) {
-  return is_true(node, "is_causal")
-             ? "grad_output:bh.. query:bh.. key:bh.. value:bh.. output:bh.. logsumexp:bh. attn_mask:bh.. -> "
-               "bh.., bh.., bh.."
-             : "grad_output:bhs. query:bhs. key:bh.. value:bh.. output:bhs. logsumexp:bhs attn_mask:bhs. -> "
-               "bhs., bh.., bh..";
-}
-
-// --- The table.
-
 constexpr OpRule kOps[] = {
     // op                          dims, linear in, …
-    {"aten::_log_softmax", "", "", along_dim},
-    {"aten::_log_softmax_backward_data", "", "grad_output", along_dim},
-    {"aten::_native_batch_norm_legit_functional",  // statistics over the batch: the channels alone
-     "input:.C~ weight:C bias:C running_mean:C running_var:C -> .C~, C, C, C, C", ""},
-    {"aten::_softmax", "", "", along_dim},
-    {"aten::_softmax_backward_data", "", "grad_output", along_dim},
-    {"aten::_to_copy", "", "", elementwise},
+    {"aten::_adaptive_avg_pool2d", "self:bC.. -> bC..", "self"},
+    {"aten::_adaptive_avg_pool2d_backward", "grad_output:bC.. self:bC.. -> bC..", "grad_output"},
+    {"aten::_fused_rms_norm", "", "", dims::rms_norm},
+    {"aten::_fused_rms_norm_backward", "", "grad_out", dims::rms_norm_backward},
+    {"aten::_index_put_impl", "", "self+values", dims::indexed},
+    {"aten::_log_softmax", "", "", dims::along_dim},
+    {"aten::_log_softmax_backward_data", "", "grad_output", dims::along_dim},
+    {"aten::_native_batch_norm_legit_functional", "", "", dims::batch_norm},
+    {"aten::_native_batch_norm_legit_no_training",
+     "input:bC* weight:C bias:C running_mean:C running_var:C -> bC*, ./bC*, ./bC*", ""},
+    {"aten::_reshape_alias", "", "self", nullptr, true, "size"},
+    {"aten::_safe_softmax", "", "", dims::along_dim},
+    {"aten::_softmax", "", "", dims::along_dim},
+    {"aten::_softmax_backward_data", "", "grad_output", dims::along_dim},
+    {"aten::_to_copy", "", "", dims::elementwise},
     {"aten::_unsafe_view", "", "self", nullptr, true, "size"},
-    {"aten::abs", "", "", elementwise},
-    {"aten::add.Scalar", "", "", elementwise},
-    {"aten::add.Tensor", "", "self+other", elementwise},
+    {"aten::abs", "", "", dims::elementwise},
+    {"aten::add.Scalar", "", "", dims::elementwise},
+    {"aten::add.Tensor", "", "self+other", dims::elementwise},
     {"aten::addmm", "self:+mn mat1:mk mat2:kn -> mn", "self+mat1 | self+mat2"},
-    {"aten::amax", "", "", reduced_whole},
-    {"aten::amin", "", "", reduced_whole},
+    {"aten::amax", "", "", dims::extremum},
+    {"aten::amin", "", "", dims::extremum},
+    {"aten::any.dim", "", "", dims::reduced_whole},
+    {"aten::argmax", "", "", dims::reduced_whole},
+    {"aten::avg_pool2d", "self:bC.. -> bC..", "self"},
+    {"aten::avg_pool2d_backward", "grad_output:bC.. self:bC.. -> bC..", "grad_output"},
     {"aten::baddbmm", "self:+bmn batch1:bmk batch2:bkn -> bmn", "self+batch1 | self+batch2"},
-    {"aten::bitwise_and.Tensor", "", "", elementwise},
-    {"aten::bitwise_not", "", "", elementwise},
-    {"aten::bitwise_or.Tensor", "", "", elementwise},
+    {"aten::binary_cross_entropy", "", "", dims::loss},
+    {"aten::binary_cross_entropy_backward", "", "grad_output", dims::loss_backward},
+    {"aten::binary_cross_entropy_with_logits", "", "", dims::loss},
+    {"aten::bitwise_and.Tensor", "", "", dims::elementwise},
+    {"aten::bitwise_not", "", "", dims::elementwise},
+    {"aten::bitwise_or.Tensor", "", "", dims::elementwise},
     {"aten::bmm", "self:bmk mat2:bkn -> bmn", "self | mat2"},
-    {"aten::cat", "", "tensors", along_dim},
-    {"aten::clamp", "", "", elementwise},
-    {"aten::clamp_min", "", "", elementwise},
-    {"aten::clone", "", "self", elementwise},
-    {"aten::constant_pad_nd", "", "", padded},
-    {"aten::convolution", "", "input+bias | weight+bias", convolution},
-    {"aten::convolution_backward", "", "grad_output", convolution_backward},
-    {"aten::cos", "", "", elementwise},
-    {"aten::cumsum", "", "self", along_dim},
-    {"aten::detach", "", "self", elementwise},
-    {"aten::div.Scalar", "", "self", elementwise},
-    {"aten::div.Tensor", "", "self", elementwise},
+    {"aten::cat", "", "tensors", dims::along_dim},
+    {"aten::clamp", "", "", dims::elementwise},
+    {"aten::clamp_min", "", "", dims::elementwise},
+    {"aten::clone", "", "self", dims::elementwise},
+    {"aten::constant_pad_nd", "", "", dims::padded},
+    {"aten::convolution", "", "input+bias | weight+bias", dims::convolution},
+    {"aten::convolution_backward", "", "grad_output", dims::convolution_backward},
+    {"aten::copy", "", "", dims::elementwise},
+    {"aten::cos", "", "", dims::elementwise},
+    {"aten::cumsum", "", "self", dims::along_dim},
+    {"aten::detach", "", "self", dims::elementwise},
+    {"aten::div.Scalar", "", "self", dims::elementwise},
+    {"aten::div.Tensor", "", "self", dims::elementwise},
+    {"aten::elu", "", "", dims::elementwise},
+    {"aten::elu_backward", "", "grad_output", dims::elementwise},
     {"aten::embedding", "weight:.e indices:* -> *e", "weight"},
-    {"aten::embedding_dense_backward", "", "grad_output", embedding_backward},
-    {"aten::eq.Scalar", "", "", elementwise},
-    {"aten::eq.Tensor", "", "", elementwise},
-    {"aten::erf", "", "", elementwise},
-    {"aten::exp", "", "", elementwise},
-    {"aten::expand", "", "self", expanded, false, "size"},
-    {"aten::full_like", "", "", elementwise},
-    {"aten::ge.Scalar", "", "", elementwise},
-    {"aten::ge.Tensor", "", "", elementwise},
-    {"aten::gelu", "", "", elementwise},
-    {"aten::gelu_backward", "", "grad_output", elementwise},
-    {"aten::gt.Scalar", "", "", elementwise},
-    {"aten::gt.Tensor", "", "", elementwise},
-    {"aten::le.Scalar", "", "", elementwise},
-    {"aten::le.Tensor", "", "", elementwise},
-    {"aten::log", "", "", elementwise},
-    {"aten::logical_and", "", "", elementwise},
-    {"aten::logical_not", "", "", elementwise},
-    {"aten::logical_or", "", "", elementwise},
-    {"aten::lt.Scalar", "", "", elementwise},
-    {"aten::lt.Tensor", "", "", elementwise},
-    {"aten::masked_fill.Scalar", "", "", elementwise},
-    {"aten::masked_fill.Tensor", "", "", elementwise},
+    {"aten::embedding_dense_backward", "", "grad_output", dims::embedding_backward},
+    {"aten::empty_like", "", "", dims::elementwise},
+    {"aten::eq.Scalar", "", "", dims::elementwise},
+    {"aten::eq.Tensor", "", "", dims::elementwise},
+    {"aten::erf", "", "", dims::elementwise},
+    {"aten::exp", "", "", dims::elementwise},
+    {"aten::expand", "", "self", dims::expanded, false, "size"},
+    {"aten::fill.Scalar", "", "", dims::elementwise},
+    {"aten::fill.Tensor", "", "", dims::elementwise},
+    {"aten::flip", "", "self", dims::along_dims},
+    {"aten::floor", "", "", dims::elementwise},
+    {"aten::full", "-> *", "", nullptr, false, "size"},
+    {"aten::full_like", "", "", dims::elementwise},
+    {"aten::gather", "", "self", dims::gather},
+    {"aten::ge.Scalar", "", "", dims::elementwise},
+    {"aten::ge.Tensor", "", "", dims::elementwise},
+    {"aten::gelu", "", "", dims::elementwise},
+    {"aten::gelu_backward", "", "grad_output", dims::elementwise},
+    {"aten::gt.Scalar", "", "", dims::elementwise},
+    {"aten::gt.Tensor", "", "", dims::elementwise},
+    {"aten::hardswish", "", "", dims::elementwise},
+    {"aten::hardswish_backward", "", "grad_output", dims::elementwise},
+    {"aten::hardtanh", "", "", dims::elementwise},
+    {"aten::hardtanh_backward", "", "grad_output", dims::elementwise},
+    {"aten::huber_loss", "", "", dims::loss},
+    {"aten::huber_loss_backward", "", "grad_output", dims::loss_backward},
+    {"aten::index.Tensor", "", "self", dims::indexed},
+    {"aten::index_add", "", "self+source", dims::index_along},
+    {"aten::index_put", "", "self+values", dims::indexed},
+    {"aten::index_select", "", "self", dims::index_along},
+    {"aten::le.Scalar", "", "", dims::elementwise},
+    {"aten::le.Tensor", "", "", dims::elementwise},
+    {"aten::leaky_relu", "", "", dims::elementwise},
+    {"aten::leaky_relu_backward", "", "grad_output", dims::elementwise},
+    {"aten::log", "", "", dims::elementwise},
+    {"aten::log1p", "", "", dims::elementwise},
+    {"aten::logical_and", "", "", dims::elementwise},
+    {"aten::logical_not", "", "", dims::elementwise},
+    {"aten::logical_or", "", "", dims::elementwise},
+    {"aten::logsumexp", "", "", dims::reduced_whole},
+    {"aten::lt.Scalar", "", "", dims::elementwise},
+    {"aten::lt.Tensor", "", "", dims::elementwise},
+    {"aten::masked_fill.Scalar", "", "", dims::elementwise},
+    {"aten::masked_fill.Tensor", "", "", dims::elementwise},
+    {"aten::max.dim", "", "", dims::reduced_whole},
     {"aten::max_pool2d_with_indices", "self:bC.. -> bC.., bC..", ""},
     {"aten::max_pool2d_with_indices_backward", "grad_output:bC.. self:bC.. indices:bC.. -> bC..",
      "grad_output"},
-    {"aten::maximum", "", "", elementwise},
-    {"aten::mean.dim", "", "self", reduced_whole},
-    {"aten::minimum", "", "", elementwise},
+    {"aten::maximum", "", "", dims::elementwise},
+    {"aten::mean", "self:~ -> ", "self"},
+    {"aten::mean.dim", "", "self", dims::reduced_whole},
+    {"aten::min.dim", "", "", dims::reduced_whole},
+    {"aten::minimum", "", "", dims::elementwise},
+    {"aten::mkldnn_rnn_layer",
+     "input:.B. weight0:.. weight1:.. weight2:. weight3:. hx_:B. cx_:B. -> .B., B., B., ./B", ""},
+    {"aten::mkldnn_rnn_layer_backward",
+     "input:.B. weight1:.. weight2:.. weight3:. weight4:. hx_:B. cx_tmp:B. output:.B. hy_:B. cy_:B. "
+     "grad_output:.B. grad_hy:B. grad_cy:B. workspace:. -> .B., .., .., ., ., B., B.",
+     ""},
     {"aten::mm", "self:mk mat2:kn -> mn", "self | mat2"},
-    {"aten::mul.Scalar", "", "self", elementwise},
-    {"aten::mul.Tensor", "", "self | other", elementwise},
-    {"aten::native_batch_norm_backward",
-     "grad_out:.C~ input:.C~ weight:C running_mean:C running_var:C save_mean:C save_invstd:C -> .C~, C, C",
-     "grad_out"},
-    {"aten::native_layer_norm", "", "", layer_norm},
-    {"aten::native_layer_norm_backward", "", "grad_out", layer_norm_backward},
-    {"aten::ne.Scalar", "", "", elementwise},
-    {"aten::ne.Tensor", "", "", elementwise},
-    {"aten::neg", "", "self", elementwise},
-    {"aten::nll_loss_backward", "", "grad_output", nll_loss_backward},
-    {"aten::nll_loss_forward", "", "", nll_loss},
-    {"aten::ones_like", "", "", elementwise},
-    {"aten::permute", "", "self", permuted},
-    {"aten::pow.Tensor_Scalar", "", "", elementwise},
-    {"aten::reciprocal", "", "", elementwise},
-    {"aten::relu", "", "", elementwise},
-    {"aten::rsqrt", "", "", elementwise},
-    {"aten::rsub.Scalar", "", "", elementwise},
-    {"aten::select.int", "", "self", selected},
-    {"aten::select_backward", "", "grad_output", into_whole, false, "input_sizes"},
-    {"aten::sigmoid", "", "", elementwise},
-    {"aten::sigmoid_backward", "", "grad_output", elementwise},
-    {"aten::silu", "", "", elementwise},
-    {"aten::silu_backward", "", "grad_output", elementwise},
-    {"aten::sin", "", "", elementwise},
-    {"aten::slice.Tensor", "", "self", along_dim},
-    {"aten::slice_backward", "", "grad_output", into_whole, false, "input_sizes"},
-    {"aten::split.Tensor", "", "self", along_dim},
-    {"aten::split_with_sizes", "", "self", along_dim},
-    {"aten::sqrt", "", "", elementwise},
+    {"aten::mse_loss", "", "", dims::loss},
+    {"aten::mse_loss_backward", "", "grad_output", dims::loss_backward},
+    {"aten::mul.Scalar", "", "self", dims::elementwise},
+    {"aten::mul.Tensor", "", "self | other", dims::elementwise},
+    {"aten::native_batch_norm", "", "", dims::batch_norm},
+    {"aten::native_batch_norm_backward", "", "grad_out", dims::batch_norm_backward},
+    {"aten::native_dropout_backward", "grad_output:* mask:* -> *", "grad_output"},
+    {"aten::native_group_norm", "input:B.~ weight:. bias:. -> B.~, B., B.", "", nullptr, false, "N"},
+    {"aten::native_group_norm_backward", "grad_out:B.~ input:B.~ mean:B. rstd:B. weight:. -> B.~, ., .",
+     "grad_out", nullptr, false, "N"},
+    {"aten::native_layer_norm", "", "", dims::layer_norm},
+    {"aten::native_layer_norm_backward", "", "grad_out", dims::layer_norm_backward},
+    {"aten::ne.Scalar", "", "", dims::elementwise},
+    {"aten::ne.Tensor", "", "", dims::elementwise},
+    {"aten::neg", "", "self", dims::elementwise},
+    {"aten::new_zeros", "", "", dims::zeros_beside, false, "size"},
+    {"aten::nll_loss2d_backward", "", "grad_output", dims::nll_loss2d_backward},
+    {"aten::nll_loss2d_forward", "", "", dims::nll_loss2d},
+    {"aten::nll_loss_backward", "", "grad_output", dims::nll_loss_backward},
+    {"aten::nll_loss_forward", "", "", dims::nll_loss},
+    {"aten::ones_like", "", "", dims::elementwise},
+    {"aten::permute", "", "self", dims::permuted},
+    {"aten::pow.Scalar", "", "", dims::elementwise},
+    {"aten::pow.Tensor_Scalar", "", "", dims::elementwise},
+    {"aten::pow.Tensor_Tensor", "", "", dims::elementwise},
+    {"aten::reciprocal", "", "", dims::elementwise},
+    {"aten::relu", "", "", dims::elementwise},
+    {"aten::repeat", "", "self", dims::repeated},
+    {"aten::roll", "", "self", dims::along_dims},
+    {"aten::rsqrt", "", "", dims::elementwise},
+    {"aten::rsub.Scalar", "", "", dims::elementwise},
+    {"aten::scatter.src", "", "self+src", dims::scatter},
+    {"aten::scatter.value", "", "", dims::scatter},
+    {"aten::scatter_add", "", "self+src", dims::scatter},
+    {"aten::select.int", "", "self", dims::selected},
+    {"aten::select_backward", "", "grad_output", dims::into_whole, false, "input_sizes"},
+    {"aten::select_scatter", "", "self+src", dims::selected_into},
+    {"aten::sigmoid", "", "", dims::elementwise},
+    {"aten::sigmoid_backward", "", "grad_output", dims::elementwise},
+    {"aten::sign", "", "", dims::elementwise},
+    {"aten::silu", "", "", dims::elementwise},
+    {"aten::silu_backward", "", "grad_output", dims::elementwise},
+    {"aten::sin", "", "", dims::elementwise},
+    {"aten::slice.Tensor", "", "self", dims::along_dim},
+    {"aten::slice_backward", "", "grad_output", dims::into_whole, false, "input_sizes"},
+    {"aten::slice_scatter", "", "self+src", dims::along_dim},
+    {"aten::smooth_l1_loss", "", "", dims::loss},
+    {"aten::smooth_l1_loss_backward", "", "grad_output", dims::loss_backward},
+    {"aten::soft_margin_loss", "", "", dims::loss},
+    {"aten::soft_margin_loss_backward", "", "grad_output", dims::loss_backward},
+    {"aten::softplus", "", "", dims::elementwise},
+    {"aten::softplus_backward", "", "grad_output", dims::elementwise},
+    {"aten::sort", "", "", dims::along_dim},
+    {"aten::split.Tensor", "", "self", dims::along_dim},
+    {"aten::split_with_sizes", "", "self", dims::along_dim},
+    {"aten::sqrt", "", "", dims::elementwise},
     {"aten::squeeze.dim", "", "self", nullptr, true},
     {"aten::squeeze.dims", "", "self", nullptr, true},
-    {"aten::sub.Scalar", "", "", elementwise},
-    {"aten::sub.Tensor", "", "self+other", elementwise},
+    {"aten::stack", "", "tensors", dims::stacked},
+    {"aten::std.correction", "", "", dims::reduced_whole},
+    {"aten::sub.Scalar", "", "", dims::elementwise},
+    {"aten::sub.Tensor", "", "self+other", dims::elementwise},
     {"aten::sum", "self:* -> ", "self"},
-    {"aten::sum.dim_IntList", "", "self", sum},
-    {"aten::t", "", "self", swapped},
-    {"aten::tanh", "", "", elementwise},
-    {"aten::tanh_backward", "", "grad_output", elementwise},
-    {"aten::threshold_backward", "", "grad_output", elementwise},
-    {"aten::transpose.int", "", "self", swapped},
+    {"aten::sum.dim_IntList", "", "self", dims::sum},
+    {"aten::t", "", "self", dims::swapped},
+    {"aten::tanh", "", "", dims::elementwise},
+    {"aten::tanh_backward", "", "grad_output", dims::elementwise},
+    {"aten::threshold_backward", "", "grad_output", dims::elementwise},
+    {"aten::topk", "", "", dims::along_dim},
+    {"aten::transpose.int", "", "self", dims::swapped},
     {"aten::tril", "self:*.. -> *..", "self"},
     {"aten::triu", "self:*.. -> *..", "self"},
-    {"aten::unbind.int", "", "self", selected},
+    {"aten::unbind.int", "", "self", dims::selected},
     {"aten::unsqueeze", "", "self", nullptr, true},
+    {"aten::upsample_bilinear2d", "self:bC.. -> bC..", "self"},
+    {"aten::upsample_bilinear2d_backward", "grad_output:bC.. -> bC..", "grad_output", nullptr, false,
+     "input_size"},
+    {"aten::upsample_nearest2d", "self:bC.. -> bC..", "self"},
+    {"aten::upsample_nearest2d_backward", "grad_output:bC.. -> bC..", "grad_output", nullptr, false,
+     "input_size"},
+    {"aten::var.correction", "", "", dims::reduced_whole},
+    {"aten::var_mean.correction", "", "", dims::reduced_whole},
     {"aten::view", "", "self", nullptr, true, "size"},
-    {"aten::where.self", "", "self+other", elementwise},
-    {"aten::zeros_like", "", "", elementwise},
-    {"shoal::attention", "", "", attention},
-    {"shoal::attention_backward", "", "grad_output", attention_backward},
-    {"shoal::bernoulli", "-> *", "", nullptr, false, "shape", true},
-    {"shoal::bernoulli_tensor", "p:* -> *", "", nullptr, false, "", true},
-    {"shoal::exponential", "-> *", "", nullptr, false, "shape", true},
-    {"shoal::normal", "-> *", "", nullptr, false, "shape", true},
-    {"shoal::randint", "-> *", "", nullptr, false, "shape", true},
-    {"shoal::uniform", "-> *", "", nullptr, false, "shape", true},
+    {"aten::where.ScalarOther", "", "", dims::elementwise},
+    {"aten::where.ScalarSelf", "", "", dims::elementwise},
+    {"aten::where.self", "", "self+other", dims::elementwise},
+    {"aten::zeros", "-> *", "", nullptr, false, "size"},
+    {"aten::zeros_like", "", "", dims::elementwise},
+    {"shoal::attention", "", "", dims::attention},
+    {"shoal::attention_backward", "", "grad_output", dims::attention_backward},
+    {"shoal::bernoulli", "seed: step: -> *", "", nullptr, false, "shape", true},
+    {"shoal::bernoulli_tensor", "p:* seed: step: -> *", "", nullptr, false, "", true},
+    {"shoal::exponential", "seed: step: -> *", "", nullptr, false, "shape", true},
+    {"shoal::normal", "seed: step: -> *", "", nullptr, false, "shape", true},
+    {"shoal::randint", "seed: step: -> *", "", nullptr, false, "shape", true},
+    {"shoal::uniform", "seed: step: -> *", "", nullptr, false, "shape", true},
 };
 
 consteval bool sorted() {
@@ -358,13 +229,15 @@ static_assert(sorted(), "kOps: keep it in alphabetical order, each op once");
 
 // The ops that are told where their part begins.
 constexpr PartForm kPartForms[] = {
-    {"aten::embedding", "shoal::embedding_part", "weight indices padding_idx", embedding_parts},
+    {"aten::embedding", "shoal::embedding_part", "weight indices padding_idx", dims::embedding_parts},
     {"aten::embedding_dense_backward", "shoal::embedding_backward_part",
-     "grad_output indices num_weights padding_idx", embedding_backward_parts, true, false, "num_weights"},
+     "grad_output indices num_weights padding_idx", dims::embedding_backward_parts, true, false,
+     "num_weights"},
     {"aten::nll_loss_backward", "shoal::nll_loss_backward_part",
-     "grad_output self target reduction ignore_index total_weight", nll_loss_backward_parts, true, true},
-    {"aten::nll_loss_forward", "shoal::nll_loss_part", "self target reduction ignore_index", nll_loss_parts,
-     false, true},
+     "grad_output self target reduction ignore_index total_weight", dims::nll_loss_backward_parts, true,
+     true},
+    {"aten::nll_loss_forward", "shoal::nll_loss_part", "self target reduction ignore_index",
+     dims::nll_loss_parts, false, true},
 };
 
 std::span<const PartForm> all_part_forms() { return kPartForms; }

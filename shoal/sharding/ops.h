@@ -16,9 +16,10 @@ struct OpRule {
   std::string_view
       linear;  // "self | other": Partial(sum) in one of these gives Partial(sum); "a+b": in all of them
   std::string (*dims_of)(const ir::Graph& graph, const ir::Node& node) = nullptr;
-  bool is_reshape = false;      // cuts follow through_view
-  std::string_view sizes = "";  // the argument that holds the sizes of the first output
-  bool is_drawn = false;        // the numbers depend on the place in the whole tensor
+  bool is_reshape = false;  // cuts follow through_view
+  std::string_view sizes =
+      "";  // the argument that says the shape of the first output, or as a number the rows of the input
+  bool is_drawn = false;  // the numbers depend on the place in the whole tensor
 };
 
 // An op that can be cut along a dim which the op itself needs whole, if it runs as another op that is told

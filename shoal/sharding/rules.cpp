@@ -88,9 +88,13 @@ static void add_factors(const std::string& text, bool in_parts, const ir::Graph&
   const auto in = operands_in(std::string_view(text).substr(0, arrow), node);
   std::vector<Operand> out;
   for (const std::string_view word : split(std::string_view(text).substr(arrow + 2), ',')) {
-    const std::size_t slash = std::min(word.find('/'), word.size());
-    out.push_back(
-        {.letters = word.substr(0, slash), .without = word.substr(std::min(slash + 1, word.size()))});
+    const std::size_t end = std::min(word.find_first_of("/@"), word.size());
+    const std::string_view rest = word.substr(end);
+    out.push_back({.letters = word.substr(0, end),
+                   .without = rest.starts_with('/') ? rest.substr(1) : "",
+                   .combine = rest == "@max"   ? Combine::Max
+                              : rest == "@min" ? Combine::Min
+                                               : Combine::Sum});
   }
   if (out.size() == 1) out.resize(node.outputs.size(), out.front());  // a list: all alike
   for (const Factor& factor : factors_of(in, out, shapes_in(graph, node), shapes_out(graph, node))) {
@@ -99,12 +103,12 @@ static void add_factors(const std::string& text, bool in_parts, const ir::Graph&
     for (std::size_t i = 0; i < out.size(); ++i) {
       const bool is_whole = !node.outputs[i] || out[i].without.find(factor.letter) != std::string_view::npos;
       makes_summands |= !is_whole && !factor.out[i];
-      strategy.out.push_back(factor.out[i] ? Placement(Shard{.dim = *factor.out[i]})
+      strategy.out.push_back(factor.out[i] ? Placement(*factor.out[i])
                              : is_whole    ? Placement(Replicate{})
-                                           : Placement(Partial{}));
+                                           : Placement(Partial{out[i].combine}));
     }
     for (std::size_t i = 0; i < in.size(); ++i)
-      strategy.in.push_back(factor.in[i]                     ? Placement(Shard{.dim = *factor.in[i]})
+      strategy.in.push_back(factor.in[i]                     ? Placement(*factor.in[i])
                             : makes_summands && in[i].addend ? Placement(Partial{})
                                                              : Placement(Replicate{}));
     found.push_back(std::move(strategy));
@@ -192,6 +196,21 @@ static void set(ir::Node& node, std::string_view argument, ir::Attribute value) 
     if (known.name == argument) known.value = std::move(value);
 }
 
+// A list of sizes is the shape of the first output; one size is the first input's first, its number of rows.
+static void set_sizes(ir::Node& node, std::string_view argument, const std::vector<Box>& in,
+                      const std::vector<std::optional<Box>>& out) {
+  if (std::holds_alternative<std::int64_t>(*ir::find(node, argument)))
+    set(node, argument, in.at(0).shape().at(0));
+  else
+    set(node, argument, out.at(0).value().shape());
+}
+
+// The strides that the whole has say nothing of a part.
+static void as_reshape(ir::Node& node) {
+  node.op = "aten::reshape";
+  node.arguments = {{"self", *ir::find(node, "self")}, {"shape", *ir::find(node, "size")}};
+}
+
 static ir::Node part_form(const PartForm& form, const ir::Node& node, const Box& cut, const Shape& whole) {
   ir::Node part = node;
   part.op = form.as;
@@ -225,7 +244,8 @@ ir::Node localized(const ir::Graph& graph, const ir::Node& node, const std::vect
   const OpRule* rule = find_rule(node.op);
   if (rule == nullptr) return node;
   ir::Node local = node;
-  if (!rule->sizes.empty()) set(local, rule->sizes, out.at(0).value().shape());
+  if (!rule->sizes.empty() && !in_parts) set_sizes(local, rule->sizes, in, out);
+  if (node.op == "aten::_reshape_alias") as_reshape(local);
   if (rule->is_drawn) add_place(local, graph.at(node.outputs.at(0).value()).type.shape, out.at(0).value());
   if (!in_parts) return local;
   const PartForm* form = find_part_form(node.op);
