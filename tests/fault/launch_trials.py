@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fails a random rank of a job at a random step, many times, and checks how each job ends.
+"""What the launcher promises, tried many times. All print figures, and fail where one is not as it should be.
 
-tests/fault/launch_trials.py 200 [SEED]; prints a line for each trial that is not as it should be, and a table
-of how long they took. Processes, sockets and /dev/shm are compared before and after.
+    launch_trials.py faults 200 [SEED]  a random fault of a random rank at a random step: how does a job end?
+    launch_trials.py notice 50 [SEED]   kill -9 of a random rank: how soon do the others have the error?
+    launch_trials.py strangers 100000   wrong keys, and garbage on every port, against a job that works
+
+Processes, sockets and /dev/shm are compared before and after.
 """
 
 import collections
@@ -11,8 +14,14 @@ import os
 import pathlib
 import random
 import re
+import secrets
+import signal
+import socket
+import statistics
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -24,14 +33,15 @@ FAULTS["stop"] = START + LIMIT + 5  # within which each job has to end, its star
 
 
 def left_behind():
-    shoal = [
-        p.name
-        for p in pathlib.Path("/proc").iterdir()
-        if p.name.isdigit() and "example_ranks" in (p / "cmdline").read_text(errors="replace")
-    ]
-    listening = subprocess.run(["ss", "-ltnpH"], capture_output=True, text=True).stdout
-    own = [line for line in listening.splitlines() if "example_ranks" in line]
-    return sorted(shoal), sorted(own), sorted(os.listdir("/dev/shm"))
+    program = str(SHOAL.parent / "example_ranks").encode()
+    ours = []
+    for process in pathlib.Path("/proc").iterdir():
+        try:
+            if process.name.isdigit() and program in (process / "cmdline").read_bytes():
+                ours.append(process.name)
+        except (FileNotFoundError, ProcessLookupError):  # it has just ended
+            pass
+    return sorted(ours), sorted(listening(ours)), sorted(os.listdir("/dev/shm"))
 
 
 def trial(dice):
@@ -48,10 +58,8 @@ def trial(dice):
     return " ".join(str(word) for word in command[1:]), fault, seconds, right, result.stderr
 
 
-def main():
-    trials, seed = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else random.randrange(10**6)
-    dice = random.Random(seed)
-    before, wrong, times = left_behind(), 0, collections.defaultdict(list)
+def faults(trials, dice):
+    wrong, times = 0, collections.defaultdict(list)
     for number in range(trials):
         command, fault, seconds, right, errors = trial(dice)
         times[fault].append(seconds)
@@ -62,12 +70,160 @@ def main():
             )
     for fault, seconds in sorted(times.items()):
         print(f"{fault:10} {len(seconds):4} trials, {max(seconds):.2f} s at most, limit {FAULTS[fault]} s")
+    return wrong
+
+
+def ranks_below(launcher):
+    """The process of each rank."""
+    found = {}
+    for process in pathlib.Path("/proc").iterdir():
+        try:
+            if (
+                process.name.isdigit()
+                and b"example_ranks" in (process / "cmdline").read_bytes().split(b"\0")[0]
+            ):
+                keeper = (process / "stat").read_text().rsplit(")", 1)[1].split()[1]
+                guardian = pathlib.Path(f"/proc/{keeper}/stat").read_text().rsplit(")", 1)[1].split()[1]
+                if int(guardian) == launcher:
+                    found[int(re.search(rb"\0RANK=(\d+)", (process / "environ").read_bytes())[1])] = int(
+                        process.name
+                    )
+        except (FileNotFoundError, ProcessLookupError):
+            pass
+    return found
+
+
+class Job:
+    """Ranks that go on until they are ended; how far they are is in a file."""
+
+    def __init__(self, backend, ranks, folder):
+        self.state = pathlib.Path(folder) / "state"
+        self.state.unlink(missing_ok=True)
+        command = [SHOAL, "run", "-n", ranks, SHOAL.parent / "example_ranks", "--steps=1000000000"]
+        command += [f"--backend={backend}", "--count=10", f"--state={self.state}"]
+        self.process = subprocess.Popen([str(word) for word in command], stderr=subprocess.PIPE, text=True)
+        while self.step() < 20:
+            time.sleep(0.01)
+
+    def step(self):
+        try:
+            return int(self.state.read_text().split()[0])
+        except (FileNotFoundError, IndexError):
+            return 0
+
+    def speed(self, seconds):
+        first, begin = self.step(), time.monotonic()
+        time.sleep(seconds)
+        return (self.step() - first) / (time.monotonic() - begin)
+
+    def end(self):
+        """What it said in the meantime."""
+        alive = self.process.poll() is None
+        self.process.terminate()
+        errors = self.process.communicate(timeout=40)[1]
+        return errors if alive else errors + "ended by itself"
+
+
+def notice(trials, dice):
+    wrong, delays = 0, collections.defaultdict(list)
+    for number in range(trials):
+        backend, ranks = dice.choice(["shm", "gloo"]), dice.randint(3, 5)
+        with tempfile.TemporaryDirectory() as folder:
+            job = Job(backend, ranks, folder)
+            time.sleep(dice.random() / 10)
+            victim = dice.randrange(ranks)
+            process = ranks_below(job.process.pid)[victim]
+            begin = time.monotonic()
+            os.kill(process, signal.SIGKILL)
+            heard = {}
+            for line in job.process.stderr:
+                if (rank := re.match(r"\[(\d+)\]", line)) and int(rank[1]) not in heard:
+                    heard[int(rank[1])] = time.monotonic() - begin
+            job.process.wait(timeout=20)
+        delays[backend] += heard.values()
+        missing = set(range(ranks)) - {victim} - set(heard)
+        if missing or max(heard.values()) > 0.5:
+            wrong += 1
+            print(f"trial {number}, {backend}, {ranks} ranks, {victim} killed: {heard}, no word of {missing}")
+    for backend, seconds in sorted(delays.items()):
+        points = [
+            f"{100 * q:g} % {sorted(seconds)[int(q * (len(seconds) - 1))] * 1000:.0f} ms"
+            for q in (0.5, 0.9, 0.99, 1)
+        ]
+        print(f"{backend:5} {len(seconds):4} ranks had the error after: {', '.join(points)}")
+    return wrong
+
+
+def listening(processes):
+    """Addresses of what these processes listen on."""
+    lines = subprocess.run(["ss", "-ltnpH"], capture_output=True, text=True).stdout.splitlines()
+    return [line.split()[3] for line in lines if any(f"pid={process}," in line for process in processes)]
+
+
+def wrong_key(address):
+    """Answers the greeting as the protocol has it, with a proof by another key; whether that was accepted."""
+    with socket.create_connection(address, timeout=20) as stranger:
+        hello = stranger.recv(4096)
+        stranger.sendall(hello[: len(hello) - 32] + secrets.token_bytes(64))
+        try:
+            return stranger.recv(1) != b""
+        except ConnectionResetError:
+            return False
+
+
+def strangers(trials, _):
+    wrong = 0
+    for backend in ["shm", "gloo"]:
+        with tempfile.TemporaryDirectory() as folder:
+            job = Job(backend, 2, folder)
+            keeper = int(pathlib.Path(f"/proc/{job.process.pid}/task/{job.process.pid}/children").read_text())
+            served = listening([keeper])
+            ports = listening([keeper, *ranks_below(job.process.pid).values()])
+            wild = [port for port in ports if not port.startswith(("127.0.0.1:", "[::1]:"))]
+            address = ("127.0.0.1", int(served[0].rsplit(":", 1)[1]))
+            before, accepted = statistics.median(job.speed(1) for _ in range(5)), []
+            begin = time.monotonic()
+
+            def attack(num, address=address, accepted=accepted):
+                accepted.extend(wrong_key(address) for _ in range(num))
+
+            threads = [threading.Thread(target=attack, args=[trials // 4]) for _ in range(2)]
+            first = job.step()
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            seconds = time.monotonic() - begin
+            during = (job.step() - first) / seconds
+            for port in ports:
+                with socket.create_connection(("127.0.0.1", int(port.rsplit(":", 1)[1]))) as stranger:
+                    try:
+                        stranger.sendall(secrets.token_bytes(1 << 20))
+                    except (BrokenPipeError, ConnectionResetError):
+                        pass
+            after = statistics.median(job.speed(1) for _ in range(5))
+            errors = job.end()
+        wrong += bool(wild or errors or any(accepted) or len(accepted) < trials // 4 * 2)
+        print(f"{backend:5} {len(accepted)} wrong keys in {seconds:.0f} s, {sum(accepted)} accepted")
+        print(f"      then 1 MB of garbage on each of {len(ports)} ports; not on loopback: {wild or 'none'}")
+        print(f"      steps a second: {before:.0f} before, {during:.0f} with the keys, {after:.0f} after all")
+        print(f"      errors: {errors or 'none'}")
+    return wrong
+
+
+KINDS = {"faults": faults, "notice": notice, "strangers": strangers}
+
+
+def main():
+    kind, trials = sys.argv[1], int(sys.argv[2])
+    seed = int(sys.argv[3]) if len(sys.argv) > 3 else random.randrange(10**6)
+    before = left_behind()
+    wrong = KINDS[kind](trials, random.Random(seed))
     after = left_behind()
     if after != before:
         print(f"left behind: {after}, before: {before}")
-    print(
-        f"{trials} trials, seed {seed}: {wrong} wrong, {'something' if after != before else 'nothing'} left"
-    )
+    left = "nothing" if after == before else "something"
+    print(f"{trials} trials of {kind}, seed {seed}: {wrong} wrong, {left} left")
     sys.exit(bool(wrong) or after != before)
 
 
