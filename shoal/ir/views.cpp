@@ -77,7 +77,7 @@ static constexpr std::array kViews = std::to_array<std::string_view>({
 static_assert(std::ranges::is_sorted(kViews), "kViews: keep it in alphabetical order");
 
 bool is_view(std::string_view op) {
-  if (op.starts_with("shoal::")) return false;
+  if (op.starts_with("shoal::")) return op == "shoal::part";
   if (!op.starts_with("aten::")) return true;
   op.remove_prefix(6);
   return std::ranges::binary_search(kViews, op.substr(0, op.find('.')));

@@ -1,0 +1,539 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/rewrite/partition.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "shoal/base/error.h"
+#include "shoal/ir/views.h"
+#include "shoal/sharding/redistribute.h"
+#include "shoal/sharding/rules.h"
+
+namespace shoal::rewrite {
+
+using ir::Phase;
+using ir::Role;
+using ir::TensorType;
+using ir::ValueId;
+using sharding::Change;
+using sharding::Layout;
+using sharding::Mesh;
+using sharding::Partial;
+using sharding::Placement;
+using sharding::Replicate;
+using sharding::Shape;
+using sharding::Shard;
+using sharding::Step;
+
+// What a rank holds lies as the whole does: the same order of dims, without gaps; what is expanded stays so.
+static TensorType local_type(const TensorType& whole, Shape shape) {
+  if (shape == whole.shape) return whole;
+  std::vector<std::size_t> order(shape.size());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::ranges::stable_sort(order,
+                           [&](std::size_t a, std::size_t b) { return whole.strides[a] > whole.strides[b]; });
+  TensorType type = {.dtype = whole.dtype, .shape = std::move(shape), .strides = {}};
+  type.strides.resize(type.shape.size());
+  std::int64_t stride = 1;
+  for (std::size_t i = order.size(); i-- > 0;) {
+    if (whole.strides[order[i]] == 0 && whole.shape[order[i]] > 1) continue;
+    type.strides[order[i]] = stride;
+    stride *= std::max<std::int64_t>(type.shape[order[i]], 1);
+  }
+  return type;
+}
+
+static std::string_view name_of(sharding::Combine combine) {
+  switch (combine) {
+    case sharding::Combine::Sum: return "sum";
+    case sharding::Combine::Min: return "min";
+    case sharding::Combine::Max: return "max";
+  }
+  return "?";
+}
+
+namespace {
+
+class Partitioning {
+ public:
+  Partitioning(const Placed& placed, int rank, const PartitionOptions& options)
+      : placed_(placed),
+        old_(placed.graph),
+        mesh_(placed.mesh),
+        rank_(rank),
+        options_(options),
+        versions_(old_.values.size()) {
+    made_.form = ir::Form::Local;
+  }
+
+  ir::Graph run() {
+    add_sources();
+    find_gathered();
+    find_gradients();
+    for (std::size_t i = 0; i < old_.nodes.size(); ++i) {
+      const ir::Node& node = old_.nodes[i];
+      if (node.phase != Phase::Forward && phase_ == Phase::Forward) forget_gathered();
+      if (node.phase == Phase::Update && phase_ != Phase::Update) flush();
+      phase_ = node.phase;
+      module_ = node.module;
+      if (node.op == "shoal::clip")
+        add_clip(node, placed_.nodes[i]);
+      else
+        add(node, placed_.nodes[i]);
+      reduce_gradients(node);
+    }
+    flush();
+    add_results();
+    return std::move(made_);
+  }
+
+ private:
+  // What there is of a value of the whole graph on this rank.
+  struct Version {
+    Layout layout;
+    ValueId id;
+  };
+
+  // Gradients on their way to the same steps, reduced together.
+  struct Bucket {
+    std::vector<ValueId> values;  // of the whole graph
+    std::int64_t bytes = 0;
+  };
+
+  Shape local_shape(const Layout& layout, ValueId value) const {
+    return sharding::local_shape(mesh_, layout, old_.at(value).type.shape, rank_);
+  }
+  TensorType type_in(const Layout& layout, ValueId value) const {
+    return local_type(old_.at(value).type, local_shape(layout, value));
+  }
+
+  void add_sources() {
+    for (std::size_t i = 0; i < old_.sources.size(); ++i) {
+      const auto& source = old_.sources[i];
+      const Layout& kept = placed_.kept[i];
+      TensorType type = old_.at(source.value).type;
+      if (Shape shape = local_shape(kept, source.value); shape != type.shape)
+        type = ir::contiguous(type.dtype, std::move(shape));
+      versions_[source.value.index].push_back(
+          {kept, made_.add_source(old_.at(source.value).role, source.name, type, source.fingerprint)});
+    }
+  }
+
+  // Parameters that are gathered for use, and views and casts of them: made anew for backward.
+  void find_gathered() {
+    gathered_.resize(old_.values.size());
+    if (!placed_.gathers_again) return;
+    for (std::size_t i = 0; i < old_.sources.size(); ++i) {
+      const ValueId value = old_.sources[i].value;
+      gathered_[value.index] =
+          old_.at(value).role == Role::Parameter && placed_.kept[i] != placed_.values[value.index];
+    }
+    for (const ir::Node& node : old_.nodes) {
+      const auto inputs = ir::inputs_of(node);
+      if (inputs.size() != 1 || !gathered_[inputs[0].index]) continue;
+      if (!ir::is_view(node.op) && node.op != "aten::_to_copy") continue;
+      for (const auto& output : node.outputs)
+        if (output) gathered_[output->index] = true;
+    }
+  }
+
+  void forget_gathered() {
+    for (std::size_t value = 0; value < gathered_.size(); ++value) {
+      if (!gathered_[value]) continue;
+      auto& versions = versions_[value];
+      const bool is_source = !old_.values[value].producer;
+      versions.resize(is_source ? 1 : 0, Version{{}, {}});
+    }
+  }
+
+  void find_gradients() {
+    for (std::size_t i = 0; i < old_.results.size(); ++i)
+      if (old_.results[i].role == Role::Gradient) gradients_.insert(old_.results[i].value);
+  }
+
+  bool same_parts(const Layout& a, const Layout& b, ValueId value) const {
+    if (a == b) return true;
+    const auto is_partial = [](const Placement& placement) {
+      return std::holds_alternative<Partial>(placement);
+    };
+    for (std::size_t axis = 0; axis < a.placements.size(); ++axis)
+      if ((is_partial(a.placements[axis]) || is_partial(b.placements[axis])) &&
+          a.placements[axis] != b.placements[axis])
+        return false;
+    const Shape& shape = old_.at(value).type.shape;
+    for (int rank = 0; rank < mesh_.size(); ++rank)
+      if (sharding::box_of(mesh_, a, shape, rank) != sharding::box_of(mesh_, b, shape, rank)) return false;
+    return true;
+  }
+
+  std::vector<Step> steps(ValueId value, const Layout& from, const Layout& to) const {
+    const TensorType& type = old_.at(value).type;
+    return sharding::redistribution(mesh_, type.shape, ir::bytes_of({type.dtype, {1}, {1}}), from, to);
+  }
+
+  // The value in that layout, brought there if it is not.
+  ValueId get(ValueId value, const Layout& wanted) {
+    if (pending_.contains(value)) flush();
+    auto& versions = versions_[value.index];
+    if (versions.empty()) make_again(value);
+    for (const Version& version : versions)
+      if (same_parts(version.layout, wanted, value)) return version.id;
+    std::optional<std::vector<Step>> best;
+    Version from;
+    std::int64_t lowest = 0;
+    for (const Version& version : versions) {
+      auto way = steps(value, version.layout, wanted);
+      std::int64_t bytes = 0;
+      for (const Step& step : way) bytes += step.bytes;
+      if (best && bytes >= lowest) continue;
+      best = std::move(way);
+      lowest = bytes;
+      from = version;
+    }
+    const ValueId made = follow(value, from, *best);
+    versions_[value.index].push_back({wanted, made});
+    return made;
+  }
+
+  void make_again(ValueId value) {
+    const auto& producer = old_.at(value).producer;
+    SHOAL_CHECK(producer && gathered_[value.index], Internal, "partition: %", value.index,
+                " is read before it is made");
+    add(old_.at(*producer), placed_.nodes[producer->index]);
+  }
+
+  ValueId follow(ValueId value, Version at, const std::vector<Step>& way) {
+    for (const Step& step : way) {
+      Layout after = at.layout;
+      after.placements[static_cast<std::size_t>(step.axis)] = step.to;
+      at = {after, take(step, at, after, value)};
+    }
+    return at.id;
+  }
+
+  // The dim that a Shard cuts, as long as it is before the axis cuts it.
+  std::int64_t whole_size(const Layout& layout, int axis, int dim, ValueId value) const {
+    Layout whole = layout;
+    whole.placements[static_cast<std::size_t>(axis)] = Replicate{};
+    return local_shape(whole, value)[static_cast<std::size_t>(dim)];
+  }
+
+  // One axis' change of one value.
+  ValueId take(const Step& step, const Version& at, const Layout& after, ValueId value) {
+    const auto index = static_cast<std::size_t>(step.axis);
+    const std::string& axis = mesh_.axes[index].name;
+    TensorType type = type_in(after, value);
+    switch (step.change) {
+      case Change::AllReduce:
+      case Change::ReduceScatter:
+      case Change::AllGather:
+        return collective({step}, step.change, {at.id}, {value}, {at.layout}, {after})[0];
+      case Change::AllToAll: {
+        const auto cut = [&](const Placement& placement, const Layout& layout) {
+          const auto& shard = std::get<Shard>(placement);
+          return std::vector<std::int64_t>{shard.dim, shard.outer, shard.unit,
+                                           whole_size(layout, step.axis, shard.dim, value)};
+        };
+        return add_one("shoal::all_to_all",
+                       {{"self", at.id},
+                        {"axis", axis},
+                        {"from", cut(step.from, at.layout)},
+                        {"to", cut(step.to, after)}},
+                       contiguous(type), value);
+      }
+      case Change::Slice: {
+        const auto& shard = std::get<Shard>(step.to);
+        return add_one("shoal::part",
+                       {{"self", at.id},
+                        {"dim", std::int64_t{shard.dim}},
+                        {"outer", shard.outer},
+                        {"unit", shard.unit},
+                        {"index", std::int64_t{mesh_.coordinate(rank_, step.axis)}},
+                        {"count", std::int64_t{mesh_.axes[index].size}}},
+                       type, value);
+      }
+      case Change::KeepOnFirst: {
+        const double neutral = neutral_of(std::get<Partial>(step.to).combine);
+        if (mesh_.coordinate(rank_, step.axis) == 0)
+          return add_one("aten::alias", {{"self", at.id}}, type, value);
+        return add_one("aten::full_like",
+                       {{"self", at.id},
+                        {"fill_value", neutral},
+                        {"dtype", {}},
+                        {"layout", {}},
+                        {"device", {}},
+                        {"pin_memory", {}},
+                        {"memory_format", {}}},
+                       type, value);
+      }
+    }
+    fail(ErrorKind::Internal, "partition: a change of no kind");
+  }
+
+  static double neutral_of(sharding::Combine combine) {
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    switch (combine) {
+      case sharding::Combine::Sum: return 0;
+      case sharding::Combine::Min: return kInfinity;
+      case sharding::Combine::Max: return -kInfinity;
+    }
+    return 0;
+  }
+
+  static TensorType contiguous(const TensorType& type) { return ir::contiguous(type.dtype, type.shape); }
+
+  ValueId add_one(std::string op, std::vector<ir::Argument> arguments, TensorType type, ValueId value) {
+    const auto id = made_.add_node({.op = std::move(op),
+                                    .arguments = std::move(arguments),
+                                    .outputs = {},
+                                    .phase = phase_,
+                                    .module = module_},
+                                   {std::move(type)});
+    const ValueId made = *made_.at(id).outputs[0];
+    made_.values[made.index].role = role_of(value);
+    return made;
+  }
+
+  // Roles that sources have stay theirs.
+  Role role_of(ValueId value) const {
+    const Role role = old_.at(value).role;
+    return old_.at(value).producer ? role : phase_ == Phase::Forward ? Role::Activation : Role::Gradient;
+  }
+
+  // A collective on several values that take the same change on the same axis.
+  std::vector<ValueId> collective(const std::vector<Step>& steps, Change change,
+                                  const std::vector<ValueId>& from, const std::vector<ValueId>& values,
+                                  const std::vector<Layout>& before, const std::vector<Layout>& after) {
+    const Step& first = steps.front();
+    ir::Node node;
+    node.arguments = {{"tensors", ir::ValueList(from.begin(), from.end())},
+                      {"axis", mesh_.axes[static_cast<std::size_t>(first.axis)].name}};
+    node.op = change == Change::AllReduce       ? "shoal::all_reduce"
+              : change == Change::ReduceScatter ? "shoal::reduce_scatter"
+                                                : "shoal::all_gather";
+    if (const auto* partial = std::get_if<Partial>(&first.from))
+      node.arguments.push_back({"combine", std::string(name_of(partial->combine))});
+    std::vector<std::optional<TensorType>> types;
+    std::vector<std::int64_t> dims, outers, units, wholes;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      types.emplace_back(contiguous(type_in(after[i], values[i])));
+      const auto* shard = std::get_if<Shard>(change == Change::AllGather ? &steps[i].from : &steps[i].to);
+      if (shard == nullptr) continue;
+      dims.push_back(shard->dim);
+      outers.push_back(shard->outer);
+      units.push_back(shard->unit);
+      wholes.push_back(whole_size(before[i], first.axis, shard->dim, values[i]));
+    }
+    if (change != Change::AllReduce) {
+      node.arguments.push_back({"dims", dims});
+      node.arguments.push_back({"outers", outers});
+      node.arguments.push_back({"units", units});
+    }
+    if (change == Change::AllGather) node.arguments.push_back({"wholes", wholes});
+    node.phase = phase_;
+    node.module = module_;
+    const auto id = made_.add_node(std::move(node), types);
+    std::vector<ValueId> made;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      made.push_back(*made_.at(id).outputs[i]);
+      made_.values[made.back().index].role = role_of(values[i]);
+    }
+    return made;
+  }
+
+  sharding::Box box_of(const Layout& layout, ValueId value) const {
+    return sharding::box_of(mesh_, layout, old_.at(value).type.shape, rank_);
+  }
+
+  void add(const ir::Node& node, const PlacedNode& placed) {
+    const auto inputs = ir::inputs_of(node);
+    std::vector<ValueId> from;
+    std::vector<sharding::Box> in;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      from.push_back(get(inputs[i], placed.in[i]));
+      in.push_back(box_of(placed.in[i], inputs[i]));
+    }
+    std::vector<std::optional<sharding::Box>> out;
+    std::vector<std::optional<TensorType>> types;
+    for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+      const auto& output = node.outputs[i];
+      out.push_back(output ? std::optional(box_of(placed.out[i], *output)) : std::nullopt);
+      types.push_back(output ? std::optional(type_in(placed.out[i], *output)) : std::nullopt);
+    }
+    std::size_t next = 0;
+    ir::Node local = ir::with_inputs(sharding::localized(old_, node, in, out, placed.in_parts),
+                                     [&](ValueId) { return from[next++]; });
+    local.phase = std::max(local.phase, phase_ == Phase::Update ? local.phase : phase_);
+    local.outputs.clear();
+    const auto id = made_.add_node(std::move(local), types);
+    for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+      if (!node.outputs[i]) continue;
+      const ValueId output = *node.outputs[i];
+      Version version = {placed.out[i], *made_.at(id).outputs[i]};
+      made_.values[version.id.index].role = old_.at(output).role;
+      const Layout& handed_on = placed_.values[output.index];
+      if (!gradients_.contains(output) && !same_parts(version.layout, handed_on, output))
+        version = {handed_on, follow(output, version, steps(output, version.layout, handed_on))};
+      versions_[output.index] = {std::move(version)};
+    }
+  }
+
+  // --- Gradients are reduced as backward makes them, many at once.
+
+  void reduce_gradients(const ir::Node& node) {
+    for (const auto& output : node.outputs) {
+      if (!output || !gradients_.contains(*output)) continue;
+      const Version& version = versions_[output->index].front();
+      const Layout& wanted = placed_.values[output->index];
+      if (same_parts(version.layout, wanted, *output)) continue;
+      std::string key = concat(static_cast<int>(old_.at(*output).type.dtype));
+      for (const Step& step : steps(*output, version.layout, wanted))
+        key += concat(' ', static_cast<int>(step.change), ':', step.axis);
+      Bucket& bucket = buckets_[key];
+      bucket.values.push_back(*output);
+      bucket.bytes += ir::bytes_of(type_in(version.layout, *output));
+      pending_.insert(*output);
+      if (bucket.bytes < options_.bucket_bytes) continue;
+      flush(bucket);
+      buckets_.erase(key);
+    }
+  }
+
+  void flush() {
+    const auto buckets = std::exchange(buckets_, {});
+    for (const auto& [key, bucket] : buckets) flush(bucket);
+  }
+
+  void flush(const Bucket& bucket) {
+    std::vector<std::vector<Step>> ways;
+    std::vector<Version> at;
+    for (const ValueId value : bucket.values) {
+      at.push_back(versions_[value.index].front());
+      ways.push_back(steps(value, at.back().layout, placed_.values[value.index]));
+    }
+    for (std::size_t i = 0; i < ways.front().size(); ++i) {
+      std::vector<Step> now;
+      std::vector<ValueId> from;
+      std::vector<Layout> before, after;
+      for (std::size_t j = 0; j < ways.size(); ++j) {
+        now.push_back(ways[j][i]);
+        from.push_back(at[j].id);
+        before.push_back(at[j].layout);
+        after.push_back(at[j].layout);
+        after.back().placements[static_cast<std::size_t>(now[j].axis)] = now[j].to;
+      }
+      const Change change = now.front().change;
+      if (change == Change::AllReduce || change == Change::ReduceScatter || change == Change::AllGather) {
+        const auto made = collective(now, change, from, bucket.values, before, after);
+        for (std::size_t j = 0; j < made.size(); ++j) at[j] = {after[j], made[j]};
+      } else {
+        for (std::size_t j = 0; j < at.size(); ++j)
+          at[j] = {after[j], take(now[j], at[j], after[j], bucket.values[j])};
+      }
+    }
+    for (std::size_t j = 0; j < at.size(); ++j) {
+      versions_[bucket.values[j].index] = {at[j]};
+      pending_.erase(bucket.values[j]);
+    }
+  }
+
+  // --- The norm over every shard, counted once.
+
+  void add_clip(const ir::Node& node, const PlacedNode& placed) {
+    const auto inputs = ir::inputs_of(node);
+    std::map<std::vector<bool>, ir::ValueList> by_axes;  // which axes cut the gradient
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      std::vector<bool> cut;
+      for (const Placement& placement : placed.in[i].placements)
+        cut.push_back(std::holds_alternative<Shard>(placement));
+      by_axes[cut].emplace_back(get(inputs[i], placed.in[i]));
+    }
+    const ValueId norm = *node.outputs[0];
+    const TensorType scalar = ir::contiguous(DType::Float64, {});
+    ir::ValueList squares;
+    for (const auto& [cut, gradients] : by_axes) {
+      ValueId sum = add_one("shoal::sum_of_squares", {{"gradients", gradients}}, scalar, norm);
+      for (std::size_t axis = 0; axis < cut.size(); ++axis) {
+        if (!cut[axis] || mesh_.axes[axis].size == 1) continue;
+        sum = add_one("shoal::all_reduce",
+                      {{"tensors", ir::ValueList{sum}},
+                       {"axis", mesh_.axes[axis].name},
+                       {"combine", std::string("sum")}},
+                      scalar, norm);
+      }
+      squares.emplace_back(sum);
+    }
+    const TensorType type = old_.at(norm).type;
+    const auto id = made_.add_node({.op = "shoal::clip_by",
+                                    .arguments = {{"squares", squares},
+                                                  {"max_norm", *ir::find(node, "max_norm")},
+                                                  {"dtype", type.dtype}},
+                                    .outputs = {},
+                                    .phase = node.phase,
+                                    .module = node.module},
+                                   {type, type});
+    for (std::size_t i = 0; i < 2; ++i)
+      versions_[node.outputs[i]->index] = {{sharding::replicated(mesh_), *made_.at(id).outputs[i]}};
+  }
+
+  void add_results() {
+    for (std::size_t i = 0; i < old_.results.size(); ++i) {
+      const auto& [role, name, value] = old_.results[i];
+      phase_ = role == Role::Parameter || role == Role::OptimizerState ? Phase::Update : Phase::Backward;
+      module_ = "";
+      const ValueId made = role == Role::Parameter ? parameter_result(name, value, placed_.results[i])
+                                                   : get(value, placed_.results[i]);
+      made_.add_result(role, name, made);
+    }
+  }
+
+  // A parameter that is updated in parts and kept whole is written over in place.
+  ValueId parameter_result(const std::string& name, ValueId value, const Layout& kept) {
+    const Version& updated = versions_[value.index].front();
+    if (same_parts(updated.layout, kept, value)) return updated.id;
+    const auto way = steps(value, updated.layout, kept);
+    ValueId source = updated.id;
+    for (const auto& each : old_.sources)
+      if (each.name == name && old_.at(each.value).role == Role::Parameter)
+        source = versions_[each.value.index].front().id;
+    if (way.size() != 1 || way[0].change != Change::AllGather) return get(value, kept);
+    const auto& shard = std::get<Shard>(way[0].from);
+    using Numbers = std::vector<std::int64_t>;
+    return add_one("shoal::gather_into",
+                   {{"wholes", ir::ValueList{source}},
+                    {"parts", ir::ValueList{updated.id}},
+                    {"axis", mesh_.axes[static_cast<std::size_t>(way[0].axis)].name},
+                    {"dims", Numbers{shard.dim}},
+                    {"outers", Numbers{shard.outer}},
+                    {"units", Numbers{shard.unit}}},
+                   type_in(kept, value), value);
+  }
+
+  const Placed& placed_;
+  const ir::Graph& old_;
+  const Mesh& mesh_;
+  const int rank_;
+  const PartitionOptions options_;
+  ir::Graph made_;
+  std::vector<std::vector<Version>> versions_;  // by value of the whole graph
+  std::vector<bool> gathered_;                  // likewise: a gathered parameter or a view of one
+  std::set<ValueId> gradients_;
+  std::map<std::string, Bucket> buckets_;  // by dtype, changes and axes
+  std::set<ValueId> pending_;              // in buckets
+  Phase phase_ = Phase::Forward;           // of what is being added
+  std::string module_;
+};
+
+}  // namespace
+
+ir::Graph partition(const Placed& placed, int rank, const PartitionOptions& options) {
+  return Partitioning(placed, rank, options).run();
+}
+
+}  // namespace shoal::rewrite

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gives every value of a captured step a layout on a mesh. What is kept between steps is pinned (the batch is
+// cut over the data axes, parameters as a plan says); from there placements go through the ops by their rules
+// (sharding/rules.h), each op taking the way that moves the fewest bytes:
+//
+//   %x S(0), %w R      %y = mm(%x, %w)        %y S(0)          rows of the batch
+//   %x S(0), %dy S(0)  %dw = mm(t(%x), %dy)   %dw P(sum)       a gradient is summed over the batch
+//
+// An op that would need whole what is cut, and that several simpler ops can stand for (a mean is a sum
+// divided by a count), is taken apart; an op without a rule runs whole.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shoal/ir/graph.h"
+#include "shoal/sharding/layout.h"
+#include "shoal/sharding/mesh.h"
+
+namespace shoal::rewrite {
+
+struct ParameterPins {
+  sharding::Layout kept;  // between steps
+  sharding::Layout used;  // as the model computes with it; gathered before, if it is kept in smaller parts
+  sharding::Layout gradient;  // as the gradient leaves backward
+  sharding::Layout updated;   // as the optimizer sees it; its state is kept like this
+  friend bool operator==(const ParameterPins&, const ParameterPins&) = default;
+};
+
+// What the last op of a module makes, by the module's path; '*' stands for any characters but '.'.
+struct OutputPin {
+  std::string module;
+  std::map<std::size_t, sharding::Placement> placements;  // by axis; others are left to propagation
+  friend bool operator==(const OutputPin&, const OutputPin&) = default;
+};
+
+struct Pins {
+  std::map<std::string, ParameterPins> parameters;  // those not named: replicated
+  std::map<std::string, sharding::Layout> inputs;   // likewise
+  std::vector<OutputPin> outputs;
+  bool gathers_again = true;  // parameters for backward, instead of keeping them whole since forward
+};
+
+struct PlacedNode {
+  std::vector<sharding::Layout> in;   // as ir::inputs_of
+  std::vector<sharding::Layout> out;  // as it makes them; of an undefined output: replicated
+  bool in_parts = false;              // sharding::Strategy
+  friend bool operator==(const PlacedNode&, const PlacedNode&) = default;
+};
+
+struct Placed {
+  sharding::Mesh mesh;
+  ir::Graph graph;                       // of all ranks together; some ops taken apart
+  std::vector<PlacedNode> nodes;         // by NodeId
+  std::vector<sharding::Layout> values;  // by ValueId: as it is handed on
+  std::vector<sharding::Layout> kept;    // by source
+  std::vector<sharding::Layout> results;
+  bool gathers_again = true;
+};
+
+// Throws InvalidInput where a pin does not fit its tensor, or names none.
+Placed place(ir::Graph graph, const sharding::Mesh& mesh, const Pins& pins);
+
+// "h.*.attn" and "h.11.attn".
+bool matches(std::string_view pattern, std::string_view path);
+
+}  // namespace shoal::rewrite
