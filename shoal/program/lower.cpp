@@ -76,6 +76,7 @@ struct InPlace {
 static constexpr InPlace kInPlace[] = {
     {"shoal::adagrad", {"parameters", "sums"}},
     {"shoal::adam", {"parameters", "exp_avgs", "exp_avg_sqs"}},
+    {"shoal::gather_into", {"wholes"}},
     {"shoal::lamb", {"parameters", "exp_avgs", "exp_avg_sqs"}},
     {"shoal::lion", {"parameters", "exp_avgs"}},
     {"shoal::rmsprop", {"parameters", "square_avgs", "momentum_buffers", "grad_avgs"}},

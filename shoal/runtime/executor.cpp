@@ -23,6 +23,7 @@
 #include "shoal/base/error.h"
 #include "shoal/ir/text.h"
 #include "shoal/runtime/allocator.h"
+#include "shoal/runtime/collective_kernels.h"
 #include "shoal/runtime/kernel.h"
 
 namespace shoal::runtime {
@@ -66,17 +67,19 @@ struct Executor::State {
   std::vector<bool> is_source;
   std::array<std::vector<Step>, 2> steps;  // by segment
 
-  explicit State(Program lowered)
+  State(Program lowered, const Groups* groups)
       : program(std::move(lowered)), slots(program.types.size()), is_source(slots.size()) {
     for (const auto& source : program.sources) is_source[source.slot.index] = true;
     for (const Segment segment : {Segment::Gradients, Segment::Update})
       for (const auto& instruction : program[segment])
-        add(steps[static_cast<std::size_t>(segment)], instruction);
+        add(steps[static_cast<std::size_t>(segment)], instruction, groups);
   }
 
-  void add(std::vector<Step>& list, const program::Instruction& instruction) const {
+  void add(std::vector<Step>& list, const program::Instruction& instruction, const Groups* groups) const {
     if (const auto* compute = std::get_if<Compute>(&instruction)) {
-      list.push_back({make_kernel(program, *compute), compute, {}});
+      auto kernel = is_collective(compute->op) ? make_collective(program, *compute, groups)
+                                               : make_kernel(program, *compute);
+      list.push_back({std::move(kernel), compute, {}});
     } else if (const auto* copy = std::get_if<Copy>(&instruction)) {
       list.push_back({std::make_unique<CopyKernel>(*copy), nullptr, {}});
     } else {
@@ -137,7 +140,8 @@ struct Executor::State {
   }
 };
 
-Executor::Executor(Program program) : state_(std::make_unique<State>(std::move(program))) {
+Executor::Executor(Program program, const Groups* groups)
+    : state_(std::make_unique<State>(std::move(program), groups)) {
   install_allocator();
 }
 Executor::~Executor() = default;

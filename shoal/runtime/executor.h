@@ -10,14 +10,16 @@
 #include "shoal/ir/graph.h"
 #include "shoal/observe/trace.h"
 #include "shoal/program/program.h"
+#include "shoal/runtime/groups.h"
 
 namespace shoal::runtime {
 
 // One thread at a time. Runs below autograd whatever mode the caller is in; results do not require grad.
 class Executor {
  public:
-  // Throws InvalidInput naming an op that is not loaded or an argument that does not fit its schema.
-  explicit Executor(program::Program program);
+  // Throws InvalidInput naming an op that is not loaded or an argument that does not fit its schema. A
+  // program with collectives is given the communicators of its mesh, which outlive the executor.
+  explicit Executor(program::Program program, const Groups* groups = nullptr);
   ~Executor();
   Executor(Executor&&) noexcept;
   Executor& operator=(Executor&&) noexcept;

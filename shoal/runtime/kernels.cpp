@@ -178,6 +178,7 @@
 #include "shoal/aten/operators.h"
 #include "shoal/base/error.h"
 #include "shoal/ir/views.h"
+#include "shoal/runtime/collective_kernels.h"
 #include "shoal/runtime/kernel.h"
 #include "shoal/runtime/neutral_kernels.h"
 #include "shoal/runtime/part_kernels.h"
@@ -445,6 +446,7 @@ static constexpr Row kKernels[] = {
     {"shoal::bernoulli", make_bernoulli},
     {"shoal::bernoulli_tensor", make_bernoulli_tensor},
     {"shoal::clip", make_clip},
+    {"shoal::clip_by", make_clip_by},
     {"shoal::embedding_backward_part", make_embedding_backward_part},
     {"shoal::embedding_part", make_embedding_part},
     {"shoal::exponential", make_exponential},
@@ -453,9 +455,11 @@ static constexpr Row kKernels[] = {
     {"shoal::nll_loss_backward_part", make_nll_loss_backward_part},
     {"shoal::nll_loss_part", make_nll_loss_part},
     {"shoal::normal", make_normal},
+    {"shoal::part", make_part},
     {"shoal::randint", make_randint},
     {"shoal::rmsprop", make_rmsprop},
     {"shoal::sgd", make_sgd},
+    {"shoal::sum_of_squares", make_sum_of_squares},
     {"shoal::uniform", make_uniform},
 };
 static_assert(std::ranges::is_sorted(kKernels, {}, &Row::op), "kKernels: keep it in alphabetical order");

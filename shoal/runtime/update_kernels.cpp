@@ -34,7 +34,84 @@ namespace shoal::runtime {
 using program::Compute;
 using program::Program;
 
+// Blocks are fixed, and their sums are added in order: the same bits for any number of threads.
+static double sum_of_squares(const Slots& slots, const std::vector<std::uint32_t>& gradients) {
+  struct Block {
+    const at::Tensor* tensor;
+    std::int64_t begin, end;
+  };
+  std::vector<at::Tensor> dense;
+  dense.reserve(gradients.size());
+  std::vector<Block> blocks;
+  for (const auto slot : gradients) {
+    const at::Tensor& gradient = slots[slot];
+    const at::Tensor& flat =
+        gradient.is_non_overlapping_and_dense() ? gradient : dense.emplace_back(gradient.contiguous());
+    for (std::int64_t begin = 0; begin < flat.numel(); begin += kGrain)
+      blocks.push_back({&flat, begin, std::min(begin + kGrain, flat.numel())});
+  }
+  std::vector<double> sums(blocks.size());
+  const auto sum_blocks = [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t at = first; at < last; ++at) {
+      const auto& [tensor, begin, end] = blocks[static_cast<std::size_t>(at)];
+      AT_DISPATCH_FLOATING_TYPES_AND2(
+          at::kHalf, at::kBFloat16, tensor->scalar_type(), "clip", [&, from = begin, to = end] {
+            sums[static_cast<std::size_t>(at)] =
+                fast_squares(tensor->const_data_ptr<scalar_t>() + from, to - from);
+          });
+    }
+  };
+  std::int64_t elements = 0;
+  for (const auto& block : blocks) elements += block.end - block.begin;
+  if (elements <= kGrain)
+    sum_blocks(0, static_cast<std::int64_t>(blocks.size()));
+  else
+    at::parallel_for(0, static_cast<std::int64_t>(blocks.size()), 1, sum_blocks);
+  double total = 0;
+  for (const double sum : sums) total += sum;
+  return total;
+}
+
 namespace {
+
+class SumOfSquares final : public Kernel {
+ public:
+  explicit SumOfSquares(const Compute& compute)
+      : gradients_(slots_of(compute, "gradients")), outputs_(compute) {}
+
+  void run(Slots& slots) override {
+    if (on_cpu(slots, gradients_))
+      return outputs_.put(slots, at::full({}, sum_of_squares(slots, gradients_), at::kDouble));
+    const auto norms = at::_foreach_norm(tensors_in(slots, gradients_));
+    outputs_.put(slots, at::stack(norms).to(at::kDouble).square().sum());
+  }
+
+ private:
+  std::vector<std::uint32_t> gradients_;
+  Outputs outputs_;
+};
+
+class ClipBy final : public Kernel {
+ public:
+  explicit ClipBy(const Compute& compute)
+      : squares_(slots_of(compute, "squares")), max_norm_(number_of(compute, "max_norm")), outputs_(compute) {
+    const auto* dtype = std::get_if<DType>(&argument_of(compute, "dtype"));
+    SHOAL_CHECK(dtype != nullptr, InvalidInput, compute.op, ": argument dtype is not a dtype");
+    dtype_ = aten::to_torch(*dtype);
+  }
+
+  void run(Slots& slots) override {
+    at::Tensor norm = at::stack(tensors_in(slots, squares_)).sum().sqrt();
+    at::Tensor scale = max_norm_ == 0 ? at::ones_like(norm) : (max_norm_ / (norm + 1e-6)).clamp_max(1.0);
+    outputs_.put(slots, std::tuple(norm.to(dtype_), scale.to(dtype_)));
+  }
+
+ private:
+  std::vector<std::uint32_t> squares_;
+  double max_norm_;
+  at::ScalarType dtype_ = at::kDouble;
+  Outputs outputs_;
+};
 
 class Clip final : public Kernel {
  public:
@@ -48,51 +125,13 @@ class Clip final : public Kernel {
 
   void run(Slots& slots) override {
     if (!on_cpu(slots, gradients_)) return run_elsewhere(slots);
-    const double norm = std::sqrt(sum_of_squares(slots));
+    const double norm = std::sqrt(sum_of_squares(slots, gradients_));
     const double scale = max_norm_ == 0 ? 1.0 : std::min(1.0, max_norm_ / (norm + 1e-6));
     outputs_.put(
         slots, std::tuple(at::full({}, norm, dtype_), at::full({}, std::isnan(norm) ? norm : scale, dtype_)));
   }
 
  private:
-  // Blocks are fixed, and their sums are added in order: the same bits for any number of threads.
-  double sum_of_squares(const Slots& slots) {
-    struct Block {
-      const at::Tensor* tensor;
-      std::int64_t begin, end;
-    };
-    std::vector<at::Tensor> dense;
-    dense.reserve(gradients_.size());
-    std::vector<Block> blocks;
-    for (const auto slot : gradients_) {
-      const at::Tensor& gradient = slots[slot];
-      const at::Tensor& flat =
-          gradient.is_non_overlapping_and_dense() ? gradient : dense.emplace_back(gradient.contiguous());
-      for (std::int64_t begin = 0; begin < flat.numel(); begin += kGrain)
-        blocks.push_back({&flat, begin, std::min(begin + kGrain, flat.numel())});
-    }
-    std::vector<double> sums(blocks.size());
-    const auto sum_blocks = [&](std::int64_t first, std::int64_t last) {
-      for (std::int64_t at = first; at < last; ++at) {
-        const auto& [tensor, begin, end] = blocks[static_cast<std::size_t>(at)];
-        AT_DISPATCH_FLOATING_TYPES_AND2(
-            at::kHalf, at::kBFloat16, tensor->scalar_type(), "clip", [&, from = begin, to = end] {
-              sums[static_cast<std::size_t>(at)] =
-                  fast_squares(tensor->const_data_ptr<scalar_t>() + from, to - from);
-            });
-      }
-    };
-    std::int64_t elements = 0;
-    for (const auto& block : blocks) elements += block.end - block.begin;
-    if (elements <= kGrain)
-      sum_blocks(0, static_cast<std::int64_t>(blocks.size()));
-    else
-      at::parallel_for(0, static_cast<std::int64_t>(blocks.size()), 1, sum_blocks);
-    double total = 0;
-    for (const double sum : sums) total += sum;
-    return total;
-  }
-
   void run_elsewhere(Slots& slots) const {
     const auto norms = at::_foreach_norm(tensors_in(slots, gradients_));
     const at::Tensor norm = at::linalg_vector_norm(at::stack(norms)).to(dtype_);
@@ -232,6 +271,12 @@ class AdamKernel final : public Kernel {
 
 std::unique_ptr<Kernel> make_clip(const Program& program, const Compute& compute) {
   return std::make_unique<Clip>(program, compute);
+}
+std::unique_ptr<Kernel> make_sum_of_squares(const Program&, const Compute& compute) {
+  return std::make_unique<SumOfSquares>(compute);
+}
+std::unique_ptr<Kernel> make_clip_by(const Program&, const Compute& compute) {
+  return std::make_unique<ClipBy>(compute);
 }
 std::unique_ptr<Kernel> make_sgd(const Program&, const Compute& compute) {
   return std::make_unique<Sgd>(compute);

@@ -12,6 +12,10 @@ namespace shoal::runtime {
 // shoal::clip(gradients, max_norm) -> norm, scale: the L2 norm of all gradients together, and
 // min(1, max_norm / (norm + 1e-6)), 1 where max_norm is 0.
 std::unique_ptr<Kernel> make_clip(const program::Program& program, const program::Compute& compute);
+// The two halves of it, for gradients of which each rank has a part: shoal::sum_of_squares(gradients) -> f64
+// [], and shoal::clip_by(squares, max_norm, dtype) -> norm, scale.
+std::unique_ptr<Kernel> make_sum_of_squares(const program::Program& program, const program::Compute& compute);
+std::unique_ptr<Kernel> make_clip_by(const program::Program& program, const program::Compute& compute);
 // shoal::sgd(parameters, gradients, momentum_buffers, lr, scale, momentum, weight_decay, nesterov)
 std::unique_ptr<Kernel> make_sgd(const program::Program& program, const program::Compute& compute);
 // shoal::adam(parameters, gradients, exp_avgs, exp_avg_sqs, lr, step, scale, beta1, beta2, eps, weight_decay,

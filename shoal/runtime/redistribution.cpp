@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/runtime/redistribution.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "shoal/aten/types.h"
+#include "shoal/base/error.h"
+
+namespace shoal::runtime {
+
+using sharding::Range;
+using sharding::Shard;
+
+static std::vector<Range> ranges_of(const Shard& shard, std::int64_t whole, int index, int count) {
+  const sharding::Mesh mesh = {.axes = {{"axis", count}}};
+  const Shard one = {.dim = 0, .outer = shard.outer, .unit = shard.unit};
+  return sharding::box_of(mesh, {{one}}, {whole}, index).dims[0];
+}
+
+static std::int64_t length_of(const std::vector<Range>& ranges) {
+  std::int64_t length = 0;
+  for (const Range& range : ranges) length += range.end - range.begin;
+  return length;
+}
+
+// Bytes and truths travel alike.
+static at::Tensor as_numbers(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kBool ? tensor.view(at::kByte) : tensor;
+}
+static comm::Buffer buffer_of(const at::Tensor& tensor) {
+  const at::Tensor numbers = as_numbers(tensor);
+  return {numbers.data_ptr(), numbers.numel(), aten::from_torch(numbers.scalar_type())};
+}
+
+at::Tensor part_of(const at::Tensor& whole, const Shard& shard, int index, int count) {
+  const auto ranges = ranges_of(shard, whole.size(shard.dim), index, count);
+  if (ranges.empty()) return whole.narrow(shard.dim, 0, 0);
+  if (ranges.size() == 1) return whole.narrow(shard.dim, ranges[0].begin, ranges[0].end - ranges[0].begin);
+  std::vector<at::Tensor> pieces;
+  for (const Range& range : ranges)
+    pieces.push_back(whole.narrow(shard.dim, range.begin, range.end - range.begin));
+  return at::cat(pieces, shard.dim);
+}
+
+// The part's elements go to, or come from, their places in the whole.
+template <class Copy>
+static void for_each_piece(const at::Tensor& whole, const at::Tensor& part, const Shard& shard, int index,
+                           int count, const Copy& copy) {
+  std::int64_t begin = 0;
+  for (const Range& range : ranges_of(shard, whole.size(shard.dim), index, count)) {
+    const std::int64_t length = range.end - range.begin;
+    copy(whole.narrow(shard.dim, range.begin, length), part.narrow(shard.dim, begin, length));
+    begin += length;
+  }
+}
+
+static std::vector<std::int64_t> shape_of_part(at::IntArrayRef whole, const Shard& shard, int index,
+                                               int count) {
+  auto shape = whole.vec();
+  auto& size = shape[static_cast<std::size_t>(shard.dim)];
+  size = length_of(ranges_of(shard, size, index, count));
+  return shape;
+}
+
+// Whether the parts, one after the other, are the whole.
+static bool is_in_order(at::IntArrayRef whole, const Shard& shard, int count) {
+  const auto before =
+      std::accumulate(whole.begin(), whole.begin() + shard.dim, std::int64_t{1}, std::multiplies<>());
+  return before == 1 && shard.outer == 1 &&
+         whole[static_cast<std::size_t>(shard.dim)] % (count * shard.unit) == 0;
+}
+
+static std::int64_t elements(at::IntArrayRef shape) {
+  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+// Elements of the largest part; the first rank has it.
+static std::int64_t most_elements(at::IntArrayRef whole, const Shard& shard, int count) {
+  return elements(shape_of_part(whole, shard, 0, count));
+}
+
+static at::Tensor flat_view(const at::Tensor& flat, std::int64_t begin, at::IntArrayRef shape) {
+  return flat.narrow(0, begin, elements(shape)).view(shape);
+}
+
+void gather_into(at::Tensor& whole, const at::Tensor& part, const Shard& shard, const Group& group) {
+  if (whole.numel() == 0) return;
+  const int count = group.size();
+  auto& communicator = *group.communicator;
+  if (whole.is_contiguous() && is_in_order(whole.sizes(), shard, count)) {
+    const at::Tensor mine = part.contiguous();
+    communicator.all_gather(buffer_of(mine), buffer_of(whole))->wait(group.limit);
+    return;
+  }
+  const std::int64_t most = most_elements(whole.sizes(), shard, count);
+  const at::Tensor mine = at::empty({most}, part.options());
+  const at::Tensor all = at::empty({most * count}, part.options());
+  flat_view(mine, 0, part.sizes()).copy_(part);
+  communicator.all_gather(buffer_of(mine), buffer_of(all))->wait(group.limit);
+  for (int index = 0; index < count; ++index)
+    for_each_piece(whole, flat_view(all, index * most, shape_of_part(whole.sizes(), shard, index, count)),
+                   shard, index, count,
+                   [](const at::Tensor& place, const at::Tensor& piece) { place.copy_(piece); });
+}
+
+at::Tensor all_gather(const at::Tensor& part, const Cut& cut, const Group& group) {
+  auto shape = part.sizes().vec();
+  shape[static_cast<std::size_t>(cut.shard.dim)] = cut.whole;
+  at::Tensor whole = at::empty(shape, part.options());
+  gather_into(whole, part, cut.shard, group);
+  return whole;
+}
+
+at::Tensor reduce_scatter(const at::Tensor& whole, const Shard& shard, comm::ReduceOp op,
+                          const Group& group) {
+  const int count = group.size();
+  at::Tensor part = at::empty(shape_of_part(whole.sizes(), shard, group.rank(), count), whole.options());
+  if (whole.numel() == 0) return part;
+  auto& communicator = *group.communicator;
+  if (is_in_order(whole.sizes(), shard, count)) {
+    const at::Tensor all = whole.contiguous();
+    communicator.reduce_scatter(buffer_of(all), buffer_of(part), op)->wait(group.limit);
+    return part;
+  }
+  const std::int64_t most = most_elements(whole.sizes(), shard, count);
+  const at::Tensor all = at::empty({most * count}, whole.options());
+  const at::Tensor mine = at::empty({most}, whole.options());
+  for (int index = 0; index < count; ++index) {
+    const at::Tensor place = flat_view(all, index * most, shape_of_part(whole.sizes(), shard, index, count));
+    for_each_piece(whole, place, shard, index, count,
+                   [](const at::Tensor& from, const at::Tensor& to) { to.copy_(from); });
+    const std::int64_t rest = most - place.numel();  // padding is read, so it is written
+    if (rest > 0) all.narrow(0, index * most + place.numel(), rest).zero_();
+  }
+  communicator.reduce_scatter(buffer_of(all), buffer_of(mine), op)->wait(group.limit);
+  part.copy_(flat_view(mine, 0, part.sizes()));
+  return part;
+}
+
+at::Tensor all_to_all(const at::Tensor& part, const Cut& from, const Cut& to, const Group& group) {
+  const int count = group.size(), rank = group.rank();
+  if (from.shard.dim == to.shard.dim)  // the same dim cut otherwise
+    return part_of(all_gather(part, from, group), to.shard, rank, count).contiguous();
+  auto whole = part.sizes().vec();
+  whole[static_cast<std::size_t>(from.shard.dim)] = from.whole;
+  std::vector<std::int64_t> in_counts, out_counts;
+  std::vector<at::Tensor> pieces;
+  std::vector<std::vector<std::int64_t>> shapes;
+  for (int index = 0; index < count; ++index) {
+    pieces.push_back(part_of(part, to.shard, index, count).reshape({-1}));
+    in_counts.push_back(pieces.back().numel());
+    shapes.push_back(shape_of_part(shape_of_part(whole, from.shard, index, count), to.shard, rank, count));
+    out_counts.push_back(elements(shapes.back()));
+  }
+  const at::Tensor in = at::cat(pieces);
+  const at::Tensor out =
+      at::empty({std::accumulate(out_counts.begin(), out_counts.end(), std::int64_t{0})}, part.options());
+  group.communicator->all_to_all(buffer_of(in), buffer_of(out), in_counts, out_counts)->wait(group.limit);
+  at::Tensor made = at::empty(shape_of_part(whole, to.shard, rank, count), part.options());
+  std::int64_t begin = 0;
+  for (int index = 0; index < count; ++index) {
+    const auto& shape = shapes[static_cast<std::size_t>(index)];
+    for_each_piece(made, flat_view(out, begin, shape), from.shard, index, count,
+                   [](const at::Tensor& place, const at::Tensor& piece) { place.copy_(piece); });
+    begin += elements(shape);
+  }
+  return made;
+}
+
+void all_reduce(at::Tensor& tensor, comm::ReduceOp op, const Group& group) {
+  if (tensor.numel() == 0) return;
+  group.communicator->all_reduce(buffer_of(tensor), op)->wait(group.limit);
+}
+
+void broadcast(at::Tensor& tensor, int root, const Group& group) {
+  if (tensor.numel() == 0) return;
+  at::Tensor contiguous = tensor.contiguous();
+  group.communicator->broadcast(buffer_of(contiguous), root)->wait(group.limit);
+  if (!contiguous.is_same(tensor)) tensor.copy_(contiguous);
+}
+
+}  // namespace shoal::runtime
