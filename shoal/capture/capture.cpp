@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -186,6 +187,9 @@ static std::optional<Recorder::Stop> difference(const ir::Graph& first, const ir
 }
 
 Captured capture(const Request& request) {
+  // Random operators are told apart by the state of PyTorch's generator, which is one of the whole process.
+  static std::mutex one_at_a_time;
+  const std::lock_guard lock(one_at_a_time);
   Captured first = capture_once(request, std::nullopt);
   Captured second = capture_once(request, std::nullopt);
   if (first.graph == second.graph) return second;

@@ -18,6 +18,7 @@
 #include "shoal/rewrite/cleanup.h"
 #include "shoal/runtime/executor.h"
 #include "shoal/train/accumulate.h"
+#include "shoal/train/distribution.h"
 #include "shoal/train/update.h"
 
 namespace shoal {
@@ -41,6 +42,7 @@ struct Step {
   ir::Graph gradients;  // of Use::Step: without its update, for when the optimizers get other settings
   std::vector<at::Tensor> constants;
   ir::Graph graph;
+  rewrite::Placed placed;  // of several ranks
   std::vector<train::UpdateGroup> groups;
   std::unique_ptr<runtime::Executor> executor;
   bool has_grad_norm = false;
@@ -109,14 +111,17 @@ class Trainer::State {
     SHOAL_CHECK(options_.max_graphs > 0, InvalidInput,
                 "trainer: max_graphs is 0; at least one graph must be kept");
     SHOAL_CHECK(!optimizers_.empty(), InvalidInput, "trainer: there is no optimizer");
+    if (options_.parallelism)
+      ranks_ = std::make_unique<train::Distribution>(*options_.parallelism, view_.parameters, view_.buffers);
   }
 
   StepResult step(const Batch& batch) {
     const observe::Span span(options_.trace, "step", 0, "trainer");
-    Step& step = find(batch, Use::Step);
+    const train::SharedBatch shared = agree(batch, Use::Step);
+    Step& step = find(shared, Use::Step);
     const auto number = steps_ + 1;
     const double scale = factor(options_.schedule, number);
-    bind(step, batch, number);
+    bind(step, shared.part, number);
     bind_rates(*step.executor, step.groups, scale);
     step.executor->run(Segment::Gradients, options_.trace);
     StepResult result{.loss = step.executor->result(Role::Loss, "loss").item<double>(),
@@ -161,12 +166,15 @@ class Trainer::State {
     return result;
   }
 
-  std::string weighing(const Batch& batch) { return train::to_text(find(batch, Use::Part).normaliser); }
+  std::string weighing(const Batch& batch) {
+    return train::to_text(find(agree(batch, Use::Part), Use::Part).normaliser);
+  }
 
   double evaluate(const Batch& batch) {
     const EvaluationMode mode(module_.get());
-    Step& step = find(batch, Use::Evaluation);
-    bind(step, batch, steps_ + 1);
+    const train::SharedBatch shared = agree(batch, Use::Evaluation);
+    Step& step = find(shared, Use::Evaluation);
+    bind(step, shared.part, steps_ + 1);
     step.executor->run(Segment::Gradients, options_.trace);
     const double loss = step.executor->result(Role::Loss, "loss").item<double>();
     outputs_.clear();
@@ -176,18 +184,35 @@ class Trainer::State {
     return loss;
   }
 
-  const ir::Graph& graph(const Batch& batch) { return find(batch, Use::Step).graph; }
+  const ir::Graph& graph(const Batch& batch) { return find(agree(batch, Use::Step), Use::Step).graph; }
+  const program::Program& program(const Batch& batch) {
+    return find(agree(batch, Use::Step), Use::Step).executor->program();
+  }
+  const rewrite::Placed& placed(const Batch& batch) {
+    SHOAL_CHECK(ranks_ != nullptr, InvalidInput,
+                "trainer: one device places nothing; set options.parallelism");
+    return find(agree(batch, Use::Step), Use::Step).placed;
+  }
 
-  std::map<std::string, at::Tensor> optimizer_state() const { return state_; }
+  std::map<std::string, at::Tensor> optimizer_state() const {
+    std::map<std::string, at::Tensor> state;
+    for (const auto& [name, tensor] : state_) state.emplace(name, whole_state(name, tensor));
+    return state;
+  }
+
+  void materialize() {
+    if (ranks_) ranks_->materialize();
+  }
 
   TrainingState state() const {
     TrainingState state{.step = steps_, .updates = updates_, .model = {}, .optimizer = {}};
     for (const auto* tensors : {&parameters_, &buffers_})
       for (const auto& [name, tensor] : *tensors)
-        if (tensor.defined()) state.model.emplace(name, tensor.detach());
+        if (tensor.defined()) state.model.emplace(name, whole_tensor(name, tensor));
     // What a graph was bound to but no step has written is as good as absent.
     for (const auto& [name, tensor] : state_)
-      if (updates_of(name.substr(0, name.rfind('.'))) > 0) state.optimizer.emplace(name, tensor);
+      if (updates_of(name.substr(0, name.rfind('.'))) > 0)
+        state.optimizer.emplace(name, whole_state(name, tensor));
     return state;
   }
 
@@ -209,10 +234,9 @@ class Trainer::State {
     checkpoint::check_fits(wanted, train::shapes_of(from.optimizer), Types::MustBeEqual,
                            "the checkpoint's optimizer state");
     const at::NoGradGuard no_grad;
-    for (const auto& [name, tensor] : from.model) here.model.at(name).copy_(tensor);
+    for (const auto& [name, tensor] : from.model) write(name, here.model.at(name), tensor);
     for (auto& [name, tensor] : state_) tensor.zero_();
-    for (const auto& [name, tensor] : from.optimizer)
-      state_of(name, aten::type_of(here.model.at(name.substr(0, name.rfind('.'))))).copy_(tensor);
+    for (const auto& [name, tensor] : from.optimizer) write_state(name, tensor);
     updates_ = from.updates;
     steps_ = from.step;
     last_ = nullptr;
@@ -228,7 +252,7 @@ class Trainer::State {
       SHOAL_CHECK(tensor.defined() && tensor.sizes() == wanted.sizes(), InvalidInput,
                   "trainer: optimizer state ", name, " has shape ", tensor.sizes(), " and its parameter has ",
                   wanted.sizes());
-      state_of(name, aten::type_of(wanted)).copy_(tensor);
+      write_state(name, tensor);
     }
     updates_ = progress.updates;
     steps_ = progress.steps;
@@ -262,11 +286,57 @@ class Trainer::State {
     for (const auto& result : last_->executor->program().results)
       if (result.role == Role::Gradient)
         gradients.emplace(result.name, last_->executor->result(result.role, result.name));
+    if (ranks_)
+      for (auto& [name, gradient] : gradients)
+        gradient = ranks_->whole_of(gradient, ranks_->pins_of(name).gradient, shape_of(name));
     return gradients;
   }
 
  private:
   static constexpr const char* kCount = "loss_count";
+
+  // --- What is here and what there is of it on all ranks.
+
+  train::SharedBatch agree(const Batch& batch, Use use) {
+    if (!ranks_) return {batch, {}};
+    ranks_->drop();
+    return ranks_->agree(batch, concat("for ", static_cast<int>(use), ' ', view_.mode()));
+  }
+
+  at::IntArrayRef shape_of(const std::string& parameter) const {
+    return std::ranges::find(parameters_, parameter, &NamedTensor::name)->tensor.sizes();
+  }
+  // Where a parameter or buffer is kept on this rank.
+  at::Tensor kept(const std::string& name, const at::Tensor& tensor) const {
+    const at::Tensor part = ranks_ ? ranks_->part_of_parameter(name) : at::Tensor();
+    return part.defined() ? part : tensor.detach();
+  }
+  at::Tensor whole_tensor(const std::string& name, const at::Tensor& tensor) const {
+    const at::Tensor part = kept(name, tensor);
+    if (part.sizes() == tensor.sizes()) return part;
+    return ranks_->whole_of(part, ranks_->pins_of(name).kept, tensor.sizes());
+  }
+  at::Tensor whole_state(const std::string& name, const at::Tensor& part) const {
+    const auto parameter = name.substr(0, name.rfind('.'));
+    if (!ranks_) return part;
+    return ranks_->whole_of(part, ranks_->pins_of(parameter).updated, shape_of(parameter));
+  }
+  void write(const std::string& name, const at::Tensor& to, const at::Tensor& whole) const {
+    const at::Tensor part = ranks_ ? ranks_->part_of_parameter(name) : at::Tensor();
+    if (part.defined())
+      part.copy_(ranks_->part_of(whole, ranks_->pins_of(name).kept));
+    else
+      to.copy_(whole);
+  }
+  void write_state(const std::string& name, const at::Tensor& whole) {
+    const auto& parameter = parameter_of_state(name);
+    if (!ranks_) {
+      state_of(name, aten::type_of(parameter)).copy_(whole);
+      return;
+    }
+    const at::Tensor part = ranks_->part_of(whole, ranks_->pins_of(name.substr(0, name.rfind('.'))).updated);
+    state_of(name, aten::type_of(part.sizes() == parameter.sizes() ? parameter : part)).copy_(part);
+  }
 
   // Micro-batches of a step draw other numbers; the first one those of a step by itself.
   at::Tensor seed_of(std::size_t microbatch) const {
@@ -299,12 +369,13 @@ class Trainer::State {
     double total = 0;
     std::optional<Kind> kind;
     for (std::size_t i = 0; i < microbatches.size(); ++i) {
-      Step& part = find(microbatches[i], Use::Part);
+      const train::SharedBatch shared = agree(microbatches[i], Use::Part);
+      Step& part = find(shared, Use::Part);
       SHOAL_CHECK(!kind || *kind == part.normaliser.kind, InvalidInput,
                   "trainer: the micro-batches of a step have losses of different kinds: ",
                   train::to_text(part.normaliser), " for number ", i, ", but not for those before");
       kind = part.normaliser.kind;
-      bind(part, microbatches[i], result.step, i);
+      bind(part, shared.part, result.step, i);
       part.executor->run(Segment::Gradients, options_.trace);
       const double weight = weight_of(part, microbatches.size());
       if (weight != 0) {  // without a target that counts a mean is 0 ÷ 0, and all at once would not see it
@@ -352,7 +423,7 @@ class Trainer::State {
     auto update = train::update_of_gradients(parameters, optimizers_, options_.clip_norm,
                                              [this](const std::string& name) { return updates_of(name); });
     ir::verify(update.graph);
-    auto executor = std::make_unique<runtime::Executor>(program::lower(update.graph));
+    auto executor = executor_of(update.graph);
     bind_lasting(*executor, {});
     update_ = AccumulatedUpdate{std::move(names), std::move(update.groups), std::move(executor)};
     return *update_;
@@ -412,14 +483,17 @@ class Trainer::State {
   }
 
   // Everything but tensor contents that a captured graph depends on.
-  std::string key_of(const Batch& batch, Use use) const {
+  std::string key_of(const train::SharedBatch& batch, Use use) const {
     std::ostringstream key;
     key << static_cast<int>(use);
-    for_each_leaf(batch, [&](const std::string& path, const Batch& leaf) {
+    for_each_leaf(batch.part, [&](const std::string& path, const Batch& leaf) {
       key << ' ' << path << ':';
       if (const auto* tensor = std::get_if<at::Tensor>(&leaf.value())) {
         SHOAL_CHECK(tensor->defined(), InvalidInput, "trainer: batch item ", path, " is an undefined tensor");
-        key << tensor->scalar_type() << tensor->sizes() << tensor->device();
+        const auto all = batch.sizes.find(path);
+        key << tensor->scalar_type()
+            << (all == batch.sizes.end() ? tensor->sizes() : at::IntArrayRef(all->second))
+            << tensor->device();
       } else if (const auto* integer = std::get_if<std::int64_t>(&leaf.value())) {
         key << *integer;
       } else {
@@ -462,13 +536,23 @@ class Trainer::State {
     memory_ = std::move(memory);
   }
 
-  Step& find(const Batch& batch, Use use) {
+  Step& find(const train::SharedBatch& batch, Use use) {
     forget_graphs_if_moved();
     auto key = key_of(batch, use);
     std::vector<at::Tensor> inputs;
-    for (auto& [name, tensor] : inputs_of(batch)) inputs.push_back(tensor);
+    std::optional<Batch> whole;  // guards look at all samples, those of other ranks too
+    const auto all = [&]() -> const Batch& {
+      if (!whole) whole = ranks_ ? ranks_->whole(batch) : batch.part;
+      return *whole;
+    };
+    const auto holds = [&](const capture::Guards& guards) {
+      if (guards.list.empty()) return true;
+      if (inputs.empty())
+        for (auto& [name, tensor] : inputs_of(all())) inputs.push_back(tensor);
+      return capture::hold(guards, inputs);
+    };
     for (auto step = steps_kept_.begin(); step != steps_kept_.end(); ++step) {
-      if (step->key != key || !capture::hold(step->guards, inputs)) continue;
+      if (step->key != key || !holds(step->guards)) continue;
       if (!step->executor || !is_current(step->groups)) {
         if (last_ == &*step) last_ = nullptr;
         append_update(*step);
@@ -477,7 +561,7 @@ class Trainer::State {
       steps_kept_.splice(steps_kept_.begin(), steps_kept_, step);
       return steps_kept_.front();
     }
-    steps_kept_.push_front(captured(batch, use, std::move(key)));
+    steps_kept_.push_front(captured(all(), use, std::move(key)));
     while (steps_kept_.size() > options_.max_graphs) forget(std::prev(steps_kept_.end()));
     return steps_kept_.front();
   }
@@ -532,9 +616,17 @@ class Trainer::State {
     step.groups = std::move(update.groups);
   }
 
+  std::unique_ptr<runtime::Executor> executor_of(const ir::Graph& graph) {
+    if (!ranks_) return std::make_unique<runtime::Executor>(program::lower(graph));
+    const ir::Graph local = ranks_->localize(graph);
+    ir::verify(local);
+    return std::make_unique<runtime::Executor>(program::lower(local), &ranks_->groups());
+  }
+
   void make_executor(Step& step) {
     ir::verify(step.graph);
-    step.executor = std::make_unique<runtime::Executor>(program::lower(step.graph));
+    step.executor = executor_of(step.graph);
+    if (ranks_) step.placed = ranks_->placed();
     bind_lasting(*step.executor, step.constants);
     step.is_random = program::find_source(step.executor->program(), Role::Scalar, "seed") != nullptr;
     step.has_grad_norm = program::find_result(step.executor->program(), Role::Output, "grad_norm") != nullptr;
@@ -566,7 +658,7 @@ class Trainer::State {
   // Parameters, buffers, optimizer state and constants stay bound.
   void bind_lasting(runtime::Executor& executor, const std::vector<at::Tensor>& constants) {
     std::map<std::string, at::Tensor> by_name;
-    for (const auto& [name, tensor] : parameters_) by_name.emplace(name, tensor.detach());
+    for (const auto& [name, tensor] : parameters_) by_name.emplace(name, kept(name, tensor));
     for (const auto& [name, tensor] : buffers_) by_name.emplace(name, tensor.detach());
     for (const auto& source : executor.program().sources) {
       const auto& type = executor.program().types.at(source.slot.index);
@@ -628,6 +720,7 @@ class Trainer::State {
   std::vector<NamedTensor> parameters_;
   std::vector<NamedTensor> buffers_;
   at::Tensor seed_;
+  std::unique_ptr<train::Distribution> ranks_;     // null: one device
   std::map<std::string, at::Tensor> state_;        // optimizer state by name
   std::map<std::string, std::int64_t> updates_;    // by parameter
   std::vector<const void*> memory_;                // of parameters and buffers, as graphs are bound to it
@@ -666,6 +759,9 @@ void Trainer::set_optimizers(std::vector<OptimizerPart> optimizers) {
   state_->set_optimizers(std::move(optimizers));
 }
 void Trainer::forget_graphs() { state_->forget_graphs(); }
+void Trainer::materialize() { state_->materialize(); }
+const program::Program& Trainer::program(const Batch& batch) { return state_->program(batch); }
+const rewrite::Placed& Trainer::placed(const Batch& batch) { return state_->placed(batch); }
 TrainingState Trainer::state() const { return state_->state(); }
 void Trainer::restore(const TrainingState& state) { state_->restore(state); }
 std::map<std::string, at::Tensor> Trainer::gradients() const { return state_->gradients(); }

@@ -15,14 +15,18 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "shoal/observe/trace.h"
+#include "shoal/program/program.h"
+#include "shoal/rewrite/place.h"
 #include "shoal/train/batch.h"
 #include "shoal/train/optimizer.h"
+#include "shoal/train/parallelism.h"
 #include "shoal/train/training_state.h"
 
 namespace shoal {
@@ -34,6 +38,9 @@ struct TrainerOptions {
   std::size_t max_graphs =
       16;  // captured graphs kept, one a shape of the batch; the least recently used goes
   observe::Trace* trace = nullptr;  // borrowed; spans of every instruction go there. null: none are recorded
+  // Of one rank among several: every rank has a trainer of the same model, and calls it alike, with its part
+  // of each batch. What it gives back (losses, norms, states, gradients) is that of all ranks together.
+  std::optional<Parallelism> parallelism = {};
 };
 
 struct StepResult {
@@ -106,21 +113,29 @@ class Trainer {
   void forget_graphs();
 
   // The whole captured step for a batch of this shape, update included, as text is printed by `shoal
-  // capture`.
+  // capture`; of several ranks, all of them together.
   const ir::Graph& graph(const Batch& batch);
-  // Optimizer state by global name: "fc.weight.exp_avg". Shares memory with the trainer.
+  // What this rank runs of it.
+  const program::Program& program(const Batch& batch);
+  // Where the step for a batch of this shape has its values; throws InvalidInput without parallelism.
+  const rewrite::Placed& placed(const Batch& batch);
+  // Optimizer state by global name: "fc.weight.exp_avg". Shares memory with the trainer; of several ranks,
+  // copies.
   std::map<std::string, at::Tensor> optimizer_state() const;
   Progress progress() const;
   // Goes on from there: what a trainer of the same model had as optimizer_state() and progress(). Copies.
   void restore(const std::map<std::string, at::Tensor>& optimizer_state, const Progress& progress);
   // All that a run needs to go on bit for bit from here. Shares memory with the trainer: good until the next
-  // step.
+  // step. Of several ranks: whole, on each of them.
   TrainingState state() const;
   // Goes on from there: the state is written into the memory of the module and of the trainer. Throws
   // InvalidInput listing all names, shapes and types that do not fit; nothing has changed then.
   void restore(const TrainingState& state);
   // Gradients of the last step, before clipping, by parameter name. Parameters without one are left out.
   std::map<std::string, at::Tensor> gradients() const;
+  // Parameters that ranks keep in parts are gathered into the module, for others to read, until the next
+  // step.
+  void materialize();
 
  private:
   // A ModuleHolder (TORCH_MODULE) or a shared_ptr to the module.

@@ -1,0 +1,442 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/train/distribution.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/StorageImpl.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "shoal/aten/types.h"
+#include "shoal/base/error.h"
+#include "shoal/data/hash.h"
+#include "shoal/ir/text.h"
+#include "shoal/rewrite/partition.h"
+#include "shoal/runtime/redistribution.h"
+#include "shoal/sharding/redistribute.h"
+
+namespace shoal {
+
+using sharding::Mesh;
+
+static std::string splits_of(int ranks) {
+  std::string text;
+  for (int replicate = 1; replicate <= ranks; ++replicate)
+    for (int shard = 1; replicate * shard <= ranks; ++shard)
+      if (ranks % (replicate * shard) == 0)
+        text += concat(text.empty() ? "" : ", ", replicate, " x ", shard, " x ", ranks / (replicate * shard));
+  return text;
+}
+
+Mesh mesh_of(int ranks, int replicate, int shard, int tensor) {
+  int* const degrees[] = {&replicate, &shard, &tensor};
+  int known = 1;
+  int* open = nullptr;
+  for (int* degree : degrees) {
+    SHOAL_CHECK(*degree >= 1 || (*degree == -1 && open == nullptr), InvalidInput, "parallelism: a degree is ",
+                *degree, "; each is at least 1, and one of them may be -1: the ranks that the others leave");
+    if (*degree == -1)
+      open = degree;
+    else
+      known *= *degree;
+  }
+  if (open != nullptr) *open = std::max(ranks / known, 1);
+  SHOAL_CHECK(replicate * shard * tensor == ranks, InvalidInput, "parallelism: degrees replicate ", replicate,
+              " x shard ", shard, " x tensor ", tensor, " are ", replicate * shard * tensor,
+              " ranks, and there are ", ranks, "; these would fit: ", splits_of(ranks));
+  return {.axes = {{"replicate", replicate}, {"shard", shard}, {"tensor", tensor}}};
+}
+
+static bool is_data_axis(std::string_view axis) { return axis == "replicate" || axis == "shard"; }
+
+static sharding::Layout layout_of_batch(const Mesh& mesh) {
+  sharding::Layout layout = sharding::replicated(mesh);
+  for (std::size_t axis = 0; axis < mesh.axes.size(); ++axis)
+    if (is_data_axis(mesh.axes[axis].name) && mesh.axes[axis].size > 1)
+      layout.placements[axis] = sharding::Shard{.dim = 0};
+  return layout;
+}
+
+sharding::Range samples_of(const Mesh& mesh, int rank, std::int64_t size) {
+  const auto ranges = sharding::box_of(mesh, layout_of_batch(mesh), {size}, rank).dims[0];
+  return ranges.empty() ? sharding::Range{} : ranges[0];
+}
+
+namespace train {
+
+using ir::Role;
+using rewrite::ParameterPins;
+using sharding::Change;
+using sharding::Layout;
+using sharding::Placement;
+using sharding::Shape;
+using sharding::Shard;
+
+// The dim whose parts differ least between ranks; the first of these.
+static std::optional<int> dim_to_cut(const Shape& shape, int count) {
+  std::optional<int> best;
+  double lowest = 0;
+  for (std::size_t dim = 0; dim < shape.size(); ++dim) {
+    if (shape[dim] < 2) continue;
+    const auto size = static_cast<double>(shape[dim]);
+    const double excess = static_cast<double>((shape[dim] + count - 1) / count) * count / size;
+    if (best && excess >= lowest) continue;
+    best = static_cast<int>(dim);
+    lowest = excess;
+  }
+  return best;
+}
+
+// As `layout`, and cut over the ranks of `axis` too.
+static Layout cut_over(const Mesh& mesh, Layout layout, std::string_view axis, const Shape& shape) {
+  const auto index = static_cast<std::size_t>(mesh.axis(axis));
+  const int count = mesh.axes[index].size;
+  if (count == 1) return layout;
+  if (const auto dim = dim_to_cut(sharding::local_shape(mesh, layout, shape, 0), count))
+    layout.placements[index] = Shard{.dim = *dim};
+  return layout;
+}
+
+static bool has_axis(const Mesh& mesh, std::string_view name) {
+  return std::ranges::find(mesh.axes, name, &sharding::Axis::name) != mesh.axes.end();
+}
+
+static int stage_of(const Parallelism& parallelism) {
+  const Mesh& mesh = parallelism.mesh;
+  const int shard =
+      has_axis(mesh, "shard") ? mesh.axes[static_cast<std::size_t>(mesh.axis("shard"))].size : 1;
+  SHOAL_CHECK(parallelism.zero_stage >= -1 && parallelism.zero_stage <= 3, InvalidInput,
+              "parallelism: ZeRO stage ", parallelism.zero_stage,
+              "; it is 0, 1, 2 or 3, or -1: 3 where the shard degree is above 1");
+  SHOAL_CHECK(parallelism.zero_stage <= 0 || shard > 1, InvalidInput, "parallelism: ZeRO stage ",
+              parallelism.zero_stage,
+              " stores parts over the axis 'shard', and its degree is 1; set it above 1");
+  return parallelism.zero_stage == -1 ? (shard > 1 ? 3 : 0) : parallelism.zero_stage;
+}
+
+static ParameterPins pins_of(const Parallelism& parallelism, int stage, const std::string& name,
+                             const Shape& shape) {
+  const Mesh& mesh = parallelism.mesh;
+  const Layout used = rewrite::parameter_layout(parallelism.plan, mesh, name);
+  const std::string why = misfit(mesh, used, shape);
+  SHOAL_CHECK(why.empty(), InvalidInput, parallelism.plan_name, ": parameter ", name, " cannot be ",
+              to_text(used), ": ", why);
+  const Layout parts = stage == 0 ? used : cut_over(mesh, used, "shard", shape);
+  Layout summands = used;  // as backward leaves them, on the axis over which they are stored in parts
+  if (has_axis(mesh, "shard")) {
+    const auto shard = static_cast<std::size_t>(mesh.axis("shard"));
+    if (mesh.axes[shard].size > 1) summands.placements[shard] = sharding::Partial{};
+  }
+  return {.kept = stage == 3 ? parts : used,
+          .used = used,
+          .gradient = stage == 0                    ? used
+                      : stage == 1 && parts != used ? summands
+                                                    : parts,
+          .updated = parts};
+}
+
+static std::string describe(const Parallelism& parallelism, int stage) {
+  return concat("mesh ", to_text(parallelism.mesh), "\nzero stage ", stage, "\nbuckets ",
+                parallelism.bucket_bytes, "\ngathers again ", parallelism.gathers_again, "\n",
+                to_text(parallelism.plan));
+}
+
+static std::string describe(const char* kind, const Distribution::NamedTensors& tensors) {
+  std::string text;
+  for (const auto& [name, tensor] : tensors)
+    text += concat(kind, ' ', name, ' ', tensor.defined() ? ir::to_text(aten::type_of(tensor)) : "undefined",
+                   '\n');
+  return text;
+}
+
+Distribution::Distribution(Parallelism parallelism, const NamedTensors& parameters,
+                           const NamedTensors& buffers)
+    : parallelism_(std::move(parallelism)),
+      groups_(parallelism_.mesh, *parallelism_.world, parallelism_.limit),
+      rank_(parallelism_.world->rank()) {
+  const int stage = stage_of(parallelism_);
+  check_same("parallelism or model",
+             describe(parallelism_, stage) + describe("parameter", parameters) + describe("buffer", buffers));
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : parameters) names.push_back(name);
+  check_fits(parallelism_.plan, parallelism_.mesh, names, parallelism_.plan_name);
+  const at::NoGradGuard no_grad;
+  for (const auto* tensors : {&parameters, &buffers})
+    for (const auto& [name, tensor] : *tensors)
+      if (tensor.defined()) {
+        at::Tensor detached = tensor.detach();
+        runtime::broadcast(detached, 0, groups_.world());
+      }
+  for (const auto& [name, tensor] : parameters) {
+    const Shape shape = tensor.sizes().vec();
+    pins_.emplace(name, train::pins_of(parallelism_, stage, name, shape));
+    if (local_shape(parallelism_.mesh, pins_.at(name).kept, shape, rank_) == shape) continue;
+    kept_.emplace(name, Kept{tensor.detach(), {}});
+  }
+  is_materialized_ = true;
+  drop();
+}
+
+const ParameterPins& Distribution::pins_of(const std::string& parameter) const { return pins_.at(parameter); }
+
+at::Tensor Distribution::part_of_parameter(const std::string& name) const {
+  const auto found = kept_.find(name);
+  return found == kept_.end() ? at::Tensor() : found->second.part;
+}
+
+// Memory that belongs to this tensor alone can be given back.
+static bool owns_storage(const at::Tensor& tensor) {
+  return tensor.storage_offset() == 0 && tensor.storage().nbytes() == tensor.nbytes();
+}
+
+void Distribution::drop() {
+  if (!is_materialized_) return;
+  for (auto& [name, kept] : kept_) {
+    kept.part = part_of(kept.whole, pins_.at(name).kept);
+    if (!owns_storage(kept.whole)) continue;
+    auto* storage = kept.whole.storage().unsafeGetStorageImpl();
+    storage->set_data_ptr_noswap(at::DataPtr(nullptr, kept.whole.device()));
+    storage->set_nbytes(0);
+  }
+  is_materialized_ = false;
+}
+
+void Distribution::materialize() {
+  if (is_materialized_) return;
+  for (auto& [name, kept] : kept_) {
+    const at::Tensor whole = whole_of(kept.part, pins_.at(name).kept, kept.whole.sizes());
+    auto* storage = kept.whole.storage().unsafeGetStorageImpl();
+    if (storage->nbytes() == 0 && kept.whole.numel() > 0) {
+      const std::size_t bytes = kept.whole.nbytes();
+      storage->set_data_ptr_noswap(c10::GetAllocator(kept.whole.device().type())->allocate(bytes));
+      storage->set_nbytes(bytes);
+    }
+    kept.whole.copy_(whole);
+  }
+  is_materialized_ = true;
+}
+
+at::Tensor Distribution::whole_of(const at::Tensor& part, const Layout& layout, at::IntArrayRef shape) const {
+  const Mesh& mesh = parallelism_.mesh;
+  at::Tensor tensor = part;
+  Layout now = layout;
+  for (const auto& step :
+       sharding::redistribution(mesh, shape.vec(), part.element_size(), layout, sharding::replicated(mesh))) {
+    const auto axis = static_cast<std::size_t>(step.axis);
+    const auto& group = groups_.along(mesh.axes[axis].name);
+    now.placements[axis] = step.to;
+    if (step.change == Change::AllReduce) {
+      tensor = tensor.clone(at::MemoryFormat::Contiguous);
+      runtime::all_reduce(tensor, comm::ReduceOp::Sum, group);
+    } else {
+      SHOAL_CHECK(step.change == Change::AllGather, Internal,
+                  "distribution: a value is gathered by gathers alone");
+      const Shard shard = std::get<Shard>(step.from);
+      const auto whole = local_shape(mesh, now, shape.vec(), rank_)[static_cast<std::size_t>(shard.dim)];
+      tensor = runtime::all_gather(tensor, {shard, whole}, group);
+    }
+  }
+  return tensor;
+}
+
+at::Tensor Distribution::part_of(const at::Tensor& whole, const Layout& layout) const {
+  const auto box = sharding::box_of(parallelism_.mesh, layout, whole.sizes().vec(), rank_);
+  at::Tensor part = whole;
+  for (std::size_t i = 0; i < box.dims.size(); ++i) {
+    const auto dim = static_cast<std::int64_t>(i);
+    std::vector<at::Tensor> pieces = {part.narrow(dim, 0, 0)};
+    for (const auto& [begin, end] : box.dims[i]) pieces.push_back(part.narrow(dim, begin, end - begin));
+    if (box.dims[i].size() == 1 && pieces[1].size(dim) == part.size(dim)) continue;
+    part = pieces.size() == 2 ? pieces[1] : at::cat(pieces, dim);
+  }
+  return part.clone(at::MemoryFormat::Contiguous);
+}
+
+// --- What ranks have in common.
+
+static std::int64_t signed_hash(const std::string& text) {
+  return static_cast<std::int64_t>(data::hash_bytes(text));
+}
+
+void Distribution::check_same(const std::string& what, const std::string& text) const {
+  const auto& group = groups_.world();
+  const auto gather = [&](const at::Tensor& mine) {
+    at::Tensor all = at::empty({group.size(), mine.numel()}, mine.options());
+    group.communicator
+        ->all_gather({mine.const_data_ptr(), mine.numel(), aten::from_torch(mine.scalar_type())},
+                     {all.data_ptr(), all.numel(), aten::from_torch(all.scalar_type())})
+        ->wait(group.limit);
+    return all;
+  };
+  at::Tensor mine = at::empty({2}, at::kLong);
+  mine[0] = signed_hash(text);
+  mine[1] = static_cast<std::int64_t>(text.size());
+  const at::Tensor all = gather(mine);
+  int other = -1;
+  std::int64_t longest = 0;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    longest = std::max(longest, all[rank][1].item<std::int64_t>());
+    if (other < 0 && all[rank][0].item<std::int64_t>() != all[0][0].item<std::int64_t>()) other = rank;
+  }
+  if (other < 0) return;
+  at::Tensor bytes = at::zeros({longest}, at::kByte);
+  std::copy(text.begin(), text.end(), bytes.data_ptr<std::uint8_t>());
+  const at::Tensor texts = gather(bytes);
+  const auto text_of = [&](int rank) {
+    const auto* begin = texts[rank].const_data_ptr<std::uint8_t>();
+    return std::string(begin, begin + all[rank][1].item<std::int64_t>());
+  };
+  std::string first = text_of(0), second = text_of(other);
+  while (!first.empty() && first.substr(0, first.find('\n')) == second.substr(0, second.find('\n'))) {
+    first.erase(0, std::min(first.find('\n'), first.size() - 1) + 1);
+    second.erase(0, std::min(second.find('\n'), second.size() - 1) + 1);
+  }
+  fail(ErrorKind::InvalidInput, "trainer: ranks differ in ", what, ": rank 0 has '",
+       first.substr(0, first.find('\n')), "', rank ", other, " has '", second.substr(0, second.find('\n')),
+       "'. Every rank has to run the same code with the same settings");
+}
+
+bool Distribution::is_cut(const std::string& input, std::size_t num_dims) const {
+  return num_dims > 0 &&
+         std::ranges::find(parallelism_.replicated_inputs, input) == parallelism_.replicated_inputs.end();
+}
+
+Layout Distribution::batch_layout() const { return layout_of_batch(parallelism_.mesh); }
+
+// The rank's place in the whole batch: the innermost axis cuts first.
+int Distribution::data_position(int rank) const {
+  const Mesh& mesh = parallelism_.mesh;
+  int position = 0;
+  for (std::size_t axis = mesh.axes.size(); axis-- > 0;)
+    if (is_data_axis(mesh.axes[axis].name))
+      position = position * mesh.axes[axis].size + mesh.coordinate(rank, static_cast<int>(axis));
+  return position;
+}
+
+// The first rank of each place in the batch, in order.
+static std::vector<int> data_ranks(const Mesh& mesh, const std::function<int(int)>& position) {
+  std::map<int, int> first;
+  for (int rank = 0; rank < mesh.size(); ++rank) first.try_emplace(position(rank), rank);
+  std::vector<int> ranks;
+  for (const auto& [place, rank] : first) ranks.push_back(rank);
+  return ranks;
+}
+
+SharedBatch Distribution::agree(const Batch& batch, const std::string& text) {
+  std::string structure = text + '\n';
+  std::vector<std::pair<std::string, at::Tensor>> cut;
+  SharedBatch shared{batch, {}};
+  for_each_leaf(batch, [&](const std::string& path, const Batch& leaf) {
+    structure += concat("batch item ", path, ": ");
+    if (const auto* tensor = std::get_if<at::Tensor>(&leaf.value())) {
+      SHOAL_CHECK(tensor->defined(), InvalidInput, "trainer: batch item ", path, " is an undefined tensor");
+      shared.sizes[path] = tensor->sizes().vec();
+      auto type = aten::type_of(*tensor);
+      if (is_cut(path, type.shape.size())) {
+        type.shape[0] = 0;
+        cut.emplace_back(path, *tensor);
+      }
+      structure += concat(ir::to_text(ir::contiguous(type.dtype, type.shape)));
+    } else if (const auto* integer = std::get_if<std::int64_t>(&leaf.value())) {
+      structure += concat(*integer);
+    } else {
+      structure += concat(leaf.number());
+    }
+    structure += '\n';
+  });
+  constexpr std::size_t kFew = 15;  // sizes that travel with the hash
+  const auto& group = groups_.world();
+  const auto width = static_cast<std::int64_t>(std::max(cut.size(), kFew) + 1);
+  std::vector<std::int64_t> mine(static_cast<std::size_t>(width));
+  mine[0] = signed_hash(structure);
+  for (std::size_t i = 0; i < cut.size(); ++i) mine[i + 1] = cut[i].second.size(0);
+  std::vector<std::int64_t> all(mine.size() * static_cast<std::size_t>(group.size()));
+  group.communicator
+      ->all_gather({mine.data(), width, DType::Int64}, {all.data(), width * group.size(), DType::Int64})
+      ->wait(group.limit);
+  const auto of = [&](int rank, std::size_t index) {
+    return all[static_cast<std::size_t>(rank) * mine.size() + index];
+  };
+  for (int rank = 1; rank < group.size(); ++rank)
+    if (of(rank, 0) != of(0, 0)) check_same("what they were given", structure);
+  const Mesh& mesh = parallelism_.mesh;
+  const auto position = [this](int rank) { return data_position(rank); };
+  const auto ranks = data_ranks(mesh, position);
+  bool fits = true;
+  for (std::size_t i = 0; i < cut.size(); ++i) {
+    std::int64_t total = 0;
+    for (const int rank : ranks) total += of(rank, i + 1);
+    shared.sizes[cut[i].first][0] = total;
+    for (int rank = 0; rank < group.size(); ++rank) {
+      const int first = ranks[static_cast<std::size_t>(data_position(rank))];
+      SHOAL_CHECK(of(rank, i + 1) == of(first, i + 1), InvalidInput, "trainer: batch item ", cut[i].first,
+                  " has ", of(rank, i + 1), " samples on rank ", rank, " and ", of(first, i + 1), " on rank ",
+                  first, ", which share their part of the batch: give both the same");
+      const auto [begin, end] = samples_of(mesh, rank, total);
+      fits = fits && end - begin == of(rank, i + 1);
+    }
+  }
+  if (fits) return shared;
+  // Parts of other sizes than the graph cuts: put together and cut again.
+  std::map<std::string, std::size_t> index;
+  for (std::size_t i = 0; i < cut.size(); ++i) index[cut[i].first] = i + 1;
+  shared.part = map_tensors(batch, [&](const std::string& path, const at::Tensor& tensor) {
+    const auto found = index.find(path);
+    if (found == index.end()) return tensor;
+    std::int64_t most = 0;
+    for (int rank = 0; rank < group.size(); ++rank) most = std::max(most, of(rank, found->second));
+    auto shape = tensor.sizes().vec();
+    shape[0] = most;
+    at::Tensor padded = at::zeros(shape, tensor.options());
+    padded.narrow(0, 0, tensor.size(0)).copy_(tensor);
+    const at::Tensor all_parts = runtime::all_gather(padded, {{.dim = 0}, most * group.size()}, group);
+    std::vector<at::Tensor> parts;
+    for (const int rank : ranks) parts.push_back(all_parts.narrow(0, rank * most, of(rank, found->second)));
+    const at::Tensor whole = at::cat(parts);
+    const auto [begin, end] = samples_of(mesh, rank_, whole.size(0));
+    return whole.narrow(0, begin, end - begin).contiguous();
+  });
+  return shared;
+}
+
+Batch Distribution::whole(const SharedBatch& batch) {
+  const Layout cut = batch_layout();
+  return map_tensors(batch.part, [&](const std::string& path, const at::Tensor& tensor) {
+    if (!is_cut(path, static_cast<std::size_t>(tensor.dim()))) return tensor;
+    return whole_of(tensor.detach().contiguous(), cut, batch.sizes.at(path));
+  });
+}
+
+rewrite::Pins Distribution::pins_for(const ir::Graph& graph) const {
+  rewrite::Pins pins{
+      .parameters = pins_, .inputs = {}, .outputs = {}, .gathers_again = parallelism_.gathers_again};
+  const Mesh& mesh = parallelism_.mesh;
+  for (const auto& source : graph.sources) {
+    if (graph.at(source.value).role != Role::Input) continue;
+    constexpr std::string_view kGradient = "gradient.";  // of micro-batches that were accumulated
+    if (source.name.starts_with(kGradient) && pins_.contains(source.name.substr(kGradient.size())))
+      pins.inputs.emplace(source.name, pins_.at(source.name.substr(kGradient.size())).gradient);
+    else if (is_cut(source.name, graph.at(source.value).type.shape.size()))
+      pins.inputs.emplace(source.name, batch_layout());
+  }
+  for (const auto& line : parallelism_.plan.lines) {
+    if (line.kind != rewrite::PlanLine::Kind::Output) continue;
+    rewrite::OutputPin pin{.module = line.pattern, .placements = {}};
+    for (const auto& [axis, placement] : line.placements)
+      if (const auto index = static_cast<std::size_t>(mesh.axis(axis)); mesh.axes[index].size > 1)
+        pin.placements.emplace(index, placement);
+    pins.outputs.push_back(std::move(pin));
+  }
+  return pins;
+}
+
+ir::Graph Distribution::localize(const ir::Graph& graph) {
+  check_same("the captured graph", ir::to_text(graph));
+  placed_ = rewrite::place(graph, parallelism_.mesh, pins_for(graph));
+  return rewrite::partition(placed_, rank_, {.bucket_bytes = parallelism_.bucket_bytes});
+}
+
+}  // namespace train
+}  // namespace shoal

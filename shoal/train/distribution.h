@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// A Trainer's share in a job of several ranks: where its tensors are, and what the ranks agree on before a
+// step.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shoal/ir/graph.h"
+#include "shoal/rewrite/place.h"
+#include "shoal/runtime/groups.h"
+#include "shoal/train/batch.h"
+#include "shoal/train/parallelism.h"
+
+namespace shoal::train {
+
+// A batch of all ranks together, as one of them sees it.
+struct SharedBatch {
+  Batch part;                                              // of this rank, cut as the graph wants it
+  std::map<std::string, std::vector<std::int64_t>> sizes;  // of each tensor of the whole batch
+};
+
+class Distribution {
+ public:
+  using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+  // Called by all ranks at once. Parameters and buffers become those of rank 0; parameters that are kept in
+  // parts leave the module, whose tensors are without memory until `materialize`. Throws InvalidInput where
+  // the ranks' models differ.
+  Distribution(Parallelism parallelism, const NamedTensors& parameters, const NamedTensors& buffers);
+
+  // What the ranks were given, checked against each other. `text`: what else has to be the same.
+  SharedBatch agree(const Batch& batch, const std::string& text);
+  // Every tensor of the batch, of all ranks.
+  Batch whole(const SharedBatch& batch);
+
+  // This rank's graph. Throws InvalidInput where ranks have made different plans.
+  ir::Graph localize(const ir::Graph& graph);
+  // As `localize` has placed the last graph.
+  const rewrite::Placed& placed() const { return placed_; }
+
+  const runtime::Groups& groups() const { return groups_; }
+  // A parameter where it is kept in parts: this rank's; else undefined.
+  at::Tensor part_of_parameter(const std::string& name) const;
+  // Of what lies as `layout`, from and to this rank's part. `whole_of` is called by all ranks at once.
+  at::Tensor whole_of(const at::Tensor& part, const sharding::Layout& layout, at::IntArrayRef shape) const;
+  at::Tensor part_of(const at::Tensor& whole, const sharding::Layout& layout) const;
+  const rewrite::ParameterPins& pins_of(const std::string& parameter) const;
+  // Gives the module's parameters their memory and values; `drop` takes them away again.
+  void materialize();
+  void drop();
+
+ private:
+  struct Kept {
+    at::Tensor whole;  // the module's
+    at::Tensor part;
+  };
+
+  rewrite::Pins pins_for(const ir::Graph& graph) const;
+  bool is_cut(const std::string& input, std::size_t num_dims) const;
+  sharding::Layout batch_layout() const;
+  void check_same(const std::string& what, const std::string& text) const;
+  int data_position(int rank) const;
+
+  Parallelism parallelism_;
+  runtime::Groups groups_;
+  int rank_;
+  std::map<std::string, rewrite::ParameterPins> pins_;
+  std::map<std::string, Kept> kept_;
+  rewrite::Placed placed_;
+  bool is_materialized_ = false;
+};
+
+}  // namespace shoal::train
