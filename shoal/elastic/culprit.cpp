@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
+#include <string_view>
 
 namespace shoal::elastic {
 
@@ -23,18 +25,65 @@ static std::string list_of(const std::vector<int>& ranks) {
   return text;
 }
 
+static bool is_message(const std::string& call) {
+  return call.starts_with("send(") || call.starts_with("receive(");
+}
+
+// What an error of compared calls is about, "call 17 of [0,1]" where it says "comm: call 17: rank 0
+// barrier(), …": ranks that are ahead, or in another group, are in other calls.
+static std::string compared_call(std::span<const RankReport> ranks, const std::string& error) {
+  constexpr std::string_view kBefore = "comm: ";
+  const std::string number = error.substr(kBefore.size(), error.find(':', kBefore.size()) - kBefore.size());
+  for (const RankReport& rank : ranks)
+    for (auto call = rank.calls.rbegin(); call != rank.calls.rend(); ++call)
+      if ((call->first == number || call->first.starts_with(number + " of ")) &&
+          error.find(call->second) != std::string::npos)
+        return call->first;
+  return number;
+}
+
+// The ranks that an error names: "rank 1" of the group "[0,2]" is the job's rank 2.
+static std::vector<int> ranks_named(const std::string& error, const std::string& call) {
+  std::vector<std::vector<int>> groups;
+  for (std::size_t at = call.find('['); at != std::string::npos; at = call.find('[', at + 1)) {
+    std::istringstream words(call.substr(at + 1));
+    groups.emplace_back();
+    char separator = ',';
+    for (int rank = 0; separator == ',' && words >> rank >> separator;) groups.back().push_back(rank);
+  }
+  std::vector<int> named;
+  constexpr std::string_view kRank = "rank ";
+  for (std::size_t at = error.find(kRank); at != std::string::npos; at = error.find(kRank, at + 1)) {
+    int rank = -1;
+    std::istringstream(error.substr(at + kRank.size())) >> rank;
+    for (auto group = groups.rbegin(); group != groups.rend(); ++group)
+      rank =
+          rank >= 0 && rank < static_cast<int>(group->size()) ? (*group)[static_cast<std::size_t>(rank)] : -1;
+    if (rank >= 0 && std::ranges::find(named, rank) == named.end()) named.push_back(rank);
+  }
+  return named;
+}
+
 // Of ranks whose calls were compared and differ: those in the minority; all where there is none.
 static Culprit odd_ones_out(std::span<const RankReport> ranks, const RankReport& first) {
+  const std::string compared = compared_call(ranks, first.error);
   std::map<std::string, std::vector<int>> by_call;
   for (const RankReport& rank : ranks)
-    if (!rank.calls.empty()) by_call[rank.calls].push_back(rank.rank);
-  std::size_t most = 0;
-  for (const auto& [call, who] : by_call) most = std::max(most, who.size());
-  const bool is_clear =
-      std::ranges::count_if(by_call, [&](const auto& row) { return row.second.size() == most; }) == 1;
+    for (const auto& [call, what] : rank.calls)
+      if (call == compared && !is_message(what)) by_call[what].push_back(rank.rank);
+  const bool is_about_messages =
+      first.error.find(" send(") != std::string::npos || first.error.find(" receive(") != std::string::npos;
   Culprit culprit = {.why = first.error};
-  for (const auto& [call, who] : by_call)
-    if (!is_clear || who.size() < most) culprit.ranks.insert(culprit.ranks.end(), who.begin(), who.end());
+  if (by_call.size() < 2 || is_about_messages) {
+    culprit.ranks = ranks_named(first.error, compared);
+  } else {
+    std::size_t most = 0;
+    for (const auto& [call, who] : by_call) most = std::max(most, who.size());
+    const bool is_clear =
+        std::ranges::count_if(by_call, [&](const auto& row) { return row.second.size() == most; }) == 1;
+    for (const auto& [call, who] : by_call)
+      if (!is_clear || who.size() < most) culprit.ranks.insert(culprit.ranks.end(), who.begin(), who.end());
+  }
   std::ranges::sort(culprit.ranks);
   if (culprit.ranks.empty()) culprit.ranks = {first.rank};
   return culprit;

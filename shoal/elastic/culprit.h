@@ -13,6 +13,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "shoal/base/error.h"
@@ -36,7 +37,8 @@ struct RankReport {
   std::optional<ErrorKind> kind;
   std::string error;
   std::string last, current;  // "call 17, all_reduce(f32 x 1000, sum), in h.3.mlp"; empty where there is none
-  std::string calls;          // the last few, without modules, by which ranks are compared
+  // The last few, the newest last: "call 17 of [0,1]", "barrier()".
+  std::vector<std::pair<std::string, std::string>> calls;
   std::vector<std::string> tail;  // of its output
   friend bool operator==(const RankReport&, const RankReport&) = default;
 };

@@ -275,19 +275,51 @@ TEST_CASE("blame goes to a stopped rank, to one that left early, or to those tha
   CHECK(culprit_of(ranks).why == "exit code 0, while others waited for it");
 }
 
+static RankReport compared(int rank, const std::string& error,
+                           std::vector<std::pair<std::string, std::string>> calls) {
+  RankReport report = exited(rank, 1, rank);
+  report.kind = ErrorKind::InvalidInput;
+  report.error = error;
+  report.calls = std::move(calls);
+  return report;
+}
+
 TEST_CASE("where calls differ blame goes to the minority, and without one to all that differ") {
-  const std::string error = "comm: call 8: rank 0 barrier(), rank 2 send(u8 x 1, to 4)";
-  std::vector<RankReport> ranks;
-  for (int rank = 0; rank < 3; ++rank) {
-    ranks.push_back(exited(rank, 1, rank));
-    ranks.back().kind = ErrorKind::InvalidInput;
-    ranks.back().error = error;
-    ranks.back().calls = rank == 2 ? "8 send" : "8 barrier()";
-  }
+  const std::string error = "comm: call 8: rank 0 barrier(), rank 2 reduce(u8 x 1, sum, root 0), in h.3";
+  std::vector<RankReport> ranks = {
+      compared(0, error, {{"call 7", "barrier()"}, {"call 8", "barrier()"}}),
+      // ahead, in another group, and with a message of the same number
+      compared(1, error,
+               {{"call 8", "barrier()"}, {"call 8", "send(u8 x 1, to 0)"}, {"call 8 of [1]", "gather()"}}),
+      compared(2, error, {{"call 8", "reduce(u8 x 1, sum, root 0)"}}),
+      compared(3, error, {{"call 7", "barrier()"}})};  // has not come so far
   CHECK(culprit_of(ranks).ranks == std::vector{2});
   CHECK(culprit_of(ranks).why == error);
   ranks.erase(ranks.begin());
   CHECK(culprit_of(ranks).ranks == std::vector{1, 2});
+}
+
+TEST_CASE("of a group's ranks that call different things the job's ranks are named") {
+  const std::string error = "comm: call 0: rank 0 barrier(), rank 1 gather(u8 x 1, root 0)";
+  const std::vector<RankReport> ranks = {
+      compared(0, "", {{"call 0", "barrier()"}}),
+      compared(1, error, {{"call 0", "barrier()"}, {"call 0 of [4,1,2]", "gather(u8 x 1, root 0)"}}),
+      compared(2, error, {{"call 0 of [4,1,2]", "barrier()"}}),
+      compared(4, error, {{"call 0 of [4,1,2]", "barrier()"}})};
+  CHECK(culprit_of(std::span(ranks).subspan(1)).ranks == std::vector{1});
+}
+
+TEST_CASE("of parts and messages that do not fit both ranks are named") {
+  const std::string parts = "comm: call 3: rank 1 all_to_all(2 to rank 2), rank 2 all_to_all(3 from rank 1)";
+  std::vector<RankReport> ranks;
+  for (int rank = 0; rank < 3; ++rank)
+    ranks.push_back(compared(rank, parts, {{"call 3", "all_to_all(f32)"}}));
+  CHECK(culprit_of(ranks).ranks == std::vector{1, 2});
+  const std::string message = "comm: call 0: rank 0 send(u8 x 8, to 1), rank 1 receive(u8 x 4, from 0)";
+  ranks = {compared(0, message, {{"call 0", "barrier()"}}),
+           compared(2, message, {{"call 0 of [2,3]", "send(u8 x 8, to 1)"}}),
+           compared(3, message, {{"call 0 of [2,3]", "receive(u8 x 4, from 0)"}})};
+  CHECK(culprit_of(ranks).ranks == std::vector{2, 3});
 }
 
 TEST_CASE("the summary shows the culprit with its output, and each other rank in a line") {
@@ -305,7 +337,8 @@ TEST_CASE("the summary shows the culprit with its output, and each other rank in
                       .process = 10,
                       .how = "running",
                       .error = "comm: rank 1 has ended",
-                      .last = "call 16, barrier()"};
+                      .last = "call 16, barrier()",
+                      .calls = {{"call 16", "barrier()"}}};
   const std::vector<RankReport> ranks = {other, first};
   CHECK(summary_of(ranks, culprit_of(ranks)) ==
         R"(shoal run: rank 1 failed first: killed by signal 9 (Killed)

@@ -136,10 +136,11 @@ void Flight::end(std::uint64_t place, CallState state) {
   slot.state.store(static_cast<std::uint32_t>(state));
 }
 
-std::string Flight::module_of(std::uint64_t place) const {
+std::string Flight::where(std::uint64_t place) const {
   const Slot& slot = shared_->slots[place % kSlots];
-  const std::string module = kept(slot.module);
-  return slot.stamp.load() == place + 1 ? module : "";
+  const std::string group = kept(slot.group), module = kept(slot.module);
+  if (slot.stamp.load() != place + 1) return "";
+  return concat(group.empty() ? "" : ", in group " + group, module.empty() ? "" : ", in " + module);
 }
 
 void Flight::failed(ErrorKind kind, std::string_view error) {

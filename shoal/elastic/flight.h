@@ -59,7 +59,8 @@ class Flight {
   std::uint64_t begin(const comm::Call& call, std::uint64_t number, std::string_view group,
                       std::string_view module = "");
   void end(std::uint64_t place, CallState state);
-  std::string module_of(std::uint64_t place) const;     // empty too for a call of long ago
+  // ", in group [0,2], in h.3.mlp": the parts that there are; nothing for a call of long ago.
+  std::string where(std::uint64_t place) const;
   void failed(ErrorKind kind, std::string_view error);  // the first one stays
 
   FlightLog read() const;  // any process, whatever the writer does meanwhile

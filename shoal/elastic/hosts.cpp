@@ -306,13 +306,16 @@ void Hosts::watch() {
 
 // --- What comes after.
 
-std::vector<std::string> Hosts::gather(const std::string& own_report) {
-  std::vector<std::string> reports = {own_report};
+Hosts::Reports Hosts::gather(const std::string& own_report) {
+  Reports reports = {.texts = {own_report}};
   const Clock::time_point deadline = Clock::now() + 4s;
   for (int host = 1; host < num_hosts_; ++host) {
-    reached([&] {
-      reports.push_back(store_->get(concat("report/", attempt_, "/", host), deadline - Clock::now()));
+    const bool is_there = reached([&] {
+      reports.texts.push_back(store_->get(concat("report/", attempt_, "/", host), deadline - Clock::now()));
     });
+    if (!is_there)
+      reports.lost += concat(reports.lost.empty() ? "" : ", ", "host ",
+                             names_[static_cast<std::size_t>(host)], " (node rank ", host, ")");
   }
   return reports;
 }
@@ -335,8 +338,8 @@ Hosts::Next Hosts::hear(const std::string& own_report) {
     store_->set(concat("heard/", attempt_, "/", host_), "yes");
     if (word == "again") return {.again = true};
     return {.code = std::stoi(word)};
-  } catch (const std::exception&) {  // the first host is lost: said already
-    return {.code = 1};
+  } catch (const std::exception& error) {
+    return {.lost = concat("the first host ", names_[0], " is lost: ", error.what())};
   }
 }
 

@@ -57,9 +57,13 @@ class Hosts {
   struct Next {
     bool again = false;
     int code = 1;
+    std::string lost = {};  // why it could not be heard
   };
-  // On host 0: the other hosts' reports, those that come.
-  std::vector<std::string> gather(const std::string& own_report);
+  struct Reports {
+    std::vector<std::string> texts;  // host 0's first
+    std::string lost;                // which hosts said nothing; empty where all did
+  };
+  Reports gather(const std::string& own_report);  // on host 0
   void tell(const Next& next);
   Next hear(const std::string& own_report);  // on the others
 

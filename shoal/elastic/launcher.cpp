@@ -46,6 +46,7 @@ using rendezvous::Clock;
 
 static constexpr std::chrono::milliseconds kLastWords = 300ms, kTerminate = 1500ms, kGrace = 30s;
 static constexpr int kMostRanks = 1024;
+static constexpr std::size_t kCallsKept = 40;  // of a report: more than a rank can be ahead of others
 
 // --- What is wanted.
 
@@ -370,13 +371,20 @@ void Launcher::note(Rank& rank) {
   report.num_calls = log.num_calls;
   report.kind = log.kind;
   report.error = log.error;
-  report.last = report.current = report.calls = "";
+  report.last = report.current = "";
+  report.calls.clear();
+  const std::size_t num_kept = std::min(log.records.size(), kCallsKept);
+  for (std::size_t i = log.records.size() - num_kept; i < log.records.size(); ++i) {
+    const FlightRecord& record = log.records[i];
+    report.calls.emplace_back(
+        concat("call ", record.number, record.group.empty() ? "" : " of " + record.group),
+        comm::describe(record.call));
+  }
   for (const FlightRecord& record : log.records) {
     if (record.state == CallState::Done) {
       report.last = describe(record);
     } else if (report.current.empty()) {
       report.current = describe(record);
-      report.calls = concat(record.number, " ", describe(record.call));
     }
   }
   if (report.current.empty() && !log.module.empty()) report.current = log.module;
@@ -447,18 +455,21 @@ Hosts::Next Launcher::conclude() {
   dump_flights(reports);
   if (launch_.host != 0) {
     const Hosts::Next next = hosts_.hear(to_text(reports));
-    if (!next.again) print(STDERR_FILENO, concat("shoal run: ended: ", why_, "\n"));
+    const bool is_news = !next.lost.empty() && why_.find(" is lost: ") == std::string::npos;
+    if (!next.again)
+      print(STDERR_FILENO, concat("shoal run: ended: ", why_, is_news ? "; " + next.lost : "", "\n"));
     return next;
   }
-  const std::size_t num_hosts = static_cast<std::size_t>(launch_.num_hosts);
-  const std::vector<std::string> texts = hosts_.gather(to_text(reports));
+  const auto [texts, lost] = hosts_.gather(to_text(reports));
   reports.clear();
   for (const std::string& text : texts)
     for (RankReport& rank : reports_of(text)) reports.push_back(std::move(rank));
-  const Culprit culprit = texts.size() < num_hosts ? Culprit{.why = why_} : culprit_of(reports);
+  // What the ranks of a lost host did nobody knows: the others have only seen that it went.
+  const Culprit culprit =
+      lost.empty() ? culprit_of(reports) : Culprit{.why = concat(lost, " lost; seen first: ", why_)};
   Hosts::Next next;
   std::string text = summary_of(reports, culprit);
-  if (texts.size() == num_hosts) {
+  if (lost.empty()) {
     const Restart restart = decide_restart(attempt_, launch_.max_restarts, reports, culprit);
     next.again = restart.again;
     if (!restart.why.empty()) text += concat("shoal run: ", restart.why, "\n");

@@ -14,8 +14,7 @@ namespace {
 
 // Writes down how a call failed, and gives the error with where in the model that was.
 Error noted(const Error& error, Flight& flight, std::uint64_t place) {
-  const std::string module = flight.module_of(place);
-  const Error located(error.kind(), module.empty() ? error.what() : concat(error.what(), ", in ", module));
+  const Error located(error.kind(), error.what() + flight.where(place));
   flight.end(place, CallState::Failed);
   flight.failed(located.kind(), located.what());
   return located;

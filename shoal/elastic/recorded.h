@@ -11,7 +11,7 @@
 namespace shoal::elastic {
 
 // The communicator, and its subgroups, are `comm::Located`: a call's module stands in the recorder, and an
-// error of it ends in ", in h.3.mlp".
+// error of it ends in ", in group [0,2], in h.3.mlp".
 // `flight` is borrowed, and outlives the communicator and its works. No wait is longer than `limit`.
 std::unique_ptr<comm::Communicator> recorded(std::unique_ptr<comm::Communicator> communicator, Flight& flight,
                                              std::chrono::nanoseconds limit, std::string group = "");
