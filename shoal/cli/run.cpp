@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <vector>
 
@@ -16,6 +17,7 @@ void check(Run& options) {
   launch.log_folder = options.log_folder;
   launch.key_file = options.key_file;
   launch.limit = std::chrono::seconds(options.limit_seconds);
+  launch.arrival = std::min(launch.arrival, launch.limit);
   elastic::check(launch);
   SHOAL_CHECK(!launch.command[0].starts_with('-'), InvalidInput, "run: there is no option ",
               launch.command[0], "; shoal run --help names all");
