@@ -103,7 +103,15 @@ class Job:
         command += [f"--backend={backend}", "--count=10", f"--state={self.state}"]
         self.process = subprocess.Popen([str(word) for word in command], stderr=subprocess.PIPE, text=True)
         while self.step() < 20:
-            time.sleep(0.01)
+            self.work(0.01)
+
+    def work(self, seconds):
+        """Lets it, unless it ends."""
+        try:
+            self.process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return
+        raise RuntimeError(f"the job has ended: {self.process.stderr.read()}")
 
     def step(self):
         try:
@@ -113,7 +121,7 @@ class Job:
 
     def speed(self, seconds):
         first, begin = self.step(), time.monotonic()
-        time.sleep(seconds)
+        self.work(seconds)
         return (self.step() - first) / (time.monotonic() - begin)
 
     def end(self):
@@ -130,7 +138,7 @@ def notice(trials, dice):
         backend, ranks = dice.choice(["shm", "gloo"]), dice.randint(3, 5)
         with tempfile.TemporaryDirectory() as folder:
             job = Job(backend, ranks, folder)
-            time.sleep(dice.random() / 10)
+            job.work(dice.random() / 10)
             victim = dice.randrange(ranks)
             process = ranks_below(job.process.pid)[victim]
             begin = time.monotonic()
