@@ -33,7 +33,7 @@ static bool is_message(const std::string& call) {
 // barrier(), …": ranks that are ahead, or in another group, are in other calls.
 static std::string compared_call(std::span<const RankReport> ranks, const std::string& error) {
   constexpr std::string_view kBefore = "comm: ";
-  const std::string number = error.substr(kBefore.size(), error.find(':', kBefore.size()) - kBefore.size());
+  std::string number = error.substr(kBefore.size(), error.find(':', kBefore.size()) - kBefore.size());
   for (const RankReport& rank : ranks)
     for (auto call = rank.calls.rbegin(); call != rank.calls.rend(); ++call)
       if ((call->first == number || call->first.starts_with(number + " of ")) &&
