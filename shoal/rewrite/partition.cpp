@@ -369,6 +369,7 @@ class Partitioning {
     std::size_t next = 0;
     ir::Node local = ir::with_inputs(sharding::localized(old_, node, in, out, placed.in_parts),
                                      [&](ValueId) { return from[next++]; });
+    cut_split(local, types);
     local.phase = std::max(local.phase, phase_ == Phase::Update ? local.phase : phase_);
     local.outputs.clear();
     const auto id = made_.add_node(std::move(local), types);
@@ -382,6 +383,21 @@ class Partitioning {
         version = {handed_on, follow(output, version, steps(output, version.layout, handed_on))};
       versions_[output.index] = {std::move(version)};
     }
+  }
+
+  // A split whose dim is cut, block by block, says the parts' local sizes.
+  static void cut_split(ir::Node& local, const std::vector<std::optional<TensorType>>& types) {
+    if (local.op != "aten::split.Tensor" && local.op != "aten::split_with_sizes") return;
+    const auto& shape = types.front()->shape;
+    auto dim = std::get<std::int64_t>(*ir::find(local, "dim"));
+    if (dim < 0) dim += static_cast<std::int64_t>(shape.size());
+    std::vector<std::int64_t> sizes;
+    for (const auto& type : types) {
+      if (!type) return;
+      sizes.push_back(type->shape[static_cast<std::size_t>(dim)]);
+    }
+    local.op = "aten::split_with_sizes";
+    local.arguments = {{"self", *ir::find(local, "self")}, {"split_sizes", sizes}, {"dim", dim}};
   }
 
   // --- Gradients are reduced as backward makes them, many at once.

@@ -230,7 +230,7 @@ class Placing {
   }
 
   // The rule's strategies, cut as the inputs are cut: with their outer and unit.
-  std::vector<Choice> choices(const ir::Node& node, const std::vector<Placement>& seen) const {
+  std::vector<Choice> choices(const ir::Node& node, std::size_t axis, const std::vector<Placement>& seen) const {
     std::vector<std::pair<std::int64_t, std::int64_t>> grains = {{1, 1}};
     for (const Placement& placement : seen)
       if (const auto* shard = std::get_if<Shard>(&placement))
@@ -240,7 +240,7 @@ class Placing {
     std::vector<Choice> found;
     for (const Strategy& strategy : strategies_of(node))
       for (const auto& [outer, unit] : grains) add_choice(strategy, outer, unit, found);
-    add_through_view(node, seen, found);
+    add_through_view(node, axis, seen, found);
     add_blocks(node, seen, found);
     return found;
   }
@@ -268,14 +268,26 @@ class Placing {
   }
 
   // A view of one input and one output takes cuts that no list of strategies can name.
-  void add_through_view(const ir::Node& node, const std::vector<Placement>& seen,
+  void add_through_view(const ir::Node& node, std::size_t axis, const std::vector<Placement>& seen,
                         std::vector<Choice>& found) const {
     if (!is_reshape(node.op)) return;
     const Shape& from = shape_of(ir::inputs_of(node).front());
     const Shape& to = shape_of(*node.outputs.front());
-    if (const auto* shard = std::get_if<Shard>(&seen.front()))
-      if (const auto there = sharding::through_view(from, to, *shard))
-        found.push_back({.in = {*shard}, .out = {*there}});
+    const auto* shard = std::get_if<Shard>(&seen.front());
+    if (shard == nullptr) return;
+    for (const Shard& same : {*shard, coarsest(*shard, from, axis)})
+      if (const auto there = sharding::through_view(from, to, same)) {
+        found.push_back({.in = {same}, .out = {*there}});
+        return;
+      }
+  }
+
+  // Parts of equal size are cut alike by any unit up to the whole part.
+  Shard coarsest(Shard shard, const Shape& shape, std::size_t axis) const {
+    const std::int64_t block = shape[static_cast<std::size_t>(shard.dim)] / shard.outer;
+    const std::int64_t count = mesh_.axes[axis].size;
+    if (block % (count * shard.unit) == 0 && block > 0) shard.unit = block / count;
+    return shard;
   }
 
   // Parts of equal size, one after the other in a dim, are blocks of that dim: [q k v] cut in each of its
@@ -342,7 +354,7 @@ class Placing {
     Choice best = {.in = std::vector<Placement>(inputs.size(), Replicate{}),
                    .out = std::vector<Placement>(node.outputs.size(), Replicate{})};
     Score lowest = score_of(best, inputs, axis);
-    for (Choice& choice : choices(node, seen)) {
+    for (Choice& choice : choices(node, axis, seen)) {
       const Score score = score_of(choice, inputs, axis);
       if (score >= lowest || !fits(choice, node, axis, placed)) continue;
       lowest = score;
@@ -457,7 +469,7 @@ class Placing {
         wanted.push_back(shard ? Placement(*shard) : Placement(Replicate{}));
       }
       if (std::ranges::none_of(wanted, is_cut)) continue;
-      for (const Choice& choice : choices_for(node, wanted)) {
+      for (const Choice& choice : choices_for(node, axis, wanted)) {
         if (!agree(choice.out, wanted, node) || !can_slice(choice, node, axis) ||
             !fits(choice, node, axis, placed))
           continue;
@@ -469,8 +481,9 @@ class Placing {
     }
   }
 
-  std::vector<Choice> choices_for(const ir::Node& node, const std::vector<Placement>& wanted) const {
-    auto found = choices(node, wanted_as_seen(node, wanted));
+  std::vector<Choice> choices_for(const ir::Node& node, std::size_t axis,
+                                  const std::vector<Placement>& wanted) const {
+    auto found = choices(node, axis, wanted_as_seen(node, wanted));
     if (is_reshape(node.op)) {
       const Shape& from = shape_of(ir::inputs_of(node).front());
       if (const auto* shard = std::get_if<Shard>(&wanted.front()))
