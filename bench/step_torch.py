@@ -126,4 +126,5 @@ def main():
         print(time.perf_counter() - begin, flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()
