@@ -183,7 +183,7 @@ const ParameterPins& Distribution::pins_of(const std::string& parameter) const {
 
 at::Tensor Distribution::part_of_parameter(const std::string& name) const {
   const auto found = kept_.find(name);
-  return found == kept_.end() ? at::Tensor() : found->second.part;
+  return found == kept_.end() || is_materialized_ ? at::Tensor() : found->second.part;
 }
 
 // Memory that belongs to this tensor alone can be given back.
@@ -194,7 +194,11 @@ static bool owns_storage(const at::Tensor& tensor) {
 void Distribution::drop() {
   if (!is_materialized_) return;
   for (auto& [name, kept] : kept_) {
-    kept.part = part_of(kept.whole, pins_.at(name).kept);
+    const at::Tensor part = part_of(kept.whole, pins_.at(name).kept);
+    if (kept.part.defined())
+      kept.part.copy_(part);  // executors are bound to its memory
+    else
+      kept.part = part;
     if (!owns_storage(kept.whole)) continue;
     auto* storage = kept.whole.storage().unsafeGetStorageImpl();
     storage->set_data_ptr_noswap(at::DataPtr(nullptr, kept.whole.device()));
@@ -298,9 +302,13 @@ void Distribution::check_same(const std::string& what, const std::string& text) 
        "'. Every rank has to run the same code with the same settings");
 }
 
+static bool is_cut(const Parallelism& parallelism, const std::string& input, std::size_t num_dims) {
+  const auto& whole = parallelism.replicated_inputs;
+  return num_dims > 0 && std::ranges::find(whole, input) == whole.end();
+}
+
 bool Distribution::is_cut(const std::string& input, std::size_t num_dims) const {
-  return num_dims > 0 &&
-         std::ranges::find(parallelism_.replicated_inputs, input) == parallelism_.replicated_inputs.end();
+  return train::is_cut(parallelism_, input, num_dims);
 }
 
 Layout Distribution::batch_layout() const { return layout_of_batch(parallelism_.mesh); }
@@ -409,19 +417,20 @@ Batch Distribution::whole(const SharedBatch& batch) {
   });
 }
 
-rewrite::Pins Distribution::pins_for(const ir::Graph& graph) const {
+static rewrite::Pins pins_for(const Parallelism& parallelism, const std::map<std::string, ParameterPins>& parameters,
+                              const ir::Graph& graph) {
   rewrite::Pins pins{
-      .parameters = pins_, .inputs = {}, .outputs = {}, .gathers_again = parallelism_.gathers_again};
-  const Mesh& mesh = parallelism_.mesh;
+      .parameters = parameters, .inputs = {}, .outputs = {}, .gathers_again = parallelism.gathers_again};
+  const Mesh& mesh = parallelism.mesh;
   for (const auto& source : graph.sources) {
     if (graph.at(source.value).role != Role::Input) continue;
     constexpr std::string_view kGradient = "gradient.";  // of micro-batches that were accumulated
-    if (source.name.starts_with(kGradient) && pins_.contains(source.name.substr(kGradient.size())))
-      pins.inputs.emplace(source.name, pins_.at(source.name.substr(kGradient.size())).gradient);
-    else if (is_cut(source.name, graph.at(source.value).type.shape.size()))
-      pins.inputs.emplace(source.name, batch_layout());
+    if (source.name.starts_with(kGradient) && parameters.contains(source.name.substr(kGradient.size())))
+      pins.inputs.emplace(source.name, parameters.at(source.name.substr(kGradient.size())).gradient);
+    else if (is_cut(parallelism, source.name, graph.at(source.value).type.shape.size()))
+      pins.inputs.emplace(source.name, layout_of_batch(mesh));
   }
-  for (const auto& line : parallelism_.plan.lines) {
+  for (const auto& line : parallelism.plan.lines) {
     if (line.kind != rewrite::PlanLine::Kind::Output) continue;
     rewrite::OutputPin pin{.module = line.pattern, .placements = {}};
     for (const auto& [axis, placement] : line.placements)
@@ -432,9 +441,20 @@ rewrite::Pins Distribution::pins_for(const ir::Graph& graph) const {
   return pins;
 }
 
+rewrite::Pins pins_of(const Parallelism& parallelism, const std::map<std::string, Shape>& parameters,
+                      const ir::Graph& graph) {
+  std::vector<std::string> names;
+  for (const auto& [name, shape] : parameters) names.push_back(name);
+  check_fits(parallelism.plan, parallelism.mesh, names, parallelism.plan_name);
+  const int stage = stage_of(parallelism);
+  std::map<std::string, ParameterPins> pins;
+  for (const auto& [name, shape] : parameters) pins.emplace(name, pins_of(parallelism, stage, name, shape));
+  return pins_for(parallelism, pins, graph);
+}
+
 ir::Graph Distribution::localize(const ir::Graph& graph) {
   check_same("the captured graph", ir::to_text(graph));
-  placed_ = rewrite::place(graph, parallelism_.mesh, pins_for(graph));
+  placed_ = rewrite::place(graph, parallelism_.mesh, pins_for(parallelism_, pins_, graph));
   return rewrite::partition(placed_, rank_, {.bucket_bytes = parallelism_.bucket_bytes});
 }
 

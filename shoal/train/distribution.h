@@ -26,6 +26,11 @@ struct SharedBatch {
   std::map<std::string, std::vector<std::int64_t>> sizes;  // of each tensor of the whole batch
 };
 
+// Where a step's graph has its parameters and its batch, without ranks. Throws InvalidInput where the plan is
+// not of this model or this mesh.
+rewrite::Pins pins_of(const Parallelism& parallelism, const std::map<std::string, sharding::Shape>& parameters,
+                      const ir::Graph& graph);
+
 class Distribution {
  public:
   using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
@@ -46,7 +51,7 @@ class Distribution {
   const rewrite::Placed& placed() const { return placed_; }
 
   const runtime::Groups& groups() const { return groups_; }
-  // A parameter where it is kept in parts: this rank's; else undefined.
+  // A parameter where it is kept in parts: this rank's. Undefined where the module has it whole.
   at::Tensor part_of_parameter(const std::string& name) const;
   // Of what lies as `layout`, from and to this rank's part. `whole_of` is called by all ranks at once.
   at::Tensor whole_of(const at::Tensor& part, const sharding::Layout& layout, at::IntArrayRef shape) const;
@@ -62,7 +67,6 @@ class Distribution {
     at::Tensor part;
   };
 
-  rewrite::Pins pins_for(const ir::Graph& graph) const;
   bool is_cut(const std::string& input, std::size_t num_dims) const;
   sharding::Layout batch_layout() const;
   void check_same(const std::string& what, const std::string& text) const;
