@@ -27,7 +27,10 @@ set_target_properties(
   shoal_python
   PROPERTIES OUTPUT_NAME _shoal LIBRARY_OUTPUT_DIRECTORY ${package} CXX_VISIBILITY_PRESET hidden
 )
-target_link_libraries(shoal_python PRIVATE shoal_train shoal_torch ${TORCH_PYTHON_LIBRARY})
+target_link_libraries(
+  shoal_python
+  PRIVATE shoal_train shoal_elastic shoal_comm_c10d shoal_torch ${TORCH_PYTHON_LIBRARY}
+)
 target_include_directories(shoal_python PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
 # pybind11, as torch ships it, wants hidden symbols: a precompiled header of its own, then.
 target_compile_options(
@@ -59,6 +62,9 @@ foreach(module ${modules})
     file(CREATE_LINK ${module} ${package}/${name} SYMBOLIC)
   endif()
 endforeach()
+# The command lies where the wheel has it.
+file(MAKE_DIRECTORY ${package}/bin)
+file(CREATE_LINK ${CMAKE_CURRENT_BINARY_DIR}/shoal ${package}/bin/shoal SYMBOLIC)
 
 # The wheel: scikit-build-core adds python/shoal, and takes this component.
 install(TARGETS shoal_python LIBRARY DESTINATION shoal COMPONENT python EXCLUDE_FROM_ALL)

@@ -42,7 +42,7 @@ LAYERS = {
         "capture",
         "runtime",
     ],
-    "python": ["base", "ir", "capture", "train"],
+    "python": ["base", "ir", "comm", "elastic", "sharding", "rewrite", "comm_c10d", "capture", "train"],
     "cli": [
         "base",
         "observe",
@@ -50,6 +50,7 @@ LAYERS = {
         "rendezvous",
         "comm",
         "elastic",
+        "sharding",
         "rewrite",
         "program",
         "checkpoint",

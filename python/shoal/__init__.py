@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains a PyTorch model through its captured graph.
 
-A `Trainer` takes a model and one of torch.optim's optimizers; its step(batch) is one update. `capture` gives
-the graph of a function.
+A `Trainer` takes a model and one of torch.optim's optimizers; its step(batch) is one update. With a
+`Parallelism` the processes that `shoal run` started do that together. `capture` gives the graph of a
+function.
 """
 
 import torch
@@ -25,11 +26,15 @@ from shoal._shoal import (  # noqa: E402
     Infeasible,
     Internal,
     InvalidInput,
+    Parallelism,
     PeerLost,
     StepResult,
     Timeout,
     Trainer,
     capture,
+    rank,
+    samples_of,
+    world_size,
 )
 
 __version__ = VERSION
@@ -41,9 +46,13 @@ __all__ = [
     "Infeasible",
     "Internal",
     "InvalidInput",
+    "Parallelism",
     "PeerLost",
     "StepResult",
     "Timeout",
     "Trainer",
     "capture",
+    "rank",
+    "samples_of",
+    "world_size",
 ]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -66,10 +67,49 @@ class Evaluation:
         """What the model returned, if it was asked for; caches are None."""
     def __float__(self) -> float: ...
 
+class Parallelism:
+    """How the ranks of a job train one model together: their degrees multiply to how many there are. One
+    degree may be -1: what the others leave; replicate is, by default."""
+
+    def __init__(
+        self,
+        *,
+        replicate: int | None = None,
+        shard: int = 1,
+        tensor: int = 1,
+        zero_stage: int = -1,
+        plan: str | os.PathLike[str] = "",
+        replicated_inputs: Sequence[str] = (),
+        gathers_again: bool = True,
+        bucket_bytes: int = 26214400,
+        limit: float = 300.0,
+    ) -> None:
+        """`plan`: text, or the path of a file with it. `replicated_inputs`: items of the batch that all ranks
+        have alike. `gathers_again`: with ZeRO-3, parameters are gathered for backward again instead of being
+        kept. `bucket_bytes`: gradients are reduced when so many bytes of them are there. `limit`: seconds of
+        every wait for another rank."""
+    @property
+    def replicate(self) -> int | None:
+        """Ranks that keep copies; None: what the others leave."""
+    @property
+    def shard(self) -> int:
+        """Ranks that keep parts of parameters, gradients and optimizer state."""
+    @property
+    def tensor(self) -> int:
+        """Ranks that share the work on a sample, as the plan says."""
+    @property
+    def zero_stage(self) -> int:
+        """What the ranks of shard keep in parts: 0 nothing, 1 the optimizer's state, 2 gradients too, 3
+        parameters too; -1: 3 where shard is above 1."""
+
 class Trainer:
     """Trains a module through its captured graph. One thread at a time.
 
     The module always holds the current parameters and buffers: read, save or change them between steps.
+
+    With `parallelism` every rank makes a trainer of the same model and calls it alike, with its part of each
+    batch; losses, norms, gradients and state are those of all ranks together. Parameters that ranks keep in
+    parts (ZeRO-3, tensor parallel) have no memory in the module, but for after materialize().
     """
 
     def __init__(
@@ -81,6 +121,7 @@ class Trainer:
         clip_norm: float = 0.0,
         seed: int = 0,
         max_graphs: int = 16,
+        parallelism: Parallelism | None = None,
     ) -> None:
         """`loss_fn(model, batch)` returns the loss, or something with a loss in it. Without it the model is
         called with the batch (a mapping as keywords, a tuple or list as arguments), and its output has the
@@ -97,6 +138,9 @@ class Trainer:
     def state_dict(self) -> dict[str, Any]:
         """Model, optimizer and number of updates; load_state_dict() goes on from there."""
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def materialize(self) -> None:
+        """Puts parameters that ranks keep in parts back into the module, whole, until the next step. Called
+        by all ranks at once."""
     def forget_graphs(self) -> None:
         """Drops all captured graphs: for a model whose code or settings were changed between steps."""
     @property
@@ -108,3 +152,12 @@ def capture(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Graph:
     """The graph of fn(*args, **kwargs): forward, and backward if it returns a loss that requires a gradient.
     Tensors among the arguments are its inputs; parameters are those of modules that fn is, closes over or is
     given."""
+
+def rank() -> int:
+    """This process among those of the job; 0 outside of one."""
+
+def world_size() -> int:
+    """How many ranks the job has; 1 outside of one."""
+
+def samples_of(size: int, parallelism: Parallelism | None = None) -> slice:
+    """The slice of a batch of this size, all ranks together, that this rank is to be given."""

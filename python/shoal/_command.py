@@ -7,16 +7,21 @@ import pathlib
 import sys
 
 
-def main():
-    command = pathlib.Path(__file__).with_name("bin") / "shoal"
+def path():
+    return pathlib.Path(__file__).with_name("bin") / "shoal"
+
+
+def environment():
     torch = importlib.util.find_spec("torch")
     if torch is None:
         sys.exit("shoal: torch is not installed; install the version that shoal was built for")
     [folder] = torch.submodule_search_locations
-    path = [str(pathlib.Path(folder) / "lib"), os.environ.get("LD_LIBRARY_PATH", "")]
-    os.execve(
-        command, ["shoal", *sys.argv[1:]], {**os.environ, "LD_LIBRARY_PATH": ":".join(filter(None, path))}
-    )
+    libraries = [str(pathlib.Path(folder) / "lib"), os.environ.get("LD_LIBRARY_PATH", "")]
+    return {**os.environ, "LD_LIBRARY_PATH": ":".join(filter(None, libraries))}
+
+
+def main():
+    os.execve(path(), ["shoal", *sys.argv[1:]], environment())
 
 
 if __name__ == "__main__":

@@ -10,5 +10,6 @@ void bind_base(pybind11::module_& module);
 void bind_capture(pybind11::module_& module);
 void bind_ir(pybind11::module_& module);
 void bind_train(pybind11::module_& module);
+void bind_world(pybind11::module_& module);
 
 }  // namespace shoal::python

@@ -24,6 +24,10 @@ static ModelView::NamedTensors named(const py::object& pairs) {
   return tensors;
 }
 
+static bool has_memory(const at::Tensor& tensor) {
+  return !tensor.has_storage() || tensor.numel() == 0 || tensor.storage().nbytes() > 0;
+}
+
 Model::Model(py::object module, py::object loss) : module_(std::move(module)), loss_(std::move(loss)) {
   const py::object base = py::module_::import("torch.nn").attr("Module");
   if (py::hasattr(module_, "_orig_mod")) module_ = module_.attr("_orig_mod");  // torch.compile's wrapper
@@ -43,6 +47,15 @@ Model::Model(py::object module, py::object loss) : module_(std::move(module)), l
   }
   parameters_ = named(module_.attr("named_parameters")());
   buffers_ = named(module_.attr("named_buffers")());
+  for (const auto& [name, tensor] : parameters_)
+    SHOAL_CHECK(has_memory(tensor), InvalidInput, "trainer: parameter ", name,
+                " has no memory: another Trainer keeps it in parts; call its materialize() first, on every "
+                "rank");
+}
+
+void Model::refuse_use_in_parts() const {
+  if (std::ranges::all_of(parameters_, [](const auto& item) { return has_memory(item.second); })) return;
+  py::module_::import("shoal._parts").attr("guard")(module_);
 }
 
 ModelView Model::view() {

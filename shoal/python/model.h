@@ -33,6 +33,8 @@ class Model {
 
   const ModelView::NamedTensors& parameters() const { return parameters_; }
   py::handle module() const { return module_; }
+  // From now on, modules whose parameters have no memory throw when they are called or saved.
+  void refuse_use_in_parts() const;
 
   // Evaluation mode for all of the module; returns the modes there were, for restore_modes().
   std::vector<bool> enter_evaluation();

@@ -7,5 +7,6 @@ PYBIND11_MODULE(_shoal, module) {
   shoal::python::bind_base(module);
   shoal::python::bind_ir(module);
   shoal::python::bind_capture(module);
+  shoal::python::bind_world(module);
   shoal::python::bind_train(module);
 }

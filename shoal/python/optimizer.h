@@ -30,6 +30,7 @@ class TorchOptimizer {
   // The optimizer's own state, to and from names like "fc.weight.exp_avg". Tensors are shared.
   std::map<std::string, at::Tensor> state(Progress& progress) const;
   void set_state(const std::map<std::string, at::Tensor>& state, const Progress& progress) const;
+  void clear_state() const { optimizer_.attr("state").attr("clear")(); }
 
   // Schedulers warn when they run before the optimizer did.
   void note_step() const;

@@ -4,6 +4,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "shoal/python/bindings.h"
 #include "shoal/python/model.h"
 #include "shoal/python/optimizer.h"
+#include "shoal/python/world.h"
 
 namespace shoal::python {
 
@@ -31,15 +33,19 @@ struct Evaluation {
 class PythonTrainer {
  public:
   PythonTrainer(py::object model, py::object optimizer, py::object loss_fn, double clip_norm,
-                std::uint64_t seed, std::size_t max_graphs)
-      : model_(std::move(model), std::move(loss_fn)),
+                std::uint64_t seed, std::size_t max_graphs, const std::optional<Degrees>& parallelism)
+      : world_(world_for(parallelism)),
+        model_(std::move(model), std::move(loss_fn)),
         optimizer_(std::move(optimizer), model_.parameters()),
-        trainer_(model_.view(), optimizer_.parts(),
-                 TrainerOptions{.clip_norm = clip_norm, .seed = seed, .max_graphs = max_graphs}) {
+        trainer_(made({.clip_norm = clip_norm, .seed = seed, .max_graphs = max_graphs}, parallelism)) {
+    model_.refuse_use_in_parts();
     load_from_optimizer();
     const py::handle hooked = optimizer_.object();
     hooks_.push_back(hooked.attr("register_state_dict_pre_hook")(
         py::cpp_function([this](const py::object&) { save_to_optimizer(); })));
+    if (is_parallel())
+      hooks_.push_back(hooked.attr("register_state_dict_post_hook")(
+          py::cpp_function([this](const py::object&, const py::object&) { optimizer_.clear_state(); })));
     hooks_.push_back(hooked.attr("register_load_state_dict_post_hook")(
         py::cpp_function([this](const py::object&) { load_from_optimizer(); })));
   }
@@ -88,9 +94,12 @@ class PythonTrainer {
     return trainer_.graph(batch);
   }
 
-  py::dict state_dict() const {
+  // Gathered parameters are copied: the module's memory for them goes with the next step.
+  py::dict state_dict() {
+    materialize();
     py::dict state;
     state["model"] = model_.module().attr("state_dict")();
+    if (is_parallel()) state["model"] = py::module_::import("copy").attr("deepcopy")(state["model"]);
     state["optimizer"] = optimizer_.object().attr("state_dict")();
     state["steps"] = trainer_.progress().steps;
     return state;
@@ -100,6 +109,7 @@ class PythonTrainer {
     for (const char* part : {"model", "optimizer", "steps"})
       SHOAL_CHECK(state.contains(part), InvalidInput, "trainer: the state has no \"", part,
                   "\"; give what state_dict() returned");
+    materialize();
     model_.module().attr("load_state_dict")(state["model"]);
     optimizer_.object().attr("load_state_dict")(state["optimizer"]);
     auto progress = trainer_.progress();
@@ -107,12 +117,37 @@ class PythonTrainer {
     trainer_.restore({}, progress);
   }
 
-  std::map<std::string, at::Tensor> gradients() const { return trainer_.gradients(); }
+  std::map<std::string, at::Tensor> gradients() const {
+    const py::gil_scoped_release unlocked;
+    return trainer_.gradients();
+  }
+  void materialize() {
+    const py::gil_scoped_release unlocked;
+    trainer_.materialize();
+  }
   void forget_graphs() { trainer_.forget_graphs(); }
   py::object model() const { return py::reinterpret_borrow<py::object>(model_.module()); }
   py::object optimizer() const { return py::reinterpret_borrow<py::object>(optimizer_.object()); }
 
  private:
+  // None where there is one rank, which needs no others.
+  static py::object world_for(const std::optional<Degrees>& parallelism) {
+    if (!parallelism) return py::none();
+    const int ranks = this_place().size;
+    parallelism->mesh(ranks);  // fits
+    return ranks == 1 ? py::none() : the_world(parallelism->wait());
+  }
+  Trainer made(TrainerOptions options, const std::optional<Degrees>& parallelism) {
+    if (is_parallel()) {
+      auto& world = py::cast<World&>(world_).communicator();
+      options.parallelism = parallelism->with(parallelism->mesh(world.size()), world);
+    }
+    auto parts = optimizer_.parts();
+    const py::gil_scoped_release unlocked;
+    return {model_.view(), std::move(parts), std::move(options)};
+  }
+  bool is_parallel() const { return !world_.is_none(); }
+
   // Schedulers change groups between steps; anything but the learning rate is part of the graph.
   void follow_optimizer() {
     if (optimizer_.changed()) trainer_.set_optimizers(optimizer_.parts());
@@ -121,15 +156,27 @@ class PythonTrainer {
   }
 
   // The torch.optim optimizer's state_dict() is that of this trainer, and loading one goes on from it.
-  void save_to_optimizer() const { optimizer_.set_state(trainer_.optimizer_state(), trainer_.progress()); }
+  // Of several ranks it is gathered for as long as it takes.
+  void save_to_optimizer() const {
+    std::map<std::string, at::Tensor> state;
+    {
+      const py::gil_scoped_release unlocked;
+      state = trainer_.optimizer_state();
+    }
+    optimizer_.set_state(state, trainer_.progress());
+  }
   void load_from_optimizer() {
     Progress progress;
     const auto state = optimizer_.state(progress);
     if (state.empty()) return;
     trainer_.restore(state, progress);
-    save_to_optimizer();
+    if (is_parallel())
+      optimizer_.clear_state();
+    else
+      save_to_optimizer();
   }
 
+  py::object world_;  // None: one rank. The trainer borrows its communicator
   Model model_;
   TorchOptimizer optimizer_;
   Trainer trainer_;
@@ -168,9 +215,11 @@ void bind_train(py::module_& module) {
       });
   py::class_<PythonTrainer>(module, "Trainer",
                             "Trains a module through its captured graph. One thread at a time.")
-      .def(py::init<py::object, py::object, py::object, double, std::uint64_t, std::size_t>(),
+      .def(py::init<py::object, py::object, py::object, double, std::uint64_t, std::size_t,
+                    const std::optional<Degrees>&>(),
            py::arg("model"), py::arg("optimizer"), py::arg("loss_fn") = py::none(), py::kw_only(),
-           py::arg("clip_norm") = 0.0, py::arg("seed") = 0, py::arg("max_graphs") = 16)
+           py::arg("clip_norm") = 0.0, py::arg("seed") = 0, py::arg("max_graphs") = 16,
+           py::arg("parallelism") = py::none())
       .def("step", &PythonTrainer::step, py::arg("batch"), py::kw_only(), py::arg("outputs") = false,
            "One update. A loss that is not finite is an error; parameters, buffers and optimizer state are "
            "then as "
@@ -184,6 +233,9 @@ void bind_train(py::module_& module) {
       .def("load_state_dict", &PythonTrainer::load_state_dict, py::arg("state"))
       .def("gradients", &PythonTrainer::gradients,
            "Gradients of the last step, before clipping, by parameter name.")
+      .def("materialize", &PythonTrainer::materialize,
+           "Puts parameters that ranks keep in parts back into the module, whole, until the next step. "
+           "Called by all ranks at once.")
       .def("forget_graphs", &PythonTrainer::forget_graphs,
            "Drops all captured graphs: for a model whose code or settings were changed between steps.")
       .def_property_readonly("model", &PythonTrainer::model)

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// This process among the ranks of its job, and what a script says of how they train together.
+#pragma once
+
+#include <torch/csrc/utils/pybind.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "shoal/comm/communicator.h"
+#include "shoal/elastic/join.h"
+#include "shoal/sharding/mesh.h"
+#include "shoal/train/parallelism.h"
+
+namespace shoal::python {
+
+// As a script says it: no ranks yet. See shoal::Parallelism.
+struct Degrees {
+  std::optional<int> replicate;  // none: what the others leave
+  int shard = 1, tensor = 1;
+  int zero_stage = -1;
+  std::string plan, plan_name = "plan";
+  std::vector<std::string> replicated_inputs;
+  bool gathers_again = true;
+  std::int64_t bucket_bytes = Parallelism{}.bucket_bytes;
+  double limit = 300;  // seconds
+
+  sharding::Mesh mesh(int ranks) const;
+  Parallelism with(const sharding::Mesh& mesh, comm::Communicator& world) const;
+  std::chrono::nanoseconds wait() const;
+};
+
+// Joins the job, with all its ranks at once: a process can do that once.
+class World {
+ public:
+  explicit World(std::chrono::nanoseconds limit);
+  comm::Communicator& communicator() { return *communicator_; }
+
+ private:
+  std::unique_ptr<elastic::Job> job_;
+  std::unique_ptr<comm::Communicator> communicator_;
+};
+
+elastic::Place this_place();
+
+// The World of this process, made when it is first asked for. Who uses its communicator keeps the object.
+py::object the_world(std::chrono::nanoseconds limit);
+
+}  // namespace shoal::python

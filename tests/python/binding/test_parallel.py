@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trainers of several processes: what they compute is what one of them alone does."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from built import BUILD, ROOT
+
+import shoal
+
+HERE = pathlib.Path(__file__).parent
+SCRIPT = """
+import shoal, torch
+
+def make_trainer(parallelism):
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Dropout(0.2), torch.nn.Linear(6, 2)).double()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
+    return shoal.Trainer(model, optimizer, lambda model, x: model(x).square().mean(), parallelism=parallelism)
+
+def batch(step):
+    torch.manual_seed(step)
+    return torch.randn(7, 4).double()
+"""
+
+
+def run(*command, cwd=HERE, limit=120):
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(BUILD / "python")},
+        capture_output=True,
+        text=True,
+        timeout=limit,
+    )
+
+
+def run_ranks(ranks, *command, **options):
+    launcher = [BUILD / "shoal", "run", "-n", str(ranks), "--limit=60"]
+    return run(*launcher, sys.executable, *command, **options)
+
+
+def verify(folder, script, *options):
+    (folder / "script.py").write_text(script)
+    return run(sys.executable, "-m", "shoal.verify", "script.py", *options, cwd=folder)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_hugging_face_models_train_on_ranks_as_on_one_device(ranks):
+    done = run_ranks(ranks, "train_on_ranks.py")
+    assert done.returncode == 0, done.stderr[-5000:]
+    lines = done.stdout.splitlines()
+    assert sum(line.endswith(f"{ranks} ranks: equal") for line in lines) == 6, done.stdout
+    assert lines[-1] == "[0] all is well"
+
+
+def test_outside_of_a_job_there_is_one_rank_and_a_trainer_works():
+    assert (shoal.rank(), shoal.world_size()) == (0, 1)
+    assert shoal.samples_of(7) == slice(0, 7)
+    model = torch.nn.Linear(4, 3)
+    trainer = shoal.Trainer(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        lambda model, x: model(x).square().mean(),
+        parallelism=shoal.Parallelism(shard=-1),
+    )
+    x = torch.randn(5, 4)
+    assert trainer.step(x).loss > trainer.step(x).loss
+    trainer.materialize()
+
+
+def test_what_cannot_be_is_said_before_anything_is_joined():
+    model = torch.nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(
+        shoal.InvalidInput, match="replicate 1 x shard 4 x tensor 1 are 4 ranks, and there are 1"
+    ):
+        shoal.Trainer(model, optimizer, parallelism=shoal.Parallelism(replicate=1, shard=4))
+    with pytest.raises(shoal.InvalidInput, match="the limit is 0 s"):
+        shoal.Parallelism(limit=0)
+    with pytest.raises(shoal.InvalidInput, match="line 1"):
+        shoal.Parallelism(plan="parametr h.*.weight tensor=S(0)")
+
+
+def test_the_example_trains_and_saves(tmp_path):
+    shutil.copy(ROOT / "README.md", tmp_path)
+    done = run_ranks(2, ROOT / "examples" / "parallel.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert float(re.fullmatch(r"\[0\] loss (\S+)", done.stdout.splitlines()[0])[1]) < 4
+    assert (tmp_path / "outputs/gpt2-bytes/model.safetensors").exists()
+
+
+def test_verify_finds_the_same_where_it_is(tmp_path):
+    done = verify(tmp_path, SCRIPT.replace("LR", "0.01"), "-n", "2", "--shard=2")
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert re.fullmatch(
+        r"largest error (0|\d\.\de-1[0-9], of .*); 1e-09 is allowed", done.stdout.splitlines()[-1]
+    )
+
+
+def test_verify_names_the_first_value_that_differs(tmp_path):
+    script = SCRIPT.replace("LR", "0.01 if parallelism is None else 0.02")
+    done = verify(tmp_path, script, "-n", "2", "--steps=2")
+    assert done.returncode == 1, done.stderr[-3000:]
+    *_, first, last = done.stdout.splitlines()
+    assert first.startswith(
+        "the first that differs: parameter or buffer 0.weight, after step 0, on rank 0, by "
+    )
+    assert last.startswith("largest error ")
+
+
+def test_verify_says_what_the_script_lacks(tmp_path):
+    done = verify(tmp_path, "def make_trainer(parallelism): pass", "-n", "2")
+    assert done.returncode == 2
+    assert "script.py defines no function batch; it has to define " in done.stderr
