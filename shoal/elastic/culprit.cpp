@@ -130,10 +130,12 @@ static std::string where_of(const RankReport& rank) {
   return rank.last.empty() ? "" : concat(", after ", rank.last);
 }
 
+std::string verdict_of(const Culprit& culprit) {
+  return culprit.ranks.empty() ? culprit.why : concat(list_of(culprit.ranks), " failed first: ", culprit.why);
+}
+
 std::string summary_of(std::span<const RankReport> ranks, const Culprit& culprit) {
-  std::string text = concat(
-      "shoal run: ", culprit.ranks.empty() ? "" : list_of(culprit.ranks) + " failed first: ", culprit.why,
-      "\n");
+  std::string text = concat("shoal run: ", verdict_of(culprit), "\n");
   const auto is_culprit = [&](const RankReport& rank) {
     return std::ranges::find(culprit.ranks, rank.rank) != culprit.ranks.end();
   };

@@ -49,6 +49,8 @@ struct Culprit {
 };
 Culprit culprit_of(std::span<const RankReport> ranks);
 
+std::string verdict_of(const Culprit& culprit);  // "rank 1 failed first: exit code 3"
+
 // The report that people read: the culprit with the end of its output, then a line for each other rank.
 std::string summary_of(std::span<const RankReport> ranks, const Culprit& culprit);
 

@@ -323,7 +323,7 @@ Hosts::Reports Hosts::gather(const std::string& own_report) {
 void Hosts::tell(const Next& next) {
   if (num_hosts_ == 1) return;
   if (next.again) server_->begin_epoch(static_cast<std::uint64_t>(attempt_) + 2);  // before anybody asks
-  store_->set(concat("next/", attempt_), next.again ? "again" : std::to_string(next.code));
+  store_->set(concat("next/", attempt_), next.again ? "again" : concat(next.code, " ", next.why));
   if (next.again) return;
   // They read it before the store ends with this process; a host that is lost does not.
   const Clock::time_point deadline = Clock::now() + 1s;
@@ -337,9 +337,9 @@ Hosts::Next Hosts::hear(const std::string& own_report) {
     const std::string word = store_->get(concat("next/", attempt_), 15s);
     store_->set(concat("heard/", attempt_, "/", host_), "yes");
     if (word == "again") return {.again = true};
-    return {.code = std::stoi(word)};
+    return {.code = std::stoi(word), .why = word.substr(word.find(' ') + 1)};
   } catch (const std::exception& error) {
-    return {.lost = concat("the first host ", names_[0], " is lost: ", error.what())};
+    return {.why = concat("the first host ", names_[0], " is lost: ", error.what())};
   }
 }
 

@@ -7,7 +7,7 @@
 //   done/A        hosts all of whose ranks are through
 //   report/A/H    what a host knows of its ranks then
 //   bye/H         has seen that all are through
-//   next/A        what host 0 decides: again, or the exit code
+//   next/A        what host 0 decides: again, or the exit code and who failed first
 //
 // With one host there is a store for its ranks, and nothing of this.
 #pragma once
@@ -57,7 +57,7 @@ class Hosts {
   struct Next {
     bool again = false;
     int code = 1;
-    std::string lost = {};  // why it could not be heard
+    std::string why = {};  // what the first host says of it, or why that could not be heard
   };
   struct Reports {
     std::vector<std::string> texts;  // host 0's first

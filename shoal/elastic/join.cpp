@@ -189,12 +189,13 @@ static std::pair<std::string, std::uint16_t> address_and_port(const std::string&
 }
 
 std::unique_ptr<Job> join(const Environment& environment, std::chrono::nanoseconds limit) {
-  const Clock::time_point deadline = rendezvous::deadline_after(limit);
   std::unique_ptr<Job> job(new Job);
   job->place_ = place_of(environment);
   const Place& place = job->place_;
   const auto has = [&](std::string_view name) { return environment.contains(name); };
   if (has("SHOAL_LIMIT")) job->limit_ = std::chrono::seconds(number_in(environment, "SHOAL_LIMIT"));
+  limit = std::min(limit, job->limit_);
+  const Clock::time_point deadline = rendezvous::deadline_after(limit);
   if (has("SHOAL_INTERFACE")) job->interface_ = value_in(environment, "SHOAL_INTERFACE");
   if (has("TORCHELASTIC_RESTART_COUNT"))
     job->attempt_ = static_cast<int>(number_in(environment, "TORCHELASTIC_RESTART_COUNT"));

@@ -455,9 +455,8 @@ Hosts::Next Launcher::conclude() {
   dump_flights(reports);
   if (launch_.host != 0) {
     const Hosts::Next next = hosts_.hear(to_text(reports));
-    const bool is_news = !next.lost.empty() && why_.find(" is lost: ") == std::string::npos;
     if (!next.again)
-      print(STDERR_FILENO, concat("shoal run: ended: ", why_, is_news ? "; " + next.lost : "", "\n"));
+      print(STDERR_FILENO, concat("shoal run: ended: ", next.why, "; seen first on this host: ", why_, "\n"));
     return next;
   }
   const auto [texts, lost] = hosts_.gather(to_text(reports));
@@ -467,7 +466,7 @@ Hosts::Next Launcher::conclude() {
   // What the ranks of a lost host did nobody knows: the others have only seen that it went.
   const Culprit culprit =
       lost.empty() ? culprit_of(reports) : Culprit{.why = concat(lost, " lost; seen first: ", why_)};
-  Hosts::Next next;
+  Hosts::Next next = {.why = verdict_of(culprit)};
   std::string text = summary_of(reports, culprit);
   if (lost.empty()) {
     const Restart restart = decide_restart(attempt_, launch_.max_restarts, reports, culprit);
