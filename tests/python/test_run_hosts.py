@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""shoal run on several hosts, which are network namespaces here."""
+
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SHOAL = pathlib.Path(os.environ.get("SHOAL_COMMAND", ROOT / "bin" / "shoal")).resolve()
+RANKS = SHOAL.parent / "example_ranks"
+FOREVER = "exec tail -f /dev/null"
+
+
+def ip(*words):
+    return subprocess.run(["ip", *map(str, words)], capture_output=True, text=True)
+
+
+@pytest.fixture
+def hosts(request, tmp_path):
+    """Two namespaces, or as many as are asked for, 10.77.0.1 and so on, and a key file.
+
+    Host 0 holds the switch; the port of host i there is port<i>.
+    """
+    num = getattr(request, "param", 2)
+    if os.geteuid() != 0 or not shutil.which("ip") or ip("netns", "add", "shoal-probe").returncode:
+        pytest.skip("network namespaces are not permitted here: root and ip netns are needed")
+    ip("netns", "delete", "shoal-probe")
+    names = [f"shoal-{os.getpid()}-{i}" for i in range(num)]
+    for name in names:
+        assert ip("netns", "add", name).returncode == 0
+    if ip("-n", names[0], "link", "add", "net0", "type", "bridge").returncode:
+        for name in names:
+            ip("netns", "delete", name)
+        pytest.skip("this kernel has no bridges")
+    for i, name in enumerate(names[1:], 1):
+        ip(
+            "link",
+            "add",
+            f"port{i}",
+            "netns",
+            names[0],
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "net0",
+            "netns",
+            name,
+        )
+        ip("-n", names[0], "link", "set", f"port{i}", "master", "net0", "up")
+    for i, name in enumerate(names):
+        ip("-n", name, "addr", "add", f"10.77.0.{i + 1}/24", "dev", "net0")
+        ip("-n", name, "link", "set", "net0", "up")
+        ip("-n", name, "link", "set", "lo", "up")
+    key = tmp_path / "key"
+    key.touch(0o600)
+    key.write_bytes(os.urandom(32))
+    yield names, key
+    for name in names:
+        ip("netns", "delete", name)
+
+
+def on_hosts(hosts, *program, nnodes=None, node_ranks=None, keys=None, limit=300):
+    """shoal run on each of them, two ranks on each."""
+    names, key = hosts
+    processes = []
+    for i, name in enumerate(names):
+        command = ["ip", "netns", "exec", name, "unshare", "--uts"]
+        command += [
+            "sh",
+            "-c",
+            f'hostname host{i}; exec "$@"',
+            "x",
+            SHOAL,
+            "run",
+            "-n",
+            "2",
+            f"--limit={limit}",
+        ]
+        command += [
+            f"--nnodes={(nnodes or [len(names)] * 9)[i]}",
+            f"--node-rank={(node_ranks or range(9))[i]}",
+        ]
+        command += ["--master-addr=10.77.0.1", "--master-port=29777", f"--key-file={(keys or [key] * 9)[i]}"]
+        words = [*map(str, command), *map(str, program)]
+        processes.append(subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+    return processes
+
+
+def outputs_of(processes, limit=60):
+    return [process.communicate(timeout=limit) for process in processes]
+
+
+two_and_three = pytest.mark.parametrize("hosts", [2, 3], indirect=True, ids=["2 hosts", "3 hosts"])
+
+
+@two_and_three
+def test_hosts_train_together(hosts):
+    processes = on_hosts(hosts, RANKS, "--steps=50", "--backend=gloo")
+    outputs = outputs_of(processes)
+    assert [process.returncode for process in processes] == [0] * len(processes), outputs
+    assert f"[0] {2 * len(processes)} ranks, steps 0 to 50: sum " in outputs[0][0]
+
+
+def kill_host(process):
+    """The launcher's two processes: ranks and what holds their sockets end with them."""
+    keeper = int(pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
+    os.kill(keeper, signal.SIGKILL)
+    os.kill(process.pid, signal.SIGKILL)
+
+
+@two_and_three
+@pytest.mark.parametrize("program", ["waits", "trains"])
+@pytest.mark.parametrize("how", ["death", "link"])
+def test_a_host_that_dies_or_is_cut_off_is_named(hosts, how, program, tmp_path):
+    last = len(hosts[0]) - 1
+    state = tmp_path / "state"
+    if program == "waits":
+        processes = on_hosts(hosts, "sh", "-c", f"echo ready; {FOREVER}")
+        for process in processes:
+            for _ in range(2):
+                assert process.stdout.readline().endswith("ready\n")
+    else:
+        processes = on_hosts(hosts, RANKS, "--steps=100000000", f"--state={state}")
+        while not state.exists():
+            os.sched_yield()
+    begin = time.monotonic()
+    if how == "death":
+        kill_host(processes[last])
+    else:
+        ip("-n", hosts[0][0], "link", "set", f"port{last}", "down")
+    outputs = outputs_of(processes)
+    assert time.monotonic() - begin < 15
+    for process, (_, errors) in zip(processes[:last], outputs[:last], strict=True):
+        assert f"host host{last} (node rank {last})" in errors, outputs
+        assert process.returncode != 0
+    if how == "link":
+        assert "the first host host0 is lost" in outputs[last][1]
+
+
+@two_and_three
+def test_the_first_host_is_named_when_it_dies(hosts, tmp_path):
+    state = tmp_path / "state"
+    processes = on_hosts(hosts, RANKS, "--steps=100000000", f"--state={state}")
+    while not state.exists():
+        os.sched_yield()
+    kill_host(processes[0])
+    outputs = outputs_of(processes)
+    for process, (_, errors) in zip(processes[1:], outputs[1:], strict=True):
+        assert "shoal run: ended: the first host host0 is lost" in errors, outputs
+        assert process.returncode == 1
+
+
+def test_a_rank_that_fails_ends_the_other_host(hosts):
+    script = f"if [ $RANK = 3 ]; then exit 5; fi; {FOREVER}"
+    processes = on_hosts(hosts, "sh", "-c", script)
+    outputs = [process.communicate(timeout=30) for process in processes]
+    assert "rank 3 failed first: exit code 5" in outputs[0][1], outputs
+    assert "rank 3 (host host1" in outputs[0][1]
+    assert "shoal run: ended: rank 3 failed first: exit code 5" in outputs[1][1]
+    assert [process.returncode for process in processes] == [5, 5]
+
+
+@pytest.mark.parametrize("hosts", [3], indirect=True)
+def test_two_hosts_of_one_number_are_named(hosts):
+    processes = on_hosts(hosts, "true", node_ranks=(0, 1, 1), limit=5)
+    errors = [errors for _, errors in outputs_of(processes)]
+    named = "two hosts say that they are node rank 1: host"
+    assert sum(named in one for one in errors) == 1, errors
+    assert sum("of 3 hosts these did not come within 5 s: node rank 2" in one for one in errors) == 2, errors
+
+
+def test_hosts_that_disagree_say_so(hosts, tmp_path):
+    outputs = [process.communicate(timeout=90) for process in on_hosts(hosts, "true", nnodes=(2, 3))]
+    assert "was started with --nnodes=3, host host0 with --nnodes=2" in outputs[0][1]
+    other = tmp_path / "other"
+    other.touch(0o600)
+    other.write_bytes(os.urandom(32))
+    processes = on_hosts(hosts, "true", keys=[hosts[1], other])
+    assert "refused this process: its key is not the job's" in processes[1].communicate(timeout=30)[1]
+    processes[0].terminate()
+    processes[0].communicate(timeout=30)
