@@ -4,6 +4,7 @@
 
     launch_trials.py faults 200 [SEED]  a random fault of a random rank at a random step: how does a job end?
     launch_trials.py notice 50 [SEED]   kill -9 of a random rank: how soon do the others have the error?
+    launch_trials.py restart 20 [SEED]  kill -9 with --max-restarts: how soon does the job go on?
     launch_trials.py strangers 100000   wrong keys, and garbage on every port, against a job that works
 
 Processes, sockets and /dev/shm are compared before and after.
@@ -96,10 +97,10 @@ def ranks_below(launcher):
 class Job:
     """Ranks that go on until they are ended; how far they are is in a file."""
 
-    def __init__(self, backend, ranks, folder):
+    def __init__(self, backend, ranks, folder, *flags):
         self.state = pathlib.Path(folder) / "state"
         self.state.unlink(missing_ok=True)
-        command = [SHOAL, "run", "-n", ranks, SHOAL.parent / "example_ranks", "--steps=1000000000"]
+        command = [SHOAL, "run", "-n", ranks, *flags, SHOAL.parent / "example_ranks", "--steps=1000000000"]
         command += [f"--backend={backend}", "--count=10", f"--state={self.state}"]
         self.process = subprocess.Popen([str(word) for word in command], stderr=subprocess.PIPE, text=True)
         while self.step() < 20:
@@ -162,6 +163,33 @@ def notice(trials, dice):
     return wrong
 
 
+def restart(trials, dice):
+    wrong, delays = 0, collections.defaultdict(list)
+    begin = time.monotonic()
+    own = [str(SHOAL.parent / "example_ranks"), "--steps=1"]
+    for _ in range(5):
+        subprocess.run(own, check=True, capture_output=True)
+    start = (time.monotonic() - begin) / 5
+    for number in range(trials):
+        backend, ranks = dice.choice(["shm", "gloo"]), dice.randint(2, 4)
+        with tempfile.TemporaryDirectory() as folder:
+            job = Job(backend, ranks, folder, "--max-restarts=3")
+            os.kill(ranks_below(job.process.pid)[dice.randrange(ranks)], signal.SIGKILL)
+            begin, step = time.monotonic(), job.step() + 2  # what was under way may still come to its end
+            while job.step() <= step:
+                job.work(0.005)
+            delays[backend].append(time.monotonic() - begin)
+            errors = job.end()
+        if delays[backend][-1] > 3 + start or "restart 1 of 3" not in errors:
+            wrong += 1
+            print(f"trial {number}, {backend}, {ranks} ranks: {delays[backend][-1]:.2f} s\n{errors}")
+    for backend, seconds in sorted(delays.items()):
+        median, most = statistics.median(seconds), max(seconds)
+        print(f"{backend:5} {len(seconds):3} restarts: progress after {median:.2f} s, {most:.2f} s at most")
+    print(f"the program alone takes {start:.2f} s")
+    return wrong
+
+
 def listening(processes):
     """Addresses of what these processes listen on."""
     lines = subprocess.run(["ss", "-ltnpH"], capture_output=True, text=True).stdout.splitlines()
@@ -219,7 +247,7 @@ def strangers(trials, _):
     return wrong
 
 
-KINDS = {"faults": faults, "notice": notice, "strangers": strangers}
+KINDS = {"faults": faults, "notice": notice, "restart": restart, "strangers": strangers}
 
 
 def main():

@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -331,10 +332,18 @@ def test_a_killed_rank_starts_again_and_the_job_goes_on_where_it_was(tmp_path):
     assert re.search(rf"steps (60|61) to 100: sum {total(100, 4)}\n", result.stdout)
 
 
+def test_mpirun_starts_the_same_program():
+    if not shutil.which("mpirun"):
+        pytest.skip("no mpirun; what it puts into the environment is tested in elastic_test")
+    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", RANKS, "--steps=50"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert f"2 ranks, steps 0 to 50: sum {total(50, 2)}" in result.stdout, result.stderr
+
+
 def test_torchrun_starts_the_same_program():
     torchrun = ROOT / ".venv" / "bin" / "torchrun"
     if not torchrun.exists():
         pytest.skip("no torchrun")
     command = [torchrun, "--nproc-per-node=2", "--no-python", RANKS, "--steps=50"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    assert "2 ranks, steps 0 to 50: sum " in result.stdout, result.stderr
+    assert f"2 ranks, steps 0 to 50: sum {total(50, 2)}" in result.stdout, result.stderr
