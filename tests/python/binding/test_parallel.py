@@ -88,6 +88,28 @@ def test_what_cannot_be_is_said_before_anything_is_joined():
         shoal.Parallelism(plan="parametr h.*.weight tensor=S(0)")
 
 
+TORCHRUN = """
+import script, shoal, torch
+
+parallelism = shoal.Parallelism(shard=2)
+together, alone = script.make_trainer(parallelism), script.make_trainer(None)
+for step in range(2):
+    whole = script.batch(step)
+    parts = whole[:1], whole[1:]  # of sizes that nobody would cut
+    result, wanted = together.step(parts[shoal.rank()]), alone.step(whole)
+    assert abs(result.loss - wanted.loss) < 1e-12 * wanted.loss
+print("well", flush=True)
+"""
+
+
+def test_ranks_that_torchrun_starts_train_and_their_parts_may_be_uneven(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT.replace("LR", "0.01"))
+    (tmp_path / "main.py").write_text(TORCHRUN)
+    done = run(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "main.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.split() == ["well", "well"]
+
+
 def test_the_example_trains_and_saves(tmp_path):
     shutil.copy(ROOT / "README.md", tmp_path)
     done = run_ranks(2, ROOT / "examples" / "parallel.py", cwd=tmp_path)
