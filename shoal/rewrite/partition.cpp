@@ -413,7 +413,7 @@ class Partitioning {
         key += concat(' ', static_cast<int>(step.change), ':', step.axis);
       Bucket& bucket = buckets_[key];
       bucket.values.push_back(*output);
-      bucket.bytes += ir::bytes_of(type_in(version.layout, *output));
+      bucket.bytes += ir::bytes_of(old_.at(*output).type);  // of the whole: ranks must agree when it is full
       pending_.insert(*output);
       if (bucket.bytes < options_.bucket_bytes) continue;
       flush(bucket);

@@ -169,6 +169,8 @@
 #include <ATen/ops/var_ops.h>
 #include <ATen/ops/view_ops.h>
 #include <ATen/ops/where_ops.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <ATen/ops/zeros_like_ops.h>
 #include <ATen/ops/zeros_ops.h>
 #include <algorithm>
@@ -178,6 +180,7 @@
 #include "shoal/aten/operators.h"
 #include "shoal/base/error.h"
 #include "shoal/ir/views.h"
+#include "shoal/runtime/arguments.h"
 #include "shoal/runtime/collective_kernels.h"
 #include "shoal/runtime/kernel.h"
 #include "shoal/runtime/neutral_kernels.h"
@@ -240,6 +243,35 @@ static std::unique_ptr<Kernel> make_rnn_backward(const Program&, const Compute& 
 }
 
 namespace {
+namespace {
+
+// ATen's divides by the number of samples, and ends the process where a rank has none.
+class BatchNormBackward final : public Kernel {
+ public:
+  explicit BatchNormBackward(const Compute& compute)
+      : kernel_(make_typed<ops::native_batch_norm_backward>(compute)),
+        input_(slot_of(compute, "input")),
+        outputs_(compute) {}
+
+  void run(Slots& slots) override {
+    const at::Tensor& input = slots[input_];
+    if (input.numel() > 0) return kernel_->run(slots);
+    const at::Tensor none = at::zeros({input.size(1)}, input.options());
+    outputs_.put(slots, std::tuple(at::zeros_like(input), none, none));
+  }
+
+ private:
+  std::unique_ptr<Kernel> kernel_;
+  std::uint32_t input_;
+  Outputs outputs_;
+};
+
+}  // namespace
+
+static std::unique_ptr<Kernel> make_batch_norm_backward(const Program&, const Compute& compute) {
+  return std::make_unique<BatchNormBackward>(compute);
+}
+
 struct Row {
   std::string_view op;
   Maker make;
@@ -359,7 +391,7 @@ static constexpr Row kKernels[] = {
     {"aten::mul.Scalar", typed<ops::mul_Scalar>, typed<ops::mul__Scalar>},
     {"aten::mul.Tensor", typed<ops::mul_Tensor>, typed<ops::mul_out>},
     {"aten::mv", typed<ops::mv>},
-    {"aten::native_batch_norm_backward", typed<ops::native_batch_norm_backward>},
+    {"aten::native_batch_norm_backward", make_batch_norm_backward},
     {"aten::native_dropout_backward", typed<ops::native_dropout_backward>},
     {"aten::native_group_norm", typed<ops::native_group_norm>},
     {"aten::native_group_norm_backward", typed<ops::native_group_norm_backward>},
