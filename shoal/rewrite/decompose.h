@@ -4,8 +4,8 @@
 // formulas.
 //
 //   a mean whose batch is cut
-//   %1 : f32[] = aten::mean(self=%0, dtype=none)    |  %1 : f32[] = aten::sum(self=%0, dtype=none)
-//                                                   |  %2 : f32[] = aten::div.Scalar(self=%1, other=96.0)
+//   %1 : f32[] = aten::mean(self=%0)      |   %1 : f32[] = aten::sum.dim_IntList(self=%0, dim=[])
+//                                         |   %2 : f32[] = aten::div.Scalar(self=%1, other=96.0)
 //
 // Counts are numbers of the whole graph, so a rank that has an uneven part, or none, needs no care.
 #pragma once

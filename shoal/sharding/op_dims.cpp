@@ -101,6 +101,9 @@ std::string dims::sum(const ir::Graph& graph, const ir::Node& node) {
 std::string dims::reduced_whole(const ir::Graph& graph, const ir::Node& node) {
   return reduction(graph, node, [](char) { return '.'; });
 }
+std::string dims::any(const ir::Graph& graph, const ir::Node& node) {
+  return dims::sum(graph, node) + "@max";  // of truths
+}
 // Nothing has no largest element.
 std::string dims::extremum(const ir::Graph& graph, const ir::Node& node) {
   const auto upper = [](char letter) { return static_cast<char>(letter - 'a' + 'A'); };
@@ -282,25 +285,20 @@ std::string dims::layer_norm_backward(const ir::Graph&, const ir::Node& node) {
          " -> *" + k + ", " + k + ", " + k;
 }
 
-std::string dims::rms_norm(const ir::Graph&, const ir::Node& node) {
-  const std::string k = whole_dims(node);
-  return "input:*" + k + " weight:" + k + " -> *" + k + ", *" + k;
-}
-std::string dims::rms_norm_backward(const ir::Graph&, const ir::Node& node) {
-  const std::string k = whole_dims(node);
-  return "grad_out:*" + k + " input:*" + k + " rstd:*" + k + " weight:" + k + " -> *" + k + ", " + k;
-}
-
 // In training the statistics are over batch and space; in evaluation they are given, and not saved.
 std::string dims::batch_norm(const ir::Graph&, const ir::Node& node) {
-  const std::string statistics = "weight:C bias:C running_mean:C running_var:C -> ";
-  if (is_true(node, "training")) return "input:.C~ " + statistics + ".C~, C, C, C, C";
-  return "input:bC* " + statistics + "bC*, ./bC*, ./bC*, C/b*, C/b*";
+  const bool is_training = is_true(node, "training");
+  std::string text = is_training ? "input:.C~ " : "input:bC* ";
+  text += "weight:C bias:C running_mean:C running_var:C -> ";
+  text += is_training ? ".C~, C, C" : "bC*, ./bC*, ./bC*";
+  if (node.outputs.size() == 3) return text;
+  return text + (is_training ? ", C, C" : ", C/b*, C/b*");  // the running statistics, too
 }
 std::string dims::batch_norm_backward(const ir::Graph&, const ir::Node& node) {
   const std::string statistics = " weight:C running_mean:C running_var:C save_mean:";
   if (is_true(node, "train")) return "grad_out:.C~ input:.C~" + statistics + "C save_invstd:C -> .C~, C, C";
-  return "grad_out:bC* input:bC*" + statistics + ". save_invstd:. -> bC*, C, C";
+  return "grad_out:BC~ input:BC~" + statistics +
+         ". save_invstd:. -> BC~, C, C";  // of nothing it divides by zero
 }
 
 std::string dims::convolution(const ir::Graph&, const ir::Node& node) {

@@ -9,6 +9,7 @@
 
 namespace shoal::sharding::dims {
 
+std::string any(const ir::Graph& graph, const ir::Node& node);
 std::string along_dim(const ir::Graph& graph, const ir::Node& node);
 std::string along_dims(const ir::Graph& graph, const ir::Node& node);
 std::string attention(const ir::Graph& graph, const ir::Node& node);
@@ -41,8 +42,6 @@ std::string padded(const ir::Graph& graph, const ir::Node& node);
 std::string permuted(const ir::Graph& graph, const ir::Node& node);
 std::string reduced_whole(const ir::Graph& graph, const ir::Node& node);
 std::string repeated(const ir::Graph& graph, const ir::Node& node);
-std::string rms_norm(const ir::Graph& graph, const ir::Node& node);
-std::string rms_norm_backward(const ir::Graph& graph, const ir::Node& node);
 std::string scatter(const ir::Graph& graph, const ir::Node& node);
 std::string selected(const ir::Graph& graph, const ir::Node& node);
 std::string selected_into(const ir::Graph& graph, const ir::Node& node);

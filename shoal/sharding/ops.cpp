@@ -14,8 +14,6 @@ constexpr OpRule kOps[] = {
     // op                          dims, linear in, …
     {"aten::_adaptive_avg_pool2d", "self:bC.. -> bC..", "self"},
     {"aten::_adaptive_avg_pool2d_backward", "grad_output:bC.. self:bC.. -> bC..", "grad_output"},
-    {"aten::_fused_rms_norm", "", "", dims::rms_norm},
-    {"aten::_fused_rms_norm_backward", "", "grad_out", dims::rms_norm_backward},
     {"aten::_index_put_impl", "", "self+values", dims::indexed},
     {"aten::_log_softmax", "", "", dims::along_dim},
     {"aten::_log_softmax_backward_data", "", "grad_output", dims::along_dim},
@@ -34,7 +32,7 @@ constexpr OpRule kOps[] = {
     {"aten::addmm", "self:+mn mat1:mk mat2:kn -> mn", "self+mat1 | self+mat2"},
     {"aten::amax", "", "", dims::extremum},
     {"aten::amin", "", "", dims::extremum},
-    {"aten::any.dim", "", "", dims::reduced_whole},
+    {"aten::any.dim", "", "", dims::any},
     {"aten::argmax", "", "", dims::reduced_whole},
     {"aten::avg_pool2d", "self:bC.. -> bC..", "self"},
     {"aten::avg_pool2d_backward", "grad_output:bC.. self:bC.. -> bC..", "grad_output"},
