@@ -114,8 +114,8 @@ def kill_host(process):
     os.kill(process.pid, signal.SIGKILL)
 
 
-@two_and_three
-@pytest.mark.parametrize("program", ["waits", "trains"])
+# What waits hears of it from the launchers alone, what trains from its own connections too.
+@pytest.mark.parametrize(("hosts", "program"), [(2, "waits"), (3, "trains")], indirect=["hosts"])
 @pytest.mark.parametrize("how", ["death", "link"])
 def test_a_host_that_dies_or_is_cut_off_is_named(hosts, how, program, tmp_path):
     last = len(hosts[0]) - 1
@@ -172,7 +172,7 @@ def test_two_hosts_of_one_number_are_named(hosts):
     errors = [errors for _, errors in outputs_of(processes)]
     named = "two hosts say that they are node rank 1: host"
     assert sum(named in one for one in errors) == 1, errors
-    assert sum("of 3 hosts these did not come within 5 s: node rank 2" in one for one in errors) == 2, errors
+    assert "of 3 hosts these did not come within 5 s: node rank 2" in errors[0], errors
 
 
 def test_hosts_that_disagree_say_so(hosts, tmp_path):
