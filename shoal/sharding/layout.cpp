@@ -195,7 +195,7 @@ static BoxOrMisfit try_box(const Mesh& mesh, const Layout& layout, const Shape& 
 }
 
 std::string misfit(const Mesh& mesh, const Layout& layout, const Shape& shape) {
-  for (int rank = 0; rank < mesh.size(); ++rank)
+  for (const int rank : mesh.corners())
     if (std::string why = try_box(mesh, layout, shape, rank).misfit; !why.empty()) return why;
   return "";
 }

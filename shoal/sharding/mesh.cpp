@@ -35,6 +35,16 @@ int Mesh::coordinate(int rank, int axis) const {
   return rank / stride_of(*this, axis) % axes.at(static_cast<std::size_t>(axis)).size;
 }
 
+std::vector<int> Mesh::corners() const {
+  std::vector<int> ranks = {0};
+  for (std::size_t axis = 0; axis < axes.size(); ++axis) {
+    if (axes[axis].size == 1) continue;
+    const int last = (axes[axis].size - 1) * stride_of(*this, static_cast<int>(axis));
+    for (std::size_t i = 0, count = ranks.size(); i < count; ++i) ranks.push_back(ranks[i] + last);
+  }
+  return ranks;
+}
+
 std::vector<int> Mesh::group(int rank, const std::vector<int>& along) const {
   std::vector<int> ranks = {rank};
   for (const int axis : along) {

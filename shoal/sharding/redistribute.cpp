@@ -50,7 +50,7 @@ static bool is_outermost(const Layout& layout, std::size_t axis, const Placement
 static std::optional<std::int64_t> most_elements(const Mesh& mesh, const Layout& layout, const Shape& shape) {
   if (!misfit(mesh, layout, shape).empty()) return std::nullopt;
   std::int64_t most = 0;
-  for (int rank = 0; rank < mesh.size(); ++rank) {
+  for (const int rank : mesh.corners()) {
     std::int64_t count = 1;
     for (const std::int64_t size : local_shape(mesh, layout, shape, rank)) count *= size;
     most = std::max(most, count);
