@@ -1,0 +1,619 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/rewrite/report.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "shoal/base/error.h"
+#include "shoal/base/text.h"
+#include "shoal/ir/views.h"
+
+namespace shoal::rewrite {
+
+using ir::Phase;
+using ir::Role;
+using ir::ValueId;
+using sharding::Layout;
+using sharding::Mesh;
+using sharding::Replicate;
+using sharding::Shape;
+using sharding::Shard;
+
+// --- Work.
+
+static const Shape* shape_of(const ir::Graph& graph, const ir::Node& node, std::string_view argument) {
+  const auto* attribute = ir::find(node, argument);
+  const auto* value = attribute == nullptr ? nullptr : std::get_if<ValueId>(attribute);
+  return value == nullptr ? nullptr : &graph.at(*value).type.shape;
+}
+
+static double product(const Shape& shape) {
+  double elements = 1;
+  for (const std::int64_t size : shape) elements *= static_cast<double>(size);
+  return elements;
+}
+
+// [..., m, k] x [..., k, n]: each element of the result is k products.
+static double of_matrices(const ir::Graph& graph, const ir::Node& node) {
+  for (const char* left : {"mat1", "batch1", "self"})
+    if (const Shape* shape = shape_of(graph, node, left))
+      return 2 * product(graph.at(*node.outputs[0]).type.shape) * static_cast<double>(shape->back());
+  return 0;
+}
+
+// Queries times keys, weights times values.
+static double of_attention(const ir::Graph& graph, const ir::Node& node) {
+  const Shape* query = shape_of(graph, node, "query");
+  const Shape* key = shape_of(graph, node, "key");
+  const Shape* value = shape_of(graph, node, "value");
+  if (query == nullptr || key == nullptr || value == nullptr || key->size() < 2) return 0;
+  const auto widths = static_cast<double>(query->back() + value->back());
+  const double rows = product(*query) / static_cast<double>(std::max<std::int64_t>(query->back(), 1));
+  return 2 * rows * static_cast<double>((*key)[key->size() - 2]) * widths;
+}
+
+// The weights again, and the gradients of values, weights, queries and keys.
+static double of_attention_backward(const ir::Graph& graph, const ir::Node& node) {
+  return 2.5 * of_attention(graph, node);
+}
+
+static double of_each_place(const Shape& weight) {
+  return 2 * product(weight) / static_cast<double>(weight[0]);
+}
+
+static double of_convolution(const ir::Graph& graph, const ir::Node& node) {
+  const Shape* weight = shape_of(graph, node, "weight");
+  return weight == nullptr ? 0 : of_each_place(*weight) * product(graph.at(*node.outputs[0]).type.shape);
+}
+
+static double of_convolution_backward(const ir::Graph& graph, const ir::Node& node) {
+  const Shape* weight = shape_of(graph, node, "weight");
+  const Shape* gradient = shape_of(graph, node, "grad_output");
+  if (weight == nullptr || gradient == nullptr) return 0;
+  const auto made = std::count_if(node.outputs.begin(), node.outputs.begin() + 2,
+                                  [](const auto& output) { return output.has_value(); });
+  return static_cast<double>(made) * of_each_place(*weight) * product(*gradient);
+}
+
+// Both matrices at each place of the sequence; `names`: of the input's and of the state's.
+static double of_lstm(const ir::Graph& graph, const ir::Node& node, std::array<const char*, 2> names) {
+  const Shape* input = shape_of(graph, node, "input");
+  if (input == nullptr || input->empty()) return 0;
+  double flops = 0;
+  for (const char* name : names)
+    if (const Shape* weight = shape_of(graph, node, name))
+      flops += 2 * product(*weight) * product(*input) / static_cast<double>(input->back());
+  return flops;
+}
+static double of_lstm_forward(const ir::Graph& graph, const ir::Node& node) {
+  return of_lstm(graph, node, {"weight0", "weight1"});
+}
+static double of_lstm_backward(const ir::Graph& graph, const ir::Node& node) {
+  return 2 * of_lstm(graph, node, {"weight1", "weight2"});
+}
+
+namespace {
+struct Work {
+  std::string_view op;
+  double (*flops)(const ir::Graph&, const ir::Node&);
+};
+}  // namespace
+
+static constexpr std::array kWork = {
+    Work{"aten::_scaled_dot_product_flash_attention_for_cpu", of_attention},
+    Work{"aten::_scaled_dot_product_flash_attention_for_cpu_backward", of_attention_backward},
+    Work{"aten::addmm", of_matrices},
+    Work{"aten::baddbmm", of_matrices},
+    Work{"aten::bmm", of_matrices},
+    Work{"aten::convolution", of_convolution},
+    Work{"aten::convolution_backward", of_convolution_backward},
+    Work{"aten::mkldnn_rnn_layer", of_lstm_forward},
+    Work{"aten::mkldnn_rnn_layer_backward", of_lstm_backward},
+    Work{"aten::mm", of_matrices},
+};
+static_assert(std::ranges::is_sorted(kWork, {}, &Work::op), "kWork: keep it in alphabetical order");
+
+double flops_of(const ir::Graph& graph, const ir::Node& node) {
+  const auto row = std::ranges::lower_bound(kWork, std::string_view(node.op), {}, &Work::op);
+  return row == kWork.end() || row->op != node.op ? 0 : row->flops(graph, node);
+}
+
+// --- Where things lie.
+
+// "h.11.attn" -> "h.*.attn"
+static std::string folded(std::string_view path) {
+  std::string text;
+  while (!path.empty()) {
+    const std::string_view word = path.substr(0, path.find('.'));
+    const bool is_number = !word.empty() && word.find_first_not_of("0123456789") == std::string_view::npos;
+    text += is_number ? "*" : std::string(word);
+    path.remove_prefix(word.size());
+    if (path.empty()) break;
+    text += '.';
+    path.remove_prefix(1);
+  }
+  return text;
+}
+
+static bool is_cut(const Layout& layout, std::size_t axis) {
+  return std::holds_alternative<Shard>(layout.placements[axis]);
+}
+static bool is_whole(const Layout& layout, std::size_t axis) {
+  return std::holds_alternative<Replicate>(layout.placements[axis]);
+}
+static bool is_data_axis(std::string_view axis) { return axis == "replicate" || axis == "shard"; }
+
+static bool runs_split(const PlacedNode& node, std::size_t axis) {
+  const auto cut = [&](const Layout& layout) { return is_cut(layout, axis); };
+  return std::ranges::any_of(node.in, cut) || std::ranges::any_of(node.out, cut);
+}
+
+static std::vector<AxisShare> shares_of(const Placed& placed, double all_flops) {
+  std::vector<AxisShare> shares;
+  for (std::size_t axis = 0; axis < placed.mesh.axes.size(); ++axis) {
+    const auto& [name, ranks] = placed.mesh.axes[axis];
+    if (ranks == 1) continue;
+    double flops = 0, bytes = 0, all_bytes = 0;
+    for (std::size_t i = 0; i < placed.nodes.size(); ++i)
+      if (runs_split(placed.nodes[i], axis)) flops += flops_of(placed.graph, placed.graph.nodes[i]);
+    for (std::size_t i = 0; i < placed.graph.sources.size(); ++i) {
+      const auto& value = placed.graph.at(placed.graph.sources[i].value);
+      if (value.role != Role::Parameter) continue;
+      const auto size = static_cast<double>(ir::bytes_of(value.type));
+      all_bytes += size;
+      if (is_cut(placed.kept[i], axis)) bytes += size;
+    }
+    shares.push_back({.axis = name,
+                      .ranks = ranks,
+                      .flops = all_flops == 0 ? 1 : flops / all_flops,
+                      .parameter_bytes = all_bytes == 0 ? 1 : bytes / all_bytes});
+  }
+  return shares;
+}
+
+// Values that come of what is cut among the data's ranks.
+static std::vector<bool> of_the_batch(const Placed& placed) {
+  const ir::Graph& graph = placed.graph;
+  std::vector<bool> depends(graph.values.size());
+  for (std::size_t i = 0; i < graph.sources.size(); ++i) {
+    if (graph.at(graph.sources[i].value).role != Role::Input) continue;
+    for (std::size_t axis = 0; axis < placed.mesh.axes.size(); ++axis)
+      if (is_cut(placed.kept[i], axis)) depends[graph.sources[i].value.index] = true;
+  }
+  for (const ir::Node& node : graph.nodes) {
+    const auto inputs = ir::inputs_of(node);
+    if (std::ranges::none_of(inputs, [&](ValueId input) { return depends[input.index]; })) continue;
+    for (const auto& output : node.outputs)
+      if (output) depends[output->index] = true;
+  }
+  return depends;
+}
+
+static std::vector<WholeOp> whole_ops(const Placed& placed) {
+  const ir::Graph& graph = placed.graph;
+  const auto depends = of_the_batch(placed);
+  std::vector<WholeOp> found;
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    const ir::Node& node = graph.nodes[i];
+    if (node.phase == Phase::Update || node.op == "shoal::clip") continue;
+    const auto inputs = ir::inputs_of(node);
+    if (std::ranges::none_of(inputs, [&](ValueId input) { return depends[input.index]; })) continue;
+    std::int64_t elements = 0, bytes = 0;
+    for (const auto& output : node.outputs) {
+      if (!output) continue;
+      elements = std::max(elements, ir::num_elements(graph.at(*output).type));
+      bytes += ir::bytes_of(graph.at(*output).type);
+    }
+    for (const ValueId input : inputs) elements = std::max(elements, ir::num_elements(graph.at(input).type));
+    if (elements <= 1) continue;  // a loss, a count: there is nothing to cut
+    std::string axes;
+    for (std::size_t axis = 0; axis < placed.mesh.axes.size(); ++axis) {
+      const auto& [name, ranks] = placed.mesh.axes[axis];
+      const auto whole = [&](const Layout& layout) { return is_whole(layout, axis); };
+      if (ranks > 1 && is_data_axis(name) && std::ranges::all_of(placed.nodes[i].in, whole) &&
+          std::ranges::all_of(placed.nodes[i].out, whole))
+        axes += concat(axes.empty() ? "" : ", ", name);
+    }
+    if (axes.empty()) continue;
+    const std::string module = folded(node.module);
+    auto known = std::ranges::find_if(
+        found, [&](const WholeOp& op) { return op.op == node.op && op.module == module && op.axes == axes; });
+    if (known == found.end()) {
+      found.push_back({.module = module, .op = node.op, .axes = axes});
+      known = std::prev(found.end());
+    }
+    ++known->count;
+    known->flops += flops_of(graph, node);
+    known->bytes += bytes;
+  }
+  return found;
+}
+
+static void add_line(std::vector<LayerLine>& lines, LayerLine line) {
+  const auto known = std::ranges::find_if(lines, [&](const LayerLine& other) {
+    return other.path == line.path && other.is_parameter == line.is_parameter && other.shape == line.shape &&
+           other.kept == line.kept && other.used == line.used;
+  });
+  if (known != lines.end())
+    ++known->count;
+  else
+    lines.push_back(std::move(line));
+}
+
+static std::vector<LayerLine> layers_of(const Placed& placed) {
+  const ir::Graph& graph = placed.graph;
+  std::vector<LayerLine> lines;
+  for (std::size_t i = 0; i < graph.sources.size(); ++i) {
+    const auto& [value, name, fingerprint] = graph.sources[i];
+    if (graph.at(value).role != Role::Parameter) continue;
+    add_line(lines, {.path = folded(name),
+                     .is_parameter = true,
+                     .shape = graph.at(value).type.shape,
+                     .kept = placed.kept[i],
+                     .used = placed.values[value.index],
+                     .count = 1});
+  }
+  std::map<std::string, std::size_t> last;  // by module, the node that makes what it hands on
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i)
+    if (graph.nodes[i].phase == Phase::Forward && !graph.nodes[i].outputs.empty() &&
+        graph.nodes[i].outputs[0])
+      last[graph.nodes[i].module] = i;
+  std::vector<std::size_t> makers;
+  for (const auto& [module, node] : last) makers.push_back(node);
+  std::ranges::sort(makers);
+  for (const std::size_t node : makers) {
+    const ValueId value = *graph.nodes[node].outputs[0];
+    add_line(lines, {.path = folded(graph.nodes[node].module),
+                     .is_parameter = false,
+                     .shape = graph.at(value).type.shape,
+                     .kept = placed.values[value.index],
+                     .used = placed.values[value.index],
+                     .count = 1});
+  }
+  return lines;
+}
+
+// --- What is sent.
+
+static constexpr std::array<std::string_view, 5> kCollectives = {"shoal::all_gather", "shoal::all_reduce",
+                                                                 "shoal::all_to_all", "shoal::gather_into",
+                                                                 "shoal::reduce_scatter"};
+
+static bool is_collective(std::string_view op) { return std::ranges::binary_search(kCollectives, op); }
+
+static std::int64_t bytes_of(const ir::Graph& graph, const ir::ValueList& values) {
+  std::int64_t bytes = 0;
+  for (const auto& value : values)
+    if (value) bytes += ir::bytes_of(graph.at(*value).type);
+  return bytes;
+}
+
+static ir::ValueList values_read(const ir::Node& node) {
+  const auto inputs = ir::inputs_of(node);
+  return {inputs.begin(), inputs.end()};
+}
+
+// Of a rank, among n along the axis.
+static std::int64_t bytes_sent(const ir::Graph& local, const ir::Node& node, std::int64_t n) {
+  if (node.op == "shoal::all_gather" || node.op == "shoal::gather_into")
+    return bytes_of(local, node.outputs) * (n - 1) / n;
+  const std::int64_t share = bytes_of(local, values_read(node)) * (n - 1) / n;
+  return node.op == "shoal::all_reduce" ? 2 * share : share;
+}
+
+// Values on their way to be a gradient: what collectives of gradients read and make.
+static std::vector<bool> to_be_gradients(const ir::Graph& local) {
+  std::vector<bool> marked(local.values.size());
+  for (const auto& result : local.results)
+    if (result.role == Role::Gradient) marked[result.value.index] = true;
+  for (std::size_t i = local.nodes.size(); i-- > 0;) {
+    const ir::Node& node = local.nodes[i];
+    const bool passes = is_collective(node.op) || node.op == "shoal::part" || ir::is_view(node.op);
+    if (!passes) continue;
+    for (std::size_t j = 0; j < node.outputs.size(); ++j)
+      if (node.outputs[j] && marked[node.outputs[j]->index]) {
+        const auto inputs = ir::inputs_of(node);
+        marked[inputs[inputs.size() == node.outputs.size() ? j : 0].index] = true;
+      }
+  }
+  return marked;
+}
+
+// Parameters, and what is made of them alone on the way to their use: parts, wholes, views, casts.
+static std::vector<bool> of_parameters(const ir::Graph& local) {
+  std::vector<bool> marked(local.values.size());
+  for (const auto& source : local.sources)
+    marked[source.value.index] = local.at(source.value).role == Role::Parameter;
+  for (const ir::Node& node : local.nodes) {
+    const bool passes = is_collective(node.op) || node.op == "shoal::part" || node.op == "aten::_to_copy" ||
+                        ir::is_view(node.op);
+    const auto inputs = ir::inputs_of(node);
+    if (!passes || std::ranges::any_of(inputs, [&](ValueId input) { return !marked[input.index]; })) continue;
+    for (const auto& output : node.outputs)
+      if (output) marked[output->index] = true;
+  }
+  return marked;
+}
+
+static std::string purpose_of(const ir::Graph& local, const ir::Node& node,
+                              const std::vector<bool>& gradients, const std::vector<bool>& parameters) {
+  const auto inputs = ir::inputs_of(node);
+  if (node.op == "shoal::gather_into" || parameters[node.outputs[0]->index]) return "parameters";
+  for (auto producer = local.at(inputs[0]).producer; producer;) {  // one axis after the other
+    const ir::Node& above = local.at(*producer);
+    if (above.op == "shoal::sum_of_squares") return "norm";
+    if (above.op != "shoal::all_reduce") break;
+    producer = local.at(ir::inputs_of(above)[0]).producer;
+  }
+  return node.phase == Phase::Update || gradients[node.outputs[0]->index] ? "gradients" : "activations";
+}
+
+static std::vector<Traffic> traffic_of(const Mesh& mesh, const ir::Graph& local) {
+  const auto gradients = to_be_gradients(local), parameters = of_parameters(local);
+  std::vector<Traffic> found;
+  for (const ir::Node& node : local.nodes) {
+    if (!is_collective(node.op)) continue;
+    const auto& axis = std::get<std::string>(*ir::find(node, "axis"));
+    const std::int64_t ranks = mesh.axes[static_cast<std::size_t>(mesh.axis(axis))].size;
+    const std::string what = purpose_of(local, node, gradients, parameters);
+    Traffic traffic = {.module = what == "gradients" || what == "norm" ? "" : folded(node.module),
+                       .what = what,
+                       .op = node.op.substr(std::string_view("shoal::").size()),
+                       .axis = axis,
+                       .phase = node.phase};
+    auto known = std::ranges::find_if(found, [&](const Traffic& other) {
+      return std::tie(other.module, other.what, other.op, other.axis, other.phase) ==
+             std::tie(traffic.module, traffic.what, traffic.op, traffic.axis, traffic.phase);
+    });
+    if (known == found.end()) {
+      found.push_back(std::move(traffic));
+      known = std::prev(found.end());
+    }
+    ++known->count;
+    known->bytes += bytes_sent(local, node, ranks);
+  }
+  return found;
+}
+
+// --- Memory.
+
+namespace {
+
+// Which memory a value lies in: its own, or that of the value that it is a view of or is written over.
+class Memories {
+ public:
+  explicit Memories(const ir::Graph& graph) : graph_(graph) {
+    for (std::uint32_t i = 0; i < graph.values.size(); ++i) home_.push_back({i});
+    for (const ir::Node& node : graph.nodes)
+      for (std::size_t i = 0; i < node.outputs.size(); ++i)
+        if (node.outputs[i])
+          if (const auto input = shares_with(node, i)) home_[node.outputs[i]->index] = home_[input->index];
+  }
+  ValueId of(ValueId value) const { return home_[value.index]; }
+
+ private:
+  std::optional<ValueId> shares_with(const ir::Node& node, std::size_t output) const {
+    const auto inputs = ir::inputs_of(node);
+    if (inputs.empty()) return std::nullopt;
+    if (ir::is_view(node.op)) return inputs[0];
+    if (node.op == "shoal::gather_into") return inputs[output];
+    if (node.op == "shoal::part" && is_slice(node, inputs[0])) return inputs[0];
+    if (node.phase == Phase::Update && ir::find(node, "parameters") != nullptr)
+      return inputs[0];  // written in place
+    return std::nullopt;
+  }
+  // Elements that lie one after the other.
+  bool is_slice(const ir::Node& node, ValueId input) const {
+    const auto dim = static_cast<std::size_t>(std::get<std::int64_t>(*ir::find(node, "dim")));
+    const auto& shape = graph_.at(input).type.shape;
+    return std::get<std::int64_t>(*ir::find(node, "outer")) == 1 &&
+           std::all_of(shape.begin(), shape.begin() + static_cast<std::ptrdiff_t>(dim),
+                       [](std::int64_t size) { return size == 1; });
+  }
+
+  const ir::Graph& graph_;
+  std::vector<ValueId> home_;
+};
+
+}  // namespace
+
+Memory memory_of(const ir::Graph& local) {
+  const Memories memories(local);
+  Memory memory;
+  for (const auto& source : local.sources) {
+    const auto& value = local.at(source.value);
+    const std::int64_t bytes = ir::bytes_of(value.type);
+    if (value.role == Role::Parameter) memory.parameters += bytes;
+    if (value.role == Role::Buffer) memory.buffers += bytes;
+    if (value.role == Role::OptimizerState) memory.optimizer_state += bytes;
+  }
+  std::set<ValueId> gradients;
+  for (const auto& result : local.results)
+    if (result.role == Role::Gradient && gradients.insert(memories.of(result.value)).second)
+      memory.gradients += ir::bytes_of(local.at(memories.of(result.value)).type);
+  std::vector<std::size_t> last_use(local.values.size(), 0);
+  for (std::size_t i = 0; i < local.nodes.size(); ++i) {
+    for (const ValueId input : ir::inputs_of(local.nodes[i])) last_use[memories.of(input).index] = i;
+    for (const auto& output : local.nodes[i].outputs)
+      if (output) last_use[memories.of(*output).index] = i;
+  }
+  for (const auto& result : local.results) last_use[memories.of(result.value).index] = local.nodes.size();
+  const auto counts = [&](ValueId value) {
+    return memories.of(value) == value && local.at(value).producer && !gradients.contains(value);
+  };
+  std::vector<std::vector<ValueId>> ends(local.nodes.size() + 1);
+  std::int64_t alive = 0;
+  for (std::size_t i = 0; i < local.nodes.size(); ++i) {
+    for (const auto& output : local.nodes[i].outputs) {
+      if (!output || !counts(*output)) continue;
+      alive += ir::bytes_of(local.at(*output).type);
+      ends[last_use[output->index]].push_back(*output);
+    }
+    memory.activations = std::max(memory.activations, alive);
+    for (const ValueId value : ends[i]) alive -= ir::bytes_of(local.at(value).type);
+  }
+  return memory;
+}
+
+// --- Ranks that are alike.
+
+std::vector<RankClass> rank_classes(const Placed& placed) {
+  std::set<std::pair<std::string, Shape>> seen;
+  std::vector<std::pair<Layout, Shape>> kinds;
+  const auto add = [&](const Layout& layout, const Shape& shape) {
+    bool is_new = false;
+    for (std::size_t axis = 0; axis < layout.placements.size() && !is_new; ++axis)
+      is_new = is_cut(layout, axis);
+    if (is_new && seen.emplace(sharding::to_text(layout), shape).second) kinds.emplace_back(layout, shape);
+  };
+  const ir::Graph& graph = placed.graph;
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    const auto inputs = ir::inputs_of(graph.nodes[i]);
+    for (std::size_t j = 0; j < inputs.size(); ++j)
+      add(placed.nodes[i].in[j], graph.at(inputs[j]).type.shape);
+    for (std::size_t j = 0; j < graph.nodes[i].outputs.size(); ++j)
+      if (const auto& output = graph.nodes[i].outputs[j])
+        add(placed.nodes[i].out[j], graph.at(*output).type.shape);
+  }
+  for (std::size_t i = 0; i < graph.sources.size(); ++i)
+    add(placed.kept[i], graph.at(graph.sources[i].value).type.shape);
+  for (std::size_t i = 0; i < graph.results.size(); ++i)
+    add(placed.results[i], graph.at(graph.results[i].value).type.shape);
+  std::map<std::vector<Shape>, std::size_t> known;
+  std::vector<RankClass> classes;
+  for (int rank = 0; rank < placed.mesh.size(); ++rank) {
+    std::vector<Shape> shapes;
+    for (const auto& [layout, shape] : kinds)
+      shapes.push_back(sharding::local_shape(placed.mesh, layout, shape, rank));
+    const auto [at, is_new] = known.try_emplace(std::move(shapes), classes.size());
+    if (is_new) classes.push_back({.first = rank});
+    ++classes[at->second].count;
+  }
+  return classes;
+}
+
+Report report_of(const Placed& placed, const ir::Graph& local) {
+  Report report;
+  for (const ir::Node& node : placed.graph.nodes) report.flops += flops_of(placed.graph, node);
+  report.shares = shares_of(placed, report.flops);
+  report.layers = layers_of(placed);
+  report.traffic = traffic_of(placed.mesh, local);
+  report.whole = whole_ops(placed);
+  report.memory = memory_of(local);
+  return report;
+}
+
+// --- In text.
+
+// Axes of one rank place nothing.
+static std::string text_of(const Mesh& mesh, const Layout& layout) {
+  std::string text;
+  for (std::size_t axis = 0; axis < mesh.axes.size(); ++axis)
+    if (!is_whole(layout, axis) && mesh.axes[axis].size > 1)
+      text += concat(text.empty() ? "" : " ", mesh.axes[axis].name, "=",
+                     sharding::to_text(layout.placements[axis]));
+  return text.empty() ? "whole" : text;
+}
+
+static std::string padded(std::string text, std::size_t width) {
+  text.resize(std::max(text.size() + 1, width), ' ');
+  return text;
+}
+
+static std::string percent(double share) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f %%", 100 * share);
+  return text;
+}
+
+static std::string flops_in_words(double flops) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.4g", flops);
+  return text;
+}
+
+static std::string text_of(const Shape& shape) {
+  std::string text;
+  for (const std::int64_t size : shape) text += concat(text.empty() ? "" : ", ", size);
+  return concat("[", text, "]");
+}
+
+// The first groups of ranks along each axis.
+static std::string text_of_ranks(const Mesh& mesh) {
+  constexpr int kGroups = 4, kRanks = 8;
+  std::string text = concat("mesh: ", to_text(mesh), ", ", mesh.size(), " ranks\n");
+  for (std::size_t axis = mesh.axes.size(); axis-- > 0;) {
+    if (mesh.axes[axis].size == 1) continue;
+    text += padded(concat("  along ", mesh.axes[axis].name), 20);
+    int groups = 0;
+    for (int rank = 0; rank < mesh.size() && groups <= kGroups; ++rank) {
+      if (mesh.coordinate(rank, static_cast<int>(axis)) != 0) continue;
+      if (++groups > kGroups) {
+        text += " | ...";
+        break;
+      }
+      const auto members = mesh.group(rank, {static_cast<int>(axis)});
+      text += groups > 1 ? " |" : "";
+      for (std::size_t i = 0; i < members.size(); ++i) {
+        if (i == kRanks && members.size() > kRanks + 1) text += " ...";
+        if (i < kRanks || i + 1 == members.size()) text += concat(' ', members[i]);
+      }
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+static std::string text_of_layers(const Mesh& mesh, const Report& report) {
+  std::string text;
+  for (const bool parameters : {true, false}) {
+    text += parameters ? "parameters, as they are kept -> as they are used:\n" : "outputs of modules:\n";
+    for (const LayerLine& line : report.layers) {
+      if (line.is_parameter != parameters) continue;
+      const std::string name = concat(line.path.empty() ? "(the model)" : line.path,
+                                      line.count > 1 ? concat(" x", line.count) : "");
+      text += concat(padded("  " + name, 46), padded(text_of(line.shape), 18), text_of(mesh, line.kept),
+                     line.used == line.kept ? "" : " -> " + text_of(mesh, line.used), '\n');
+    }
+  }
+  return text;
+}
+
+static std::string text_of_traffic(const Report& report) {
+  std::string text = "collectives of a step, bytes that a rank sends:\n";
+  std::int64_t all = 0;
+  for (const Traffic& traffic : report.traffic) {
+    all += traffic.bytes;
+    text += concat(padded("  " + traffic.what, 14), padded(std::string(ir::name_of(traffic.phase)), 10),
+                   padded(concat(traffic.op, " x", traffic.count), 24), padded(traffic.axis, 11),
+                   padded(human_bytes(traffic.bytes), 12), traffic.module, '\n');
+  }
+  return text + concat("  in all ", human_bytes(all), '\n');
+}
+
+std::string to_text(const Mesh& mesh, const Report& report) {
+  std::string text = text_of_ranks(mesh) + text_of_layers(mesh, report) + text_of_traffic(report);
+  const Memory& memory = report.memory;
+  text += concat("memory of a rank: parameters ", human_bytes(memory.parameters), ", gradients ",
+                 human_bytes(memory.gradients), ", optimizer state ", human_bytes(memory.optimizer_state),
+                 ", buffers ", human_bytes(memory.buffers), ", activations at most ",
+                 human_bytes(memory.activations), '\n');
+  text += concat("work: ", flops_in_words(report.flops), " flops of all ranks together\n");
+  for (const AxisShare& share : report.shares)
+    text += concat("  split along ", padded(share.axis, 10), percent(share.flops), " of the flops, ",
+                   percent(share.parameter_bytes), " of the parameters' bytes\n");
+  text += concat("ops that run whole though they depend on the batch: ", report.whole.empty() ? "none" : "",
+                 '\n');
+  for (const WholeOp& op : report.whole)
+    text += concat("  ", padded(concat(op.op, " x", op.count), 36), padded(op.axes, 18),
+                   padded(human_bytes(op.bytes), 12), padded(flops_in_words(op.flops) + " flops", 16),
+                   op.module, '\n');
+  return text;
+}
+
+}  // namespace shoal::rewrite

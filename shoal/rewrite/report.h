@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a placed step is, for people and for tests: how much of its work runs split, what ranks say to each
+// other and how many bytes that is, what a rank has in memory, what lies where.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shoal/ir/graph.h"
+#include "shoal/rewrite/place.h"
+
+namespace shoal::rewrite {
+
+// Of matrix products, attention, convolutions and LSTM layers, forward and backward, a multiplication and an
+// addition being two; 0 for other ops.
+double flops_of(const ir::Graph& graph, const ir::Node& node);
+
+// How much of it is cut along an axis, from 0 to 1.
+struct AxisShare {
+  std::string axis;
+  int ranks = 1;
+  double flops = 0;
+  double parameter_bytes = 0;  // as parameters are kept between steps
+  friend bool operator==(const AxisShare&, const AxisShare&) = default;
+};
+
+// What a rank sends in collectives of one kind, by the formulas of sharding/redistribute.h.
+struct Traffic {
+  std::string module;  // numbers in it are '*'; of gradients, which are reduced many at once: ""
+  std::string what;    // "parameters", "activations", "gradients" or "norm"
+  std::string op;      // "all_reduce"
+  std::string axis;
+  ir::Phase phase = ir::Phase::Forward;
+  std::int64_t count = 0;
+  std::int64_t bytes = 0;
+  friend bool operator==(const Traffic&, const Traffic&) = default;
+};
+
+// An op that every rank of some data axis does in full, though what it reads depends on the batch.
+struct WholeOp {
+  std::string module;  // numbers in it are '*'
+  std::string op;
+  std::string axes;  // along which it runs whole
+  std::int64_t count = 0;
+  double flops = 0;
+  std::int64_t bytes = 0;  // of what it makes
+  friend bool operator==(const WholeOp&, const WholeOp&) = default;
+};
+
+// Bytes of a rank. Activations are the most that is alive at once of what is made in a step and is no
+// gradient: parameters that are gathered for use are among them.
+struct Memory {
+  std::int64_t parameters = 0;
+  std::int64_t buffers = 0;
+  std::int64_t optimizer_state = 0;
+  std::int64_t gradients = 0;
+  std::int64_t activations = 0;
+  friend bool operator==(const Memory&, const Memory&) = default;
+};
+
+// A parameter, or what a module hands on, and where it is; those whose paths differ in numbers alone are one
+// line.
+struct LayerLine {
+  std::string path;  // numbers in it are '*'
+  bool is_parameter = false;
+  sharding::Shape shape;
+  sharding::Layout kept;  // of a parameter, between steps
+  sharding::Layout used;
+  std::int64_t count = 0;
+  friend bool operator==(const LayerLine&, const LayerLine&) = default;
+};
+
+struct Report {
+  double flops = 0;               // of all ranks together
+  std::vector<AxisShare> shares;  // of axes that have several ranks
+  std::vector<LayerLine> layers;  // as the step comes to them
+  std::vector<Traffic> traffic;
+  std::vector<WholeOp> whole;
+  Memory memory;
+};
+
+// `local`: what partition made of it for a rank.
+Report report_of(const Placed& placed, const ir::Graph& local);
+
+Memory memory_of(const ir::Graph& local);
+
+// Ranks that have equal shapes of everything: the first of each such class, and how many they are. What is
+// known of one rank's memory and traffic is known of its class.
+struct RankClass {
+  int first = 0;
+  int count = 0;
+  friend bool operator==(const RankClass&, const RankClass&) = default;
+};
+std::vector<RankClass> rank_classes(const Placed& placed);
+
+std::string to_text(const sharding::Mesh& mesh, const Report& report);
+
+}  // namespace shoal::rewrite
