@@ -256,8 +256,9 @@ class BatchNormBackward final : public Kernel {
   void run(Slots& slots) override {
     const at::Tensor& input = slots[input_];
     if (input.numel() > 0) return kernel_->run(slots);
-    const at::Tensor none = at::zeros({input.size(1)}, input.options());
-    outputs_.put(slots, std::tuple(at::zeros_like(input), none, none));
+    // Two tensors: sums over ranks are written over them.
+    const auto none = [&] { return at::zeros({input.size(1)}, input.options()); };
+    outputs_.put(slots, std::tuple(at::zeros_like(input), none(), none()));
   }
 
  private:
