@@ -297,8 +297,7 @@ std::string dims::batch_norm(const ir::Graph&, const ir::Node& node) {
 std::string dims::batch_norm_backward(const ir::Graph&, const ir::Node& node) {
   const std::string statistics = " weight:C running_mean:C running_var:C save_mean:";
   if (is_true(node, "train")) return "grad_out:.C~ input:.C~" + statistics + "C save_invstd:C -> .C~, C, C";
-  return "grad_out:BC~ input:BC~" + statistics +
-         ". save_invstd:. -> BC~, C, C";  // of nothing it divides by zero
+  return "grad_out:bC* input:bC*" + statistics + ". save_invstd:. -> bC*, C, C";
 }
 
 std::string dims::convolution(const ir::Graph&, const ir::Node& node) {

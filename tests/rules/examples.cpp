@@ -330,10 +330,11 @@ static Tensor drawn(const Given& given) {
   return drawn_below(given.below, given.shape).to(aten::to_torch(given.dtype));
 }
 
-// Ops that only the runtime has, and one that does in training what its caller does not ask for: a graph of
-// one node runs them.
+// Ops that only the runtime has, one that does in training what its caller does not ask for, and one whose
+// ATen kernel ends the process where there are no samples: a graph of one node runs them.
 static bool is_of_runtime(const std::string& op) {
-  return op.starts_with("shoal::") || op.starts_with("aten::mkldnn_rnn");
+  return op.starts_with("shoal::") || op.starts_with("aten::mkldnn_rnn") ||
+         op == "aten::native_batch_norm_backward";
 }
 
 // Attention lies as its query does, and so do gradients as what they are of.
@@ -466,7 +467,7 @@ class Corpus {
       if (!known_.insert(made.text()).second) continue;
       // Other numbers: the step's own are often all the same, and then a wrong cut gives them too. What
       // attention and recurrent layers take back goes together, and stays.
-      if (!is_of_runtime(node.op)) {
+      if (!is_of_runtime(node.op) || node.op == "aten::native_batch_norm_backward") {
         const double shift = node.op.starts_with("aten::binary_cross_entropy") ? 0.5 : 0;  // chances
         for (Tensor& tensor : made.in)
           if (tensor.is_floating_point()) tensor = drawn(tensor.sizes()) - shift;
