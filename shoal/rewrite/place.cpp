@@ -398,7 +398,7 @@ class Placing {
   }
 
   bool is_nowhere_empty(const Layout& layout, const Shape& shape) const {
-    for (int rank = 0; rank < mesh_.size(); ++rank)
+    for (const int rank : mesh_.corners())
       if (std::ranges::count(local_shape(mesh_, layout, shape, rank), 0) > 0) return false;
     return true;
   }
