@@ -12,11 +12,13 @@ time, then the medians, and the most memory a rank had above what it had before 
 
 import argparse
 import json
+import math
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -123,7 +125,10 @@ def compare(name, shape, arguments):
                 groups.pop().end()
                 continue
             assert abs(group.loss - groups[0].loss) < 0.1 * group.loss, f"{contender} learns something else"
+        begin = time.monotonic()
         for round in range(arguments.rounds):
+            if round and (time.monotonic() - begin) * (1 + 1 / round) > arguments.seconds:
+                break
             for group in groups if round % 2 else groups[::-1]:
                 group.turns.append(group.run(shape["steps"]))
         peers = [group for group in groups if group.name in PEERS]
@@ -134,7 +139,7 @@ def compare(name, shape, arguments):
                 f"{name:9} {group.name:14} {ratios(group, best, 'seconds')} of {best.name}'s time, "
                 f"{ratios(group, thrifty, 'cpu')} of {thrifty.name}'s CPU time; "
                 f"{median(group.of('seconds')) * 1e3:.2f} ms, CPU {median(group.of('cpu')) * 1e3:.2f} ms, "
-                f"{max(group.of('bytes')) / 2**20:.1f} MiB",
+                f"{max(group.of('bytes')) / 2**20:.1f} MiB, {len(group.turns)} rounds",
                 flush=True,
             )
         if arguments.profile:
@@ -152,6 +157,7 @@ def main():
     parser.add_argument("shapes", nargs="*", metavar="SHAPE")
     parser.add_argument("--preset", default="release")
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="end the rounds of a shape by then")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument(
         "--only", type=lambda text: text.split(","), help="contenders: " + ", ".join(OURS + PEERS)
