@@ -238,6 +238,8 @@ static std::vector<Alone> alone() {
       {"aten::_index_put_impl(self=%0, indices=[%1], values=%2, accumulate=true, unsafe=false)",
        {kX, below(4, {8}), {{8, 6}}}},
       {"aten::gather(self=%0, dim=1, index=%1, sparse_grad=false)", {kX, below(6, {4, 8})}},
+      {"aten::gather(self=%0, dim=1, index=%1, sparse_grad=false)", {kX, below(6, {4, 6})}},
+      {"aten::scatter_add(self=%0, dim=1, index=%1, src=%2)", {kX, below(6, {4, 6}), kX}},
       {"aten::gather(self=%0, dim=0, index=%1, sparse_grad=false)", {kX, below(4, {8, 2})}},
       {"aten::index.Tensor(self=%0, indices=[%1])", {kX, below(4, {8})}},
       {"aten::index.Tensor(self=%0, indices=[none, %1, %2])", {x4, below(6, {8, 1}), below(2, {5})}},
