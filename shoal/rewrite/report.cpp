@@ -12,6 +12,7 @@
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
 #include "shoal/ir/views.h"
+#include "shoal/rewrite/flops.h"
 
 namespace shoal::rewrite {
 
@@ -23,105 +24,6 @@ using sharding::Mesh;
 using sharding::Replicate;
 using sharding::Shape;
 using sharding::Shard;
-
-// --- Work.
-
-static const Shape* shape_of(const ir::Graph& graph, const ir::Node& node, std::string_view argument) {
-  const auto* attribute = ir::find(node, argument);
-  const auto* value = attribute == nullptr ? nullptr : std::get_if<ValueId>(attribute);
-  return value == nullptr ? nullptr : &graph.at(*value).type.shape;
-}
-
-static double product(const Shape& shape) {
-  double elements = 1;
-  for (const std::int64_t size : shape) elements *= static_cast<double>(size);
-  return elements;
-}
-
-// [..., m, k] x [..., k, n]: each element of the result is k products.
-static double of_matrices(const ir::Graph& graph, const ir::Node& node) {
-  for (const char* left : {"mat1", "batch1", "self"})
-    if (const Shape* shape = shape_of(graph, node, left))
-      return 2 * product(graph.at(*node.outputs[0]).type.shape) * static_cast<double>(shape->back());
-  return 0;
-}
-
-// Queries times keys, weights times values.
-static double of_attention(const ir::Graph& graph, const ir::Node& node) {
-  const Shape* query = shape_of(graph, node, "query");
-  const Shape* key = shape_of(graph, node, "key");
-  const Shape* value = shape_of(graph, node, "value");
-  if (query == nullptr || key == nullptr || value == nullptr || key->size() < 2) return 0;
-  const auto widths = static_cast<double>(query->back() + value->back());
-  const double rows = product(*query) / static_cast<double>(std::max<std::int64_t>(query->back(), 1));
-  return 2 * rows * static_cast<double>((*key)[key->size() - 2]) * widths;
-}
-
-// The weights again, and the gradients of values, weights, queries and keys.
-static double of_attention_backward(const ir::Graph& graph, const ir::Node& node) {
-  return 2.5 * of_attention(graph, node);
-}
-
-static double of_each_place(const Shape& weight) {
-  return 2 * product(weight) / static_cast<double>(weight[0]);
-}
-
-static double of_convolution(const ir::Graph& graph, const ir::Node& node) {
-  const Shape* weight = shape_of(graph, node, "weight");
-  return weight == nullptr ? 0 : of_each_place(*weight) * product(graph.at(*node.outputs[0]).type.shape);
-}
-
-static double of_convolution_backward(const ir::Graph& graph, const ir::Node& node) {
-  const Shape* weight = shape_of(graph, node, "weight");
-  const Shape* gradient = shape_of(graph, node, "grad_output");
-  if (weight == nullptr || gradient == nullptr) return 0;
-  const auto made = std::count_if(node.outputs.begin(), node.outputs.begin() + 2,
-                                  [](const auto& output) { return output.has_value(); });
-  return static_cast<double>(made) * of_each_place(*weight) * product(*gradient);
-}
-
-// Both matrices at each place of the sequence; `names`: of the input's and of the state's.
-static double of_lstm(const ir::Graph& graph, const ir::Node& node, std::array<const char*, 2> names) {
-  const Shape* input = shape_of(graph, node, "input");
-  if (input == nullptr || input->empty()) return 0;
-  double flops = 0;
-  for (const char* name : names)
-    if (const Shape* weight = shape_of(graph, node, name))
-      flops += 2 * product(*weight) * product(*input) / static_cast<double>(input->back());
-  return flops;
-}
-static double of_lstm_forward(const ir::Graph& graph, const ir::Node& node) {
-  return of_lstm(graph, node, {"weight0", "weight1"});
-}
-static double of_lstm_backward(const ir::Graph& graph, const ir::Node& node) {
-  return 2 * of_lstm(graph, node, {"weight1", "weight2"});
-}
-
-namespace {
-struct Work {
-  std::string_view op;
-  double (*flops)(const ir::Graph&, const ir::Node&);
-};
-}  // namespace
-
-static constexpr std::array kWork = {
-    Work{"aten::_scaled_dot_product_flash_attention_for_cpu", of_attention},
-    Work{"aten::_scaled_dot_product_flash_attention_for_cpu_backward", of_attention_backward},
-    Work{"aten::addmm", of_matrices},
-    Work{"aten::baddbmm", of_matrices},
-    Work{"aten::bmm", of_matrices},
-    Work{"aten::convolution", of_convolution},
-    Work{"aten::convolution_backward", of_convolution_backward},
-    Work{"aten::mkldnn_rnn_layer", of_lstm_forward},
-    Work{"aten::mkldnn_rnn_layer_backward", of_lstm_backward},
-    Work{"aten::mm", of_matrices},
-};
-static_assert(std::ranges::is_sorted(kWork, {}, &Work::op), "kWork: keep it in alphabetical order");
-
-double flops_of(const ir::Graph& graph, const ir::Node& node) {
-  const auto row = std::ranges::lower_bound(kWork, std::string_view(node.op), {}, &Work::op);
-  return row == kWork.end() || row->op != node.op ? 0 : row->flops(graph, node);
-}
 
 // --- Where things lie.
 
@@ -234,6 +136,28 @@ static std::vector<WholeOp> whole_ops(const Placed& placed) {
   return found;
 }
 
+static constexpr std::array<std::string_view, 5> kCollectives = {"shoal::all_gather", "shoal::all_reduce",
+                                                                 "shoal::all_to_all", "shoal::gather_into",
+                                                                 "shoal::reduce_scatter"};
+
+static bool is_collective(std::string_view op) { return std::ranges::binary_search(kCollectives, op); }
+
+// Parameters, and what is made of them alone on the way to their use: parts, wholes, views, casts.
+static std::vector<bool> of_parameters(const ir::Graph& graph) {
+  std::vector<bool> marked(graph.values.size());
+  for (const auto& source : graph.sources)
+    marked[source.value.index] = graph.at(source.value).role == Role::Parameter;
+  for (const ir::Node& node : graph.nodes) {
+    const bool passes = is_collective(node.op) || node.op == "shoal::part" || node.op == "aten::_to_copy" ||
+                        ir::is_view(node.op);
+    const auto inputs = ir::inputs_of(node);
+    if (!passes || std::ranges::any_of(inputs, [&](ValueId input) { return !marked[input.index]; })) continue;
+    for (const auto& output : node.outputs)
+      if (output) marked[output->index] = true;
+  }
+  return marked;
+}
+
 static void add_line(std::vector<LayerLine>& lines, LayerLine line) {
   const auto known = std::ranges::find_if(lines, [&](const LayerLine& other) {
     return other.path == line.path && other.is_parameter == line.is_parameter && other.shape == line.shape &&
@@ -258,11 +182,14 @@ static std::vector<LayerLine> layers_of(const Placed& placed) {
                      .used = placed.values[value.index],
                      .count = 1});
   }
+  const auto parameters = of_parameters(graph);
   std::map<std::string, std::size_t> last;  // by module, the node that makes what it hands on
-  for (std::size_t i = 0; i < graph.nodes.size(); ++i)
-    if (graph.nodes[i].phase == Phase::Forward && !graph.nodes[i].outputs.empty() &&
-        graph.nodes[i].outputs[0])
-      last[graph.nodes[i].module] = i;
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    const ir::Node& node = graph.nodes[i];
+    if (node.phase == Phase::Forward && !node.outputs.empty() && node.outputs[0] &&
+        !parameters[node.outputs[0]->index])
+      last[node.module] = i;
+  }
   std::vector<std::size_t> makers;
   for (const auto& [module, node] : last) makers.push_back(node);
   std::ranges::sort(makers);
@@ -279,12 +206,6 @@ static std::vector<LayerLine> layers_of(const Placed& placed) {
 }
 
 // --- What is sent.
-
-static constexpr std::array<std::string_view, 5> kCollectives = {"shoal::all_gather", "shoal::all_reduce",
-                                                                 "shoal::all_to_all", "shoal::gather_into",
-                                                                 "shoal::reduce_scatter"};
-
-static bool is_collective(std::string_view op) { return std::ranges::binary_search(kCollectives, op); }
 
 static std::int64_t bytes_of(const ir::Graph& graph, const ir::ValueList& values) {
   std::int64_t bytes = 0;
@@ -320,22 +241,6 @@ static std::vector<bool> to_be_gradients(const ir::Graph& local) {
         const auto inputs = ir::inputs_of(node);
         marked[inputs[inputs.size() == node.outputs.size() ? j : 0].index] = true;
       }
-  }
-  return marked;
-}
-
-// Parameters, and what is made of them alone on the way to their use: parts, wholes, views, casts.
-static std::vector<bool> of_parameters(const ir::Graph& local) {
-  std::vector<bool> marked(local.values.size());
-  for (const auto& source : local.sources)
-    marked[source.value.index] = local.at(source.value).role == Role::Parameter;
-  for (const ir::Node& node : local.nodes) {
-    const bool passes = is_collective(node.op) || node.op == "shoal::part" || node.op == "aten::_to_copy" ||
-                        ir::is_view(node.op);
-    const auto inputs = ir::inputs_of(node);
-    if (!passes || std::ranges::any_of(inputs, [&](ValueId input) { return !marked[input.index]; })) continue;
-    for (const auto& output : node.outputs)
-      if (output) marked[output->index] = true;
   }
   return marked;
 }

@@ -14,11 +14,7 @@
 
 namespace shoal::rewrite {
 
-// Of matrix products, attention, convolutions and LSTM layers, forward and backward, a multiplication and an
-// addition being two; 0 for other ops.
-double flops_of(const ir::Graph& graph, const ir::Node& node);
-
-// How much of it is cut along an axis, from 0 to 1.
+// How much of a step is cut along an axis, from 0 to 1.
 struct AxisShare {
   std::string axis;
   int ranks = 1;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "shoal/ir/text.h"
+#include "shoal/rewrite/flops.h"
 #include "shoal/rewrite/partition.h"
 
 using namespace shoal;
