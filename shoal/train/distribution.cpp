@@ -417,7 +417,8 @@ Batch Distribution::whole(const SharedBatch& batch) {
   });
 }
 
-static rewrite::Pins pins_for(const Parallelism& parallelism, const std::map<std::string, ParameterPins>& parameters,
+static rewrite::Pins pins_for(const Parallelism& parallelism,
+                              const std::map<std::string, ParameterPins>& parameters,
                               const ir::Graph& graph) {
   rewrite::Pins pins{
       .parameters = parameters, .inputs = {}, .outputs = {}, .gathers_again = parallelism.gathers_again};
@@ -430,6 +431,9 @@ static rewrite::Pins pins_for(const Parallelism& parallelism, const std::map<std
     else if (is_cut(parallelism, source.name, graph.at(source.value).type.shape.size()))
       pins.inputs.emplace(source.name, layout_of_batch(mesh));
   }
+  // The update of accumulated gradients has no modules.
+  if (std::ranges::none_of(graph.nodes, [](const auto& node) { return node.phase == ir::Phase::Forward; }))
+    return pins;
   for (const auto& line : parallelism.plan.lines) {
     if (line.kind != rewrite::PlanLine::Kind::Output) continue;
     rewrite::OutputPin pin{.module = line.pattern, .placements = {}};

@@ -37,38 +37,40 @@ class Comparing {
  public:
   explicit Comparing(double rtol) : rtol_(rtol) {}
 
-  void add(const char* kind, const Tensors& ours, const Tensors& theirs) {
+  void add(const char* kind, ir::Role role, const Tensors& ours, const Tensors& theirs) {
     double of_kind = 0;
     for (const auto& [name, tensor] : theirs) of_kind = std::max(of_kind, largest(tensor));
     for (const auto& [name, tensor] : ours)
-      if (!theirs.contains(name)) note(kind, name, std::numeric_limits<double>::infinity(), 0, 1);
+      if (!theirs.contains(name)) note(kind, role, name, std::numeric_limits<double>::infinity(), 0, 1);
     for (const auto& [name, tensor] : theirs) {
       const auto found = ours.find(name);
       if (found == ours.end() || found->second.sizes() != tensor.sizes()) {
-        note(kind, name, std::numeric_limits<double>::infinity(), 0, 1);
+        note(kind, role, name, std::numeric_limits<double>::infinity(), 0, 1);
         continue;
       }
       const double error = largest(found->second.to(at::kDouble) - tensor.to(at::kDouble));
       const double own = largest(tensor);
       result_.num_by_kind += error > rtol_ * own;
-      note(kind, name, error, own, of_kind);
+      note(kind, role, name, error, own, of_kind);
     }
   }
-  void add(const char* kind, double ours, double theirs) {
-    note(kind, "", std::abs(ours - theirs), std::abs(theirs), std::abs(theirs));
+  void add(const char* kind, ir::Role role, double ours, double theirs) {
+    note(kind, role, kind, std::abs(ours - theirs), std::abs(theirs), std::abs(theirs));
   }
 
   Comparison result() && { return std::move(result_); }
 
  private:
-  void note(const char* kind, const std::string& name, double error, double own, double of_kind) {
+  void note(const char* kind, ir::Role role, const std::string& name, double error, double own,
+            double of_kind) {
     if (std::isnan(error)) error = std::numeric_limits<double>::infinity();
     if (error == 0) return;
     const double share = error / (rtol_ * (own + of_kind));
+    if (share > 1) result_.differences.push_back({role, name});
     if (share <= result_.largest) return;
     result_.largest = share;
     result_.error = share * rtol_;
-    result_.worst = name.empty() ? kind : concat(kind, ' ', name);
+    result_.worst = name == kind ? name : concat(kind, ' ', name);
   }
 
   double rtol_;
@@ -79,11 +81,11 @@ class Comparing {
 
 Comparison compare(const Record& ours, const Record& theirs, double rtol) {
   Comparing comparing(rtol);
-  comparing.add("loss", ours.loss, theirs.loss);
-  comparing.add("grad_norm", ours.grad_norm, theirs.grad_norm);
-  comparing.add("gradient", ours.gradients, theirs.gradients);
-  comparing.add("parameter or buffer", ours.state.model, theirs.state.model);
-  comparing.add("optimizer state", ours.state.optimizer, theirs.state.optimizer);
+  comparing.add("loss", ir::Role::Loss, ours.loss, theirs.loss);
+  comparing.add("grad_norm", ir::Role::Output, ours.grad_norm, theirs.grad_norm);
+  comparing.add("gradient", ir::Role::Gradient, ours.gradients, theirs.gradients);
+  comparing.add("parameter or buffer", ir::Role::Parameter, ours.state.model, theirs.state.model);
+  comparing.add("optimizer state", ir::Role::OptimizerState, ours.state.optimizer, theirs.state.optimizer);
   return std::move(comparing).result();
 }
 
