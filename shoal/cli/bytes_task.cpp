@@ -69,13 +69,13 @@ Task make_bytes_task(const Recipe& recipe) {
   Task task;
   task.description = text.description;
   task.unit = "bytes";
-  task.units_per_step = batch;
+  task.units_per_sample = 1;
   task.num_samples = order.num_samples;
   task.dataset_key = data::key_of(text.split, 0);
-  task.batch = [=](std::int64_t position) {
-    std::vector<std::int64_t> drawn = data::samples_of(order, position, batch);
+  task.batch = [=](const Share& share) {
+    std::vector<std::int64_t> drawn = data::samples_of(order, share.begin(), share.count());
     for (std::int64_t& sample : drawn) sample = (*train_places)[static_cast<std::size_t>(sample)];
-    return rows_at(train, drawn, batch, context, type);
+    return rows_at(train, drawn, share.count(), context, type);
   };
   const auto num_places = static_cast<std::int64_t>(places->size());
   task.held_out.num_bytes = num_places;

@@ -99,13 +99,13 @@ Task make_digits_task(const Recipe& recipe) {
   task.description = concat(path.string(), ": ", observe::with_commas(epochs.num_samples),
                             " digits to train on, ", held_out.numel(), " held out");
   task.unit = "images";
-  task.units_per_step = batch;
+  task.units_per_sample = 1;
   task.num_samples = epochs.num_samples;
   task.dataset_key = data::hash_bytes(
       {static_cast<const char*>(table.const_data_ptr()), static_cast<std::size_t>(table.nbytes())});
-  task.batch = [=](std::int64_t position) {
-    return batch_of(
-        trained.index_select(0, at::tensor(data::samples_of(epochs, position, batch), at::kLong)));
+  task.batch = [=](const Share& share) {
+    const auto samples = data::samples_of(epochs, share.begin(), share.count());
+    return batch_of(trained.index_select(0, at::tensor(samples, at::kLong)));
   };
   task.held_out.num_batches = num_held_out;
   task.held_out.num_targets = [=](std::int64_t) { return batch; };

@@ -135,12 +135,12 @@ Task make_files_task(const Recipe& recipe) {
       concat(folder.string(), ": ", observe::with_commas(epochs.num_samples), " files to train on, ",
              observe::with_commas(held_out.numel()), " held out; which are larger than ", median, " bytes?");
   task.unit = "files";
-  task.units_per_step = batch;
+  task.units_per_sample = 1;
   task.num_samples = epochs.num_samples;
   task.dataset_key = key;
-  task.batch = [=](std::int64_t position) {
-    return batch_of(
-        trained.index_select(0, at::tensor(data::samples_of(epochs, position, batch), at::kLong)));
+  task.batch = [=](const Share& share) {
+    const auto samples = data::samples_of(epochs, share.begin(), share.count());
+    return batch_of(trained.index_select(0, at::tensor(samples, at::kLong)));
   };
   task.held_out.num_batches = num_held_out;
   task.held_out.num_targets = [=](std::int64_t) { return batch; };

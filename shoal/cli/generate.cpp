@@ -62,7 +62,7 @@ static std::int64_t vocab_size_in(const Recipe& recipe) {
   return 0;
 }
 
-int generate(const Recipe& recipe) {
+int generate(const Recipe& recipe, const Options&) {
   if (!recipe.sample.inputs_file.empty()) return forward(recipe);
   const std::int64_t vocab_size = vocab_size_in(recipe);
   SHOAL_CHECK(vocab_size > 0 && recipe.dataset.name == DatasetName::Text, InvalidInput, "model.name ",

@@ -8,7 +8,7 @@
 
 namespace shoal::cli {
 
-static Optimizer optimizer_of(const Recipe& recipe) {
+Optimizer optimizer_of(const Recipe& recipe) {
   const auto& chosen = recipe.optimizer;
   const auto groups = no_decay_below_two_dims();
   switch (chosen.name) {
@@ -70,14 +70,26 @@ static LearningRateSchedule schedule_of(const Recipe& recipe) {
           .decay_steps = recipe.lr_scheduler.decay_steps};
 }
 
-Learner make_learner(const Recipe& recipe, observe::Trace* trace) {
-  const auto seed = static_cast<std::uint64_t>(recipe.training.seed);
-  at::manual_seed(seed);
+torch::nn::AnyModule make_model(const Recipe& recipe) {
+  at::manual_seed(static_cast<std::uint64_t>(recipe.training.seed));
   torch::nn::AnyModule model = models::make(recipe.model.config);
   if (recipe.training.dtype == FloatType::Float64) model.ptr()->to(at::kDouble);
-  Trainer trainer(
-      model, loss_of, optimizer_of(recipe),
-      {.clip_norm = recipe.training.max_norm, .schedule = schedule_of(recipe), .seed = seed, .trace = trace});
+  return model;
+}
+
+Trainer make_trainer(const Recipe& recipe, const torch::nn::AnyModule& model, observe::Trace* trace,
+                     std::optional<Parallelism> parallelism) {
+  return Trainer(model, loss_of, optimizer_of(recipe),
+                 {.clip_norm = recipe.training.max_norm,
+                  .schedule = schedule_of(recipe),
+                  .seed = static_cast<std::uint64_t>(recipe.training.seed),
+                  .trace = trace,
+                  .parallelism = std::move(parallelism)});
+}
+
+Learner make_learner(const Recipe& recipe, observe::Trace* trace, std::optional<Parallelism> parallelism) {
+  torch::nn::AnyModule model = make_model(recipe);
+  Trainer trainer = make_trainer(recipe, model, trace, std::move(parallelism));
   return {std::move(model), std::move(trainer)};
 }
 

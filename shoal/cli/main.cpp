@@ -2,6 +2,7 @@
 // The shoal command. Exit codes: 0 done, 1 failed, 2 wrong use (command line or recipe), 130 interrupted by
 // Ctrl-C, 143 ended by SIGTERM.
 #include <c10/util/Exception.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -18,6 +19,7 @@
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
 #include "shoal/cli/bench.h"
+#include "shoal/cli/ranks.h"
 #include "shoal/cli/recipe.h"
 #include "shoal/cli/run.h"
 #include "shoal/cli/verbs.h"
@@ -30,15 +32,47 @@ static constexpr int kWrongUse = 2;
 struct Verb {
   const char* name;
   const char* summary;
-  int (*run)(const cli::Recipe&);
+  int (*run)(const cli::Recipe&, const cli::Options&);
+  void (*add)(CLI::App&, cli::Options&) = nullptr;  // its own options
+  bool has_ranks = false;
 };
+
+static void add_plan(CLI::App& command, cli::Options& options) {
+  command.add_option("--plan", options.plan, "File that says how layers are cut: parallelism.plan");
+}
+
+static void add_train(CLI::App& command, cli::Options& options) {
+  command.add_option("-n,--nproc-per-node,--nproc_per_node", options.ranks,
+                     "Start so many ranks on this host, which train together");
+  command.add_option("--max-restarts,--max_restarts", options.max_restarts,
+                     "How often all of them start again when one has failed");
+  command.add_option("--log-dir,--log_dir", options.log_folder, "Folder for the output of each rank");
+  add_plan(command, options);
+}
+
+static void add_verify(CLI::App& command, cli::Options& options) {
+  command.add_option("-n,--ranks", options.ranks, "Ranks, which are threads of this process")->required();
+  command.add_option("--random", options.random, "Draw so many strategies, instead of the recipe's");
+  command.add_option("--seed", options.seed, "Of the first of them");
+  add_plan(command, options);
+}
+
+static void add_planning(CLI::App& command, cli::Options& options) {
+  command.add_option("-n,--ranks", options.ranks, "Ranks to plan for")->required();
+  command.add_flag("--dry-run", options.dry_run, "Lower what every kind of rank would run");
+  add_plan(command, options);
+}
 
 static constexpr std::array kVerbs = {
     Verb{"capture", "Print the graph of a recipe's training step: forward, backward and update",
          cli::capture},
     Verb{"generate", "Write text, or tokens, with the newest checkpoint of a recipe or other weights",
          cli::generate},
-    Verb{"train", "Train a recipe's model; results go to job.dump_folder", cli::train},
+    Verb{"plan", "Print what each layer is on ranks: layouts, collectives, bytes, what runs split", cli::plan,
+         add_planning, true},
+    Verb{"train", "Train a recipe's model; results go to job.dump_folder", cli::train, add_train, true},
+    Verb{"verify", "Train on one device and on ranks, and compare; exits with 1 where they differ",
+         cli::verify, add_verify, true},
 };
 
 // What `shoal checkpoint` does with paths.
@@ -114,14 +148,19 @@ static int guarded(const std::function<int()>& act) {
   }
 }
 
-static int run(const Verb& verb, const std::string& path, const std::vector<std::string>& overrides) {
+static int run(const Verb& verb, cli::Options options) {
   cli::Recipe recipe;
   try {
-    recipe = cli::read_recipe(path, overrides);
+    const std::vector<std::string> overrides(options.words.begin() + 1, options.words.end());
+    recipe = cli::read_recipe(options.words.front(), overrides);
+    if (verb.has_ranks) {
+      const int here = elastic::place_of(elastic::environment_of(environ)).size;
+      cli::check_ranks(recipe, options.ranks > 0 ? options.ranks : here);
+    }
   } catch (const Error& error) {
     return failed(kWrongUse, error.what());
   }
-  return guarded([&] { return verb.run(recipe); });
+  return guarded([&] { return verb.run(recipe, options); });
 }
 
 static void add_options(CLI::App& command, cli::BenchComm& options) {
@@ -210,8 +249,10 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.set_version_flag("--version", "shoal " SHOAL_VERSION);
   std::string path;
+  cli::Options options;
   for (const Verb& verb : kVerbs) {
     CLI::App* command = app.add_subcommand(verb.name, verb.summary);
+    if (verb.add != nullptr) verb.add(*command, options);
     command->add_option("RECIPE", path, "A TOML file, as those in recipes/")->required();
     command->allow_extras();
     command->footer(keys());
@@ -235,8 +276,12 @@ int main(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : kWrongUse;
   }
   for (const Verb& verb : kVerbs)
-    if (const CLI::App* command = app.get_subcommand(verb.name); command->parsed())
-      return run(verb, path, command->remaining());
+    if (const CLI::App* command = app.get_subcommand(verb.name); command->parsed()) {
+      options.words = command->remaining();
+      options.words.insert(options.words.begin(), path);
+      if (!options.plan.empty()) options.words.push_back("--parallelism.plan=" + options.plan);
+      return run(verb, options);
+    }
   if (bench->parsed()) return run(bench_options);
   if (launch->parsed()) {
     run_options.launch.command = launch->remaining();

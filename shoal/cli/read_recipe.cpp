@@ -299,11 +299,9 @@ static void check_together(const Recipe& recipe, const std::string& path) {
   std::visit([&](const auto& config) { check_model(config, recipe, require); }, recipe.model.config);
   require(recipe.lr_scheduler.warmup_steps <= recipe.training.steps, "lr_scheduler.warmup_steps is ",
           recipe.lr_scheduler.warmup_steps, ", more than training.steps, ", recipe.training.steps);
-  require(recipe.training.global_batch_size == -1 ||
-              (recipe.training.global_batch_size > 0 &&
-               recipe.training.global_batch_size % recipe.training.local_batch_size == 0),
-          "training.global_batch_size is ", recipe.training.global_batch_size,
-          ", not a multiple of training.local_batch_size, ", recipe.training.local_batch_size);
+  require(recipe.training.global_batch_size != 0,
+          "training.global_batch_size is 0; -1 is what the ranks' "
+          "local ones make together");
   const bool is_stable = recipe.lr_scheduler.decay_type == DecayType::WarmupStableDecay;
   require(!is_stable ||
               (recipe.lr_scheduler.decay_steps > 0 &&

@@ -177,8 +177,8 @@ static void append(std::vector<Option>& options, models::VitConfig& config) {
 }
 
 std::vector<Option> options_of(Recipe& recipe) {
-  auto& [job, model, dataset, training, optimizer, lr_scheduler, metrics, checkpoint, profiling, validation,
-         sample, command] = recipe;
+  auto& [job, model, dataset, training, parallelism, zero, optimizer, lr_scheduler, metrics, checkpoint,
+         profiling, validation, verify, sample, command] = recipe;
   std::vector<Option> options = {
       {"job", "dump_folder", &job.dump_folder, 0, 0, "where results go"},
       {"model", "name", &model.name, 0, 0, "bert, dlrm, gpt2, llama, lstm, mlp, resnet, t5 or vit"},
@@ -198,12 +198,20 @@ std::vector<Option> options_of(Recipe& recipe) {
        {"training", "local_batch_size", &training.local_batch_size, 1, 1e9,
         "sequences, rows or images at once"},
        {"training", "global_batch_size", &training.global_batch_size, -1, 1e12,
-        "of a step: local ones are accumulated; -1: one"},
+        "of a step on all ranks, accumulated; -1: one each"},
        {"training", "seq_len", &training.seq_len, 1, 1e9, "tokens of a sequence"},
        {"training", "steps", &training.steps, 1, 1e12, "updates"},
        {"training", "max_norm", &training.max_norm, 0, 1e18, "clip the gradients' global norm; 0: do not"},
        {"training", "seed", &training.seed, 0, 9e18, "of initial weights, batches, dropout, sample"},
        {"training", "dtype", choice<kFloats>(training.dtype), 0, 0, "of parameters and arithmetic"},
+       {"parallelism", "data_parallel_replicate_degree", &parallelism.data_parallel_replicate_degree, -1, 1e6,
+        "ranks that share the batch; -1: the rest"},
+       {"parallelism", "data_parallel_shard_degree", &parallelism.data_parallel_shard_degree, -1, 1e6,
+        "and store parts (zero.stage); -1: the rest"},
+       {"parallelism", "tensor_parallel_degree", &parallelism.tensor_parallel_degree, -1, 1e6,
+        "that share layers, by the plan; -1: the rest"},
+       {"parallelism", "plan", &parallelism.plan, 0, 0, "file that says how layers are cut"},
+       {"zero", "stage", &zero.stage, -1, 3, "0 to 3; -1: 3 where the shard degree is above 1"},
        {"optimizer", "name", choice<kOptimizers>(optimizer.name), 0, 0, "update rule"},
        {"optimizer", "lr", &optimizer.lr, 0, 1e3, "learning rate"},
        {"optimizer", "beta1", &optimizer.beta1, 0, 1, "Adam, AdamW, Lion, LAMB"},
@@ -236,6 +244,7 @@ std::vector<Option> options_of(Recipe& recipe) {
        {"profiling", "enable_profiling", &profiling.enable_profiling, 0, 0, "write a Chrome trace"},
        {"validation", "freq", &validation.freq, 0, 1e12, "steps between validations; 0: only at the end"},
        {"validation", "steps", &validation.steps, 1, 1e12, "batches of each; the last one takes all"},
+       {"verify", "steps", &verify.steps, 1, 1e6, "that shoal verify compares"},
        {"sample", "tokens", &sample.tokens, 0, 1e6, "length of the text written at the end; 0: none"},
        {"sample", "temperature", &sample.temperature, 1e-3, 1e3, "below 1: likelier tokens"},
        {"sample", "top_k", &sample.top_k, 1, 1e9, "of the likeliest tokens only"},

@@ -44,14 +44,24 @@ struct Recipe {
   } dataset;
   struct {
     std::int64_t local_batch_size = 8;
-    std::int64_t global_batch_size =
-        -1;  // a multiple of the local one, which is then accumulated; -1: the local one
+    // Of all ranks; more than their local ones together is accumulated. -1: those together.
+    std::int64_t global_batch_size = -1;
     std::int64_t seq_len = 128;
     std::int64_t steps = 100;
     double max_norm = 1.0;  // 0: gradients are not clipped
     std::int64_t seed = 0;
     FloatType dtype = FloatType::Float32;
   } training;
+  struct {
+    // -1: the ranks that the other degrees leave. The mesh has its axes in this order, outer to inner.
+    std::int64_t data_parallel_replicate_degree = -1;
+    std::int64_t data_parallel_shard_degree = 1;
+    std::int64_t tensor_parallel_degree = 1;
+    std::string plan;  // a file; "": none
+  } parallelism;
+  struct {
+    std::int64_t stage = -1;  // Parallelism::zero_stage
+  } zero;
   struct {
     OptimizerName name = OptimizerName::AdamW;
     double lr = 8e-4;
@@ -91,6 +101,9 @@ struct Recipe {
     std::int64_t freq = 100;  // 0: only at the end
     std::int64_t steps = 8;   // batches at each of them; at the end it is all of the held-out text
   } validation;
+  struct {
+    std::int64_t steps = 3;
+  } verify;
   struct {
     std::int64_t tokens = 160;  // 0: no sample
     double temperature = 0.8;

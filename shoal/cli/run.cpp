@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "shoal/base/error.h"
+#include "shoal/cli/verbs.h"
+#include "shoal/elastic/place.h"
 #include "shoal/elastic/process.h"
 
 namespace shoal::cli {
@@ -30,6 +32,21 @@ int run(const Run& options) {
   std::vector<std::string> environment;
   for (char** variable = environ; *variable; ++variable) environment.emplace_back(*variable);
   return elastic::run_guarded([&] { return elastic::run(options.launch, environment); });
+}
+
+int start_ranks(const std::string& verb, const Options& options) {
+  const elastic::Place place = elastic::place_of(elastic::environment_of(environ));
+  SHOAL_CHECK(place.starter == "alone", InvalidInput, verb, ": -n ", options.ranks,
+              " starts ranks, and this process is rank ", place.rank, " of ", place.size,
+              " of a job already, by ", place.starter, "; leave -n out");
+  Run started;
+  started.launch.command = {std::filesystem::read_symlink("/proc/self/exe").string(), verb};
+  started.launch.command.insert(started.launch.command.end(), options.words.begin(), options.words.end());
+  started.launch.ranks = options.ranks;
+  started.launch.max_restarts = options.max_restarts;
+  started.log_folder = options.log_folder;
+  check(started);
+  return run(started);
 }
 
 }  // namespace shoal::cli

@@ -25,11 +25,13 @@ static fs::path folder_of(const Recipe& recipe) {
   return fs::path(recipe.job.dump_folder) / recipe.checkpoint.folder;
 }
 
-RunCheckpoints::RunCheckpoints(const Recipe& recipe, const Task& task, Learner& learner, FileSystem& files)
+RunCheckpoints::RunCheckpoints(const Recipe& recipe, const Task& task, Learner& learner, FileSystem& files,
+                               const Ranks& ranks)
     : recipe_(recipe),
       task_(task),
       learner_(learner),
       files_(files),
+      ranks_(ranks),
       folder_(folder_of(recipe)),
       saver_(files, folder_, {.keep_latest_k = recipe.checkpoint.keep_latest_k}) {}
 
@@ -47,21 +49,30 @@ static json state_of(const checkpoint::Checkpoint& checkpoint) {
   return state;
 }
 
-Progress RunCheckpoints::begin() {
+std::optional<std::int64_t> RunCheckpoints::step_to_go_on_from() {
   const auto steps = checkpoint::steps_among(files_.list(folder_));
   SHOAL_CHECK(recipe_.checkpoint.enable || steps.empty(), InvalidInput, folder_.string(),
               " holds checkpoints of an earlier run, the newest of step ", steps.empty() ? 0 : steps.back(),
               ": go on from it with --checkpoint.enable=true, or begin anew in another --job.dump_folder");
-  if (recipe_.checkpoint.load_step >= 0)
-    return go_on_from(checkpoint::checkpoint_of_step(files_, folder_, recipe_.checkpoint.load_step));
+  if (recipe_.checkpoint.load_step >= 0) return recipe_.checkpoint.load_step;
   const auto newest = checkpoint::newest_whole(files_, folder_);
   for (const std::string& fault : newest.broken) warn(fault + "; the checkpoint before it is tried");
-  if (newest.checkpoint) return go_on_from(*newest.checkpoint);
+  if (newest.checkpoint) return newest.checkpoint->manifest().step;
   SHOAL_CHECK(newest.broken.empty(), Corrupt, folder_.string(),
               ": none of its checkpoints is whole; remove it to begin anew");
+  return std::nullopt;
+}
+
+Progress RunCheckpoints::begin() {
+  constexpr std::int64_t kNone = -1;
+  std::int64_t step = kNone;
+  if (ranks_.is_first()) step = step_to_go_on_from().value_or(kNone);
+  step = ranks_.of_first(step);
+  if (step != kNone) return go_on_from(checkpoint::checkpoint_of_step(files_, folder_, step));
   if (!recipe_.checkpoint.initial_load_path.empty()) {
+    learner_.trainer.materialize();
     load_weights(files_, recipe_.checkpoint.initial_load_path, recipe_, *learner_.model.ptr());
-    say(concat("weights: ", recipe_.checkpoint.initial_load_path));
+    if (ranks_.is_first()) say(concat("weights: ", recipe_.checkpoint.initial_load_path));
   }
   return {};
 }
@@ -82,6 +93,7 @@ Progress RunCheckpoints::go_on_from(const checkpoint::Checkpoint& checkpoint) {
   learner_.trainer.restore(train::read_state(checkpoint, state["trainer"].dump()));
   progress.loss = state.value("loss", 0.0);
   saved_step_ = progress.step;
+  if (!ranks_.is_first()) return progress;
   say(concat("resume:  step ", progress.step, " from ", checkpoint.folder().string()));
   if (progress.step >= recipe_.training.steps)
     say(concat("         that is all of training.steps = ", recipe_.training.steps,
@@ -90,7 +102,9 @@ Progress RunCheckpoints::go_on_from(const checkpoint::Checkpoint& checkpoint) {
 }
 
 void RunCheckpoints::save(const Progress& progress) {
-  const TrainingState state = learner_.trainer.state();
+  const TrainingState state = learner_.trainer.state();  // gathers what ranks keep in parts
+  saved_step_ = progress.step;
+  if (!ranks_.is_first()) return;
   json data = data_of(recipe_, task_);
   data["position"] = progress.position;
   const json document = {{"trainer", json::parse(train::counts_of(state))},
@@ -99,7 +113,6 @@ void RunCheckpoints::save(const Progress& progress) {
                          {"recipe", settings_of(recipe_)}};
   const train::Snapshot snapshot = train::snapshot_of(state);
   saver_.save(progress.step, document.dump(-1, ' ', false, json::error_handler_t::replace), snapshot.tensors);
-  saved_step_ = progress.step;
 }
 
 void RunCheckpoints::report_failures() {
@@ -114,7 +127,8 @@ void RunCheckpoints::after(const Progress& progress) {
   if (!recipe_.checkpoint.enable) return;
   const bool is_due = progress.step % recipe_.checkpoint.interval == 0;
   if (!is_due || progress.step == recipe_.training.steps) return;  // the last one is saved when training ends
-  if (saver_.is_writing()) {
+  if (ranks_.of_first(saver_.is_writing()) != 0) {
+    if (!ranks_.is_first()) return;
     warn(concat("the checkpoint of step ", saved_step_, " is still being written; that of step ",
                 progress.step, " is left out: a larger checkpoint.interval, or a faster disk"));
     return;
@@ -126,7 +140,7 @@ void RunCheckpoints::after(const Progress& progress) {
 bool RunCheckpoints::save_and_wait(const Progress& progress) {
   saver_.wait();
   report_failures();
-  if (saved_step_ != progress.step) save(progress);
+  if (ranks_.of_first(saved_step_ != progress.step) != 0) save(progress);
   saver_.wait();
   report_failures();
   return saved_step_ == progress.step;

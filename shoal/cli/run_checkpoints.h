@@ -9,11 +9,13 @@
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "shoal/base/file_system.h"
 #include "shoal/checkpoint/reader.h"
 #include "shoal/checkpoint/saver.h"
+#include "shoal/cli/ranks.h"
 #include "shoal/cli/task.h"
 #include "shoal/cli/verbs.h"
 
@@ -25,10 +27,12 @@ struct Progress {
   double loss = 0;            // of the last step
 };
 
-// Prints what it does. Borrows all; the file system outlives it.
+// Prints what it does. Borrows all; the file system outlives it. Of several ranks all call it alike: the
+// first one decides, writes and prints, and each reads what it goes on from.
 class RunCheckpoints {
  public:
-  RunCheckpoints(const Recipe& recipe, const Task& task, Learner& learner, FileSystem& files);
+  RunCheckpoints(const Recipe& recipe, const Task& task, Learner& learner, FileSystem& files,
+                 const Ranks& ranks);
 
   // Goes on from the checkpoint that the recipe asks for, or begins with weights from elsewhere, or with what
   // the learner has. A damaged checkpoint is named, and the one before it taken. Throws InvalidInput when the
@@ -43,6 +47,8 @@ class RunCheckpoints {
   const std::filesystem::path& folder() const { return folder_; }
 
  private:
+  // The step of the checkpoint to go on from; nothing where there is none.
+  std::optional<std::int64_t> step_to_go_on_from();
   Progress go_on_from(const checkpoint::Checkpoint& checkpoint);
   void save(const Progress& progress);
   void report_failures();
@@ -51,6 +57,7 @@ class RunCheckpoints {
   const Task& task_;
   Learner& learner_;
   FileSystem& files_;
+  const Ranks& ranks_;
   std::filesystem::path folder_;
   checkpoint::Saver saver_;
   std::int64_t saved_step_ = -1;  // of the last one handed to the saver, or gone on from

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shoal/cli/task.h"
 
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Functions.h>
 #include <torch/nn/functional/loss.h>
 
+#include <algorithm>
 #include <array>
+
+#include "shoal/base/error.h"
 
 namespace shoal::cli {
 
@@ -35,39 +40,35 @@ at::Tensor loss_of(torch::nn::AnyModule& model, const Batch& batch) {
 
 // Tokens whose targets are tokens.
 template <class Config>
-static Batch example(const Config&, const Recipe& recipe) {
-  const at::Tensor tokens = at::zeros({recipe.training.local_batch_size, recipe.training.seq_len}, at::kLong);
+static Batch example(const Config&, const Recipe& recipe, std::int64_t batch) {
+  const at::Tensor tokens = at::zeros({batch, recipe.training.seq_len}, at::kLong);
   return {{"inputs", tokens}, {"targets", tokens}};
 }
 
-static Batch example(const models::DlrmConfig& config, const Recipe& recipe) {
-  const std::int64_t batch = recipe.training.local_batch_size;
+static Batch example(const models::DlrmConfig& config, const Recipe&, std::int64_t batch) {
   const auto num_tables = static_cast<std::int64_t>(config.table_rows.size());
   return {{"inputs", at::zeros({batch, config.dense_features})},
           {"categories", at::zeros({batch, num_tables}, at::kLong)},
           {"targets", at::zeros({batch})}};
 }
 
-static Batch example(const models::MlpConfig& config, const Recipe& recipe) {
-  const std::int64_t batch = recipe.training.local_batch_size;
+static Batch example(const models::MlpConfig& config, const Recipe&, std::int64_t batch) {
   return {{"inputs", at::zeros({batch, config.in_features})}, {"targets", at::zeros({batch}, at::kLong)}};
 }
 
-static Batch images(std::int64_t channels, std::int64_t size, const Recipe& recipe) {
-  const std::int64_t batch = recipe.training.local_batch_size;
+static Batch images(std::int64_t channels, std::int64_t size, std::int64_t batch) {
   return {{"inputs", at::zeros({batch, channels, size, size})}, {"targets", at::zeros({batch}, at::kLong)}};
 }
 
-static Batch example(const models::ResnetConfig& config, const Recipe& recipe) {
-  return images(config.in_channels, recipe.dataset.image_size, recipe);
+static Batch example(const models::ResnetConfig& config, const Recipe& recipe, std::int64_t batch) {
+  return images(config.in_channels, recipe.dataset.image_size, batch);
 }
 
-static Batch example(const models::VitConfig& config, const Recipe& recipe) {
-  return images(config.num_channels, config.image_size, recipe);
+static Batch example(const models::VitConfig& config, const Recipe&, std::int64_t batch) {
+  return images(config.num_channels, config.image_size, batch);
 }
 
-static Batch example(const models::T5Config&, const Recipe& recipe) {
-  const std::int64_t batch = recipe.training.local_batch_size;
+static Batch example(const models::T5Config&, const Recipe& recipe, std::int64_t batch) {
   const CorruptedSizes sizes = corrupted_sizes(recipe.training.seq_len);
   const at::Tensor targets = at::zeros({batch, sizes.targets}, at::kLong);
   return {{"inputs", at::zeros({batch, sizes.inputs}, at::kLong)},
@@ -75,12 +76,49 @@ static Batch example(const models::T5Config&, const Recipe& recipe) {
           {"targets", targets}};
 }
 
-Batch example_batch(const Recipe& recipe) {
+Batch example_batch(const Recipe& recipe, std::int64_t samples) {
   const Batch batch =
-      std::visit([&](const auto& config) { return example(config, recipe); }, recipe.model.config);
+      std::visit([&](const auto& config) { return example(config, recipe, samples); }, recipe.model.config);
   const auto type = recipe.training.dtype == FloatType::Float64 ? at::kDouble : at::kFloat;
   return map_tensors(batch, [&](const std::string&, const at::Tensor& tensor) {
     return tensor.is_floating_point() ? tensor.to(type) : tensor;
+  });
+}
+
+// How many values an integer of the batch can have.
+static std::int64_t kinds_of(const models::Config& config, const std::string& item) {
+  if (const auto* dlrm = std::get_if<models::DlrmConfig>(&config))
+    return *std::ranges::min_element(dlrm->table_rows);
+  return std::visit(
+      [&](const auto& of_model) -> std::int64_t {
+        if constexpr (requires { of_model.vocab_size; }) return of_model.vocab_size;
+        if constexpr (requires { of_model.num_classes; }) return of_model.num_classes;
+        if constexpr (requires { of_model.out_features; }) return of_model.out_features;
+        fail(ErrorKind::Internal, "random batch: ", item, " has no kinds");
+      },
+      config);
+}
+
+Batch random_batch(const Recipe& recipe, std::int64_t samples, std::uint64_t seed) {
+  constexpr std::int64_t kIgnored = -100;  // cross_entropy's default: such a target does not count
+  constexpr double kIgnoredShare = 0.125;
+  at::Generator generator = at::detail::createCPUGenerator(seed);
+  return map_tensors(example_batch(recipe, samples), [&](const std::string& item, const at::Tensor& zeros) {
+    if (zeros.is_floating_point()) {
+      const at::Tensor numbers = at::randn(zeros.sizes(), generator, zeros.options());
+      return item == "targets" ? numbers.gt(0).to(zeros.scalar_type()) : numbers;
+    }
+    const at::Tensor drawn =
+        at::randint(kinds_of(recipe.model.config, item), zeros.sizes(), generator, at::kLong);
+    if (item != "targets") return drawn;
+    return drawn.masked_fill(at::rand(zeros.sizes(), generator, at::kFloat) < kIgnoredShare, kIgnored);
+  });
+}
+
+Batch part_of(const Batch& batch, sharding::Range part) {
+  return map_tensors(batch, [&](const std::string&, const at::Tensor& tensor) {
+    if (part.begin == 0 && part.end == tensor.size(0)) return tensor;
+    return tensor.narrow(0, part.begin, part.end - part.begin).contiguous();
   });
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "shoal/cli/recipe.h"
+#include "shoal/sharding/layout.h"
 #include "shoal/train/batch.h"
 
 namespace shoal::cli {
@@ -35,15 +36,27 @@ struct Measure {
   double baseline = 0;
 };
 
+// Samples of the endless row of epochs: those that a rank takes of the micro-batch that begins at `position`.
+struct Share {
+  std::int64_t position = 0;
+  std::int64_t samples = 0;  // of the micro-batch
+  sharding::Range part;      // of these
+
+  std::int64_t begin() const { return position + part.begin; }
+  std::int64_t count() const { return part.end - part.begin; }
+};
+
+// Those samples of a batch.
+Batch part_of(const Batch& batch, sharding::Range part);
+
 struct Task {
   std::string description;  // "text: 715 documents, 3,788,319 tokens"
   std::string unit;         // what a target is: "tokens", "bytes", "images"
-  std::int64_t units_per_step = 0;
+  std::int64_t units_per_sample = 0;
   std::int64_t num_samples = 0;   // of an epoch
   std::uint64_t dataset_key = 0;  // of the samples' bytes: a run does not go on with others
-  // The local batch that begins at this position in the endless row of epochs; the same whenever asked, on
-  // any thread.
-  std::function<Batch(std::int64_t position)> batch;
+  // The same whenever asked, on any thread; and the parts of a micro-batch together are what it is whole.
+  std::function<Batch(const Share& share)> batch;
   HeldOut held_out;
   std::optional<double> trigram_bits_per_byte;  // on the same held-out bytes, fitted on the same text
   Sampler sample;                               // null: there is nothing to write
@@ -61,7 +74,9 @@ at::Tensor loss_of(torch::nn::AnyModule& model, const Batch& batch);
 std::vector<Measure> measures_of(torch::nn::AnyModule& model, const Task& task);
 
 // Batch and targets of the shapes that `make_task` gives, made of zeros: all that a capture needs.
-Batch example_batch(const Recipe& recipe);
+Batch example_batch(const Recipe& recipe, std::int64_t samples);
+// The same with what a model can read at random, and some targets that do not count.
+Batch random_batch(const Recipe& recipe, std::int64_t samples, std::uint64_t seed);
 
 // What a window of `time` tokens becomes when spans of it are cut out: the lengths of the rest, with one
 // sentinel a span, and of what was cut out, with its sentinels.

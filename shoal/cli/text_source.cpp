@@ -86,16 +86,17 @@ Task make_window_task(const TextSource& text, data::MappedCorpus tokens, const R
   task.description = concat(text.description, ", ", observe::with_commas(num_tokens), " tokens of ",
                             observe::with_commas(corpus->bpe.vocab_size()), " kinds");
   task.unit = "tokens";
-  task.units_per_step = batch * time;
+  task.units_per_sample = time;
   task.num_samples = order.num_samples;
   task.dataset_key = corpus->key;
   task.target_counts = counts_of(corpus->train, vocab_size_of(recipe.model.config));
-  task.batch = [=](std::int64_t position) {
-    const at::Tensor windows_BT = at::empty({batch, time}, at::kLong);
+  task.batch = [=](const Share& share) {
+    const at::Tensor windows_BT = at::empty({share.samples, time}, at::kLong);
     auto* to = windows_BT.mutable_data_ptr<std::int64_t>();
-    for (const std::int64_t window : data::samples_of(order, position, batch))
+    for (const std::int64_t window : data::samples_of(order, share.position, share.samples))
       to = std::copy_n(corpus->train.data() + data::begin_of_window(window, time), time, to);
-    return make(windows_BT, generator(position));
+    // What is drawn is drawn for the whole micro-batch.
+    return part_of(make(windows_BT, generator(share.position)), share.part);
   };
   task.held_out.num_batches = num_held_out;
   task.held_out.num_targets = [=](std::int64_t) { return batch * num_targets; };

@@ -54,14 +54,14 @@ static Task task_of_windows(const Recipe& recipe, std::int64_t num_tokens, CopyT
                              .num_samples = data::num_windows(num_tokens, time + 1)};
   Task task;
   task.unit = "tokens";
-  task.units_per_step = batch * time;
+  task.units_per_sample = time;
   task.num_samples = order.num_samples;
-  task.batch = [=](std::int64_t position) -> Batch {
-    const at::Tensor inputs = at::empty({batch, time}, at::kLong);
-    const at::Tensor targets = at::empty({batch, time}, at::kLong);
+  task.batch = [=](const Share& share) -> Batch {
+    const at::Tensor inputs = at::empty({share.count(), time}, at::kLong);
+    const at::Tensor targets = at::empty({share.count(), time}, at::kLong);
     auto* input = inputs.mutable_data_ptr<std::int64_t>();
     auto* target = targets.mutable_data_ptr<std::int64_t>();
-    for (const std::int64_t window : data::samples_of(order, position, batch)) {
+    for (const std::int64_t window : data::samples_of(order, share.begin(), share.count())) {
       const std::int64_t begin = data::begin_of_window(window, time + 1);
       copy(begin, time, input);
       copy(begin + 1, time, target);

@@ -9,16 +9,18 @@
 //
 // Ctrl-C ends the loop after the step that is running; the results so far are then written like any others.
 // SIGTERM, which a scheduler sends some seconds before the end, ends the step, saves, says how to go on, and
-// no more.
+// no more. Of several ranks each trains on its share of every batch; the first one writes and prints.
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 #include <c10/util/ParallelGuard.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -29,6 +31,7 @@
 
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
+#include "shoal/cli/ranks.h"
 #include "shoal/cli/run_checkpoints.h"
 #include "shoal/cli/task.h"
 #include "shoal/cli/verbs.h"
@@ -84,7 +87,9 @@ struct Run {
   const Task& task;
   Learner& learner;
   RunCheckpoints& checkpoints;
-  observe::LineFile& metrics;
+  const Ranks& ranks;
+  StepSizes sizes;
+  observe::LineFile* metrics;  // null on ranks other than the first, which write and print nothing
   std::filesystem::path folder;
   Progress progress;
   std::optional<double> flops_per_unit = {};
@@ -99,6 +104,8 @@ struct Run {
 };
 
 }  // namespace
+
+static std::int64_t units_per_step(const Run& run) { return run.task.units_per_sample * run.sizes.samples(); }
 
 static double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -157,7 +164,9 @@ static Validation validate(Run& run, std::int64_t most_batches) {
     // Spread over the whole text, so that a few batches speak for all.
     const std::int64_t index = i * held_out.num_batches / num_batches;
     const std::int64_t count = held_out.num_targets(index);
-    nats += run.learner.trainer.evaluate(held_out.batch(index)) * static_cast<double>(count);
+    const Batch batch =
+        part_of(held_out.batch(index), run.ranks.part_of(run.recipe.training.local_batch_size));
+    nats += run.learner.trainer.evaluate(batch) * static_cast<double>(count);
     targets += count;
   }
   Validation result = {.loss = nats / static_cast<double>(targets)};
@@ -187,13 +196,14 @@ static std::string shown(const std::string& sample) {
 }
 
 static void report(Run& run, const Validation& validation) {
+  if (run.metrics == nullptr) return;
   json line = {{"step", run.progress.step}, {"validation_loss", validation.loss}};
   std::string text = concat("validate step: ", run.progress.step, "  loss: ", three_digits(validation.loss));
   if (validation.bits_per_byte) {
     line["validation_bits_per_byte"] = *validation.bits_per_byte;
     text += "  bits per byte: " + three_digits(*validation.bits_per_byte);
   }
-  run.metrics.write(line.dump());
+  run.metrics->write(line.dump());
   run.validation_losses.push_back({run.progress.step, validation.loss});
   if (run.events != nullptr)
     run.events->write(seconds_since_1970(), run.progress.step,
@@ -203,30 +213,26 @@ static void report(Run& run, const Validation& validation) {
 
 using Microbatches = std::vector<Batch>;
 
-static std::int64_t global_batch_of(const Recipe& recipe) {
-  return recipe.training.global_batch_size == -1 ? recipe.training.local_batch_size
-                                                 : recipe.training.global_batch_size;
-}
-
-// What the step that begins at a position of the data reads, in parts of the local batch size.
-static Microbatches microbatches_at(const Task& task, const Recipe& recipe, std::int64_t position) {
+// What this rank reads of the step that begins at a position of the data.
+static Microbatches microbatches_at(const Run& run, std::int64_t position) {
   const c10::ParallelGuard one_thread(true);  // the step has the others
   Microbatches batches;
-  const std::int64_t end = position + global_batch_of(recipe);
-  for (; position < end; position += recipe.training.local_batch_size)
-    batches.push_back(task.batch(position));
+  const std::int64_t samples = run.sizes.microbatch;
+  for (std::int64_t i = 0; i < run.sizes.num_microbatches; ++i)
+    batches.push_back(run.task.batch(
+        {.position = position + i * samples, .samples = samples, .part = run.ranks.part_of(samples)}));
   return batches;
 }
 
 // Makes batches ahead on a thread, if the recipe wants that, and measures how long a step waits for them.
 class BatchSource {
  public:
-  BatchSource(const Task& task, const Recipe& recipe, std::int64_t position)
-      : make_([&task, &recipe, position](std::int64_t index) {
-          return microbatches_at(task, recipe, position + index * global_batch_of(recipe));
+  BatchSource(const Run& run, std::int64_t position)
+      : make_([&run, position](std::int64_t index) {
+          return microbatches_at(run, position + index * run.sizes.samples());
         }) {
-    if (recipe.dataset.prefetch > 0)
-      prefetcher_.emplace(make_, 0, kThreads, static_cast<int>(recipe.dataset.prefetch));
+    if (const std::int64_t prefetch = run.recipe.dataset.prefetch; prefetch > 0)
+      prefetcher_.emplace(make_, 0, kThreads, static_cast<int>(prefetch));
   }
 
   Microbatches next() {
@@ -246,13 +252,13 @@ class BatchSource {
 };
 
 static void write_metrics(Run& run, const StepResult& result, double tps) {
-  run.metrics.write(json{{"step", result.step},
-                         {"loss", result.loss},
-                         {"grad_norm", result.grad_norm},
-                         {"lr", result.learning_rate},
-                         {"tps", tps},
-                         {"memory_bytes", observe::peak_memory_bytes()}}
-                        .dump());
+  run.metrics->write(json{{"step", result.step},
+                          {"loss", result.loss},
+                          {"grad_norm", result.grad_norm},
+                          {"lr", result.learning_rate},
+                          {"tps", tps},
+                          {"memory_bytes", observe::peak_memory_bytes()}}
+                         .dump());
   if (run.events != nullptr)
     run.events->write(seconds_since_1970(), result.step,
                       {{"loss_metrics/loss", result.loss},
@@ -261,28 +267,35 @@ static void write_metrics(Run& run, const StepResult& result, double tps) {
                        {"throughput(tps)", tps}});
 }
 
+// Whether a signal has come, to any rank.
+static bool is_interrupted(const Run& run) {
+  const auto signal = static_cast<int>(run.ranks.largest(interrupted));
+  if (signal != 0) interrupted = signal;
+  return signal != 0;
+}
+
 // Trains to the last step, or to the step in which a signal came.
 static void train_steps(Run& run) {
   const Recipe& recipe = run.recipe;
-  const auto units = static_cast<double>(run.task.units_per_step);
-  BatchSource batches(run.task, recipe, run.progress.position);
+  const auto units = static_cast<double>(units_per_step(run));
+  BatchSource batches(run, run.progress.position);
   double since_line = 0;
   std::int64_t steps_since_line = 0;
-  while (run.progress.step < recipe.training.steps && interrupted == 0) {
+  while (run.progress.step < recipe.training.steps && !is_interrupted(run)) {
     const auto begin = Clock::now();
     const Microbatches microbatches = batches.next();
     const StepResult result = microbatches.size() == 1 ? run.learner.trainer.step(microbatches[0])
                                                        : run.learner.trainer.step_over(microbatches);
     const double seconds = seconds_since(begin);
-    run.progress = {.step = result.step,
-                    .position = run.progress.position + global_batch_of(recipe),
-                    .loss = result.loss};
+    run.progress = {
+        .step = result.step, .position = run.progress.position + run.sizes.samples(), .loss = result.loss};
     run.seconds += seconds;
     run.losses.push_back({result.step, result.loss});
     since_line += seconds;
     ++steps_since_line;
-    write_metrics(run, result, units / seconds);
-    if (result.step == run.first_step + 1 || result.step % recipe.metrics.log_freq == 0) {
+    if (run.metrics != nullptr) write_metrics(run, result, units / seconds);
+    if (run.metrics != nullptr &&
+        (result.step == run.first_step + 1 || result.step % recipe.metrics.log_freq == 0)) {
       observe::StepSummary summary = {.step = result.step,
                                       .loss = result.loss,
                                       .grad_norm = result.grad_norm,
@@ -305,7 +318,7 @@ static void train_steps(Run& run) {
     run.seconds_saving += seconds_since(saving);
     const bool is_last = run.progress.step == recipe.training.steps;
     if (recipe.validation.freq > 0 && result.step % recipe.validation.freq == 0 && !is_last &&
-        interrupted == 0)
+        !is_interrupted(run))
       report(run, validate(run, recipe.validation.steps));
   }
   run.seconds_waited = batches.seconds_waited();
@@ -313,22 +326,19 @@ static void train_steps(Run& run) {
 
 static void write_results(Run& run, const observe::Trace& trace, double seconds_in_all) {
   const Validation all = validate(run, run.task.held_out.num_batches);
+  run.learner.trainer.materialize();  // for what reads the model itself
+  if (run.metrics == nullptr) return;
   report(run, all);
-  json results = {{"model", run.recipe.model.name},
-                  {"parameters", num_parameters(*run.learner.model.ptr())},
-                  {"data", run.task.description},
-                  {"steps", run.progress.step},
-                  {"interrupted", interrupted != 0},
-                  {"seed", run.recipe.training.seed},
-                  {"threads", at::get_num_threads()},
-                  {"training_loss", run.progress.loss},
-                  {"validation_loss", all.loss},
-                  {"training_seconds", run.seconds},
-                  {"memory_bytes", observe::peak_memory_bytes()}};
+  json results = {
+      {"model", run.recipe.model.name},     {"parameters", num_parameters(*run.learner.model.ptr())},
+      {"data", run.task.description},       {"steps", run.progress.step},
+      {"interrupted", interrupted != 0},    {"seed", run.recipe.training.seed},
+      {"ranks", run.ranks.size()},          {"threads", at::get_num_threads()},
+      {"training_loss", run.progress.loss}, {"validation_loss", all.loss},
+      {"training_seconds", run.seconds},    {"memory_bytes", observe::peak_memory_bytes()}};
   if (run.seconds > 0) {
     const auto steps = static_cast<double>(run.progress.step - run.first_step);
-    results[run.task.unit + "_per_second"] =
-        steps * static_cast<double>(run.task.units_per_step) / run.seconds;
+    results[run.task.unit + "_per_second"] = steps * static_cast<double>(units_per_step(run)) / run.seconds;
     results["data_wait_share"] = run.seconds_waited / run.seconds;
     results["checkpoint_stall_seconds"] = run.seconds_saving;
     say(concat("waited for data: ", three_digits(100 * run.seconds_waited / run.seconds),
@@ -363,7 +373,7 @@ static void write_results(Run& run, const observe::Trace& trace, double seconds_
   results["seconds"] = seconds_in_all;
   observe::write_file(run.folder / "results.json",
                       results.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
-  say(concat("metrics: ", run.metrics.path().string()));
+  say(concat("metrics: ", run.metrics->path().string()));
   say(concat("results: ", (run.folder / "results.json").string()));
 }
 
@@ -385,73 +395,114 @@ static std::string lines_up_to(std::int64_t step, const std::filesystem::path& p
 }
 
 static void describe(const Run& run) {
+  // Looks at a micro-batch, as the ranks do: together.
+  std::optional<std::string> weighing;
+  if (run.sizes.num_microbatches > 1)
+    weighing = run.learner.trainer.weighing(microbatches_at(run, run.progress.position)[0]);
+  if (run.metrics == nullptr) return;
   const torch::nn::Module& module = *run.learner.model.ptr();
   say(concat("model:   ", run.recipe.model.name, ", ", observe::with_commas(num_parameters(module)),
              " parameters"));
   say(concat("data:    ", run.task.description));
   say(concat("steps:   ", observe::with_commas(run.recipe.training.steps), " of ",
-             observe::with_commas(run.task.units_per_step), " ", run.task.unit, " (tps counts ",
-             run.task.unit, ")"));
-  if (const auto& training = run.recipe.training; global_batch_of(run.recipe) != training.local_batch_size)
-    say(concat("batch:   ", global_batch_of(run.recipe), " in micro-batches of ", training.local_batch_size,
-               "; ", run.learner.trainer.weighing(run.task.batch(run.progress.position))));
-  std::string device = concat("device:  cpu, ", at::get_num_threads(), " threads");
+             observe::with_commas(units_per_step(run)), " ", run.task.unit, " (tps counts ", run.task.unit,
+             ")"));
+  if (weighing)
+    say(concat("batch:   ", run.sizes.samples(), " in micro-batches of ", run.sizes.microbatch, "; ",
+               *weighing));
+  if (run.ranks.size() > 1)
+    say(concat("ranks:   ", run.ranks.size(), ", ", to_text(run.ranks.mesh()), "; ", run.sizes.microbatch,
+               " samples are shared among ", data_ranks_of(run.ranks.mesh())));
+  std::string device =
+      concat("device:  cpu, ", at::get_num_threads(), " threads", run.ranks.size() > 1 ? " each" : "");
   if (run.flops_per_unit)
     device += concat(", peak ", three_digits(run.peak_flops_per_second / 1e12),
                      " tflops measured by matrix products (mfu is a share of it)");
   say(device);
 }
 
-static std::string how_to_go_on(const Recipe& recipe) {
+static std::string how_to_go_on(const Recipe& recipe, int ranks) {
   const bool is_said = recipe.command.find("checkpoint.enable=true") != std::string::npos;
-  return concat("go on with: shoal train ", recipe.command, is_said ? "" : " --checkpoint.enable=true");
+  return concat("go on with: shoal train ", ranks > 1 ? concat("-n ", ranks, " ") : "", recipe.command,
+                is_said ? "" : " --checkpoint.enable=true");
 }
 
-int train(const Recipe& recipe) {
+// LibTorch would give each rank all cores, if nothing else is said. Returns how many ranks run at once at
+// full speed.
+static double share_cores(int ranks) {
+  const int cores = at::get_num_threads();
+  if (ranks == 1 || std::getenv("OMP_NUM_THREADS") != nullptr) return ranks;
+  at::set_num_threads(std::max(1, cores / ranks));
+  return std::min<double>(ranks, cores);
+}
+
+// The first rank may have to write what the others then read.
+static Task make_task(const Recipe& recipe, const Ranks& ranks) {
+  std::optional<Task> task;
+  if (ranks.is_first()) task = make_task(recipe);
+  ranks.of_first(0);
+  return task ? std::move(*task) : make_task(recipe);
+}
+
+int train(const Recipe& recipe, const Options& options) {
+  if (options.ranks > 0) return start_ranks("train", options);
   const auto begin = Clock::now();
   const InterruptGuard guard;
+  const Ranks ranks(recipe, elastic::environment_of(environ));
+  const double at_once = share_cores(ranks.ranks_of_this_host()) * ranks.size() / ranks.ranks_of_this_host();
   const std::filesystem::path folder = recipe.job.dump_folder;
-  observe::make_folder(folder);
-  const FolderLock lock(folder);
+  std::optional<FolderLock> lock;
+  if (ranks.is_first()) {
+    observe::make_folder(folder);
+    lock.emplace(folder);
+  }
   DiskFileSystem files;
   observe::Trace trace;
-  Task task = make_task(recipe);
-  task.units_per_step *= global_batch_of(recipe) / recipe.training.local_batch_size;
-  Learner learner = make_learner(recipe, recipe.profiling.enable_profiling ? &trace : nullptr);
-  RunCheckpoints checkpoints(recipe, task, learner, files);
+  const Task task = make_task(recipe, ranks);
+  observe::Trace* traced = recipe.profiling.enable_profiling && ranks.is_first() ? &trace : nullptr;
+  Learner learner = make_learner(recipe, traced, ranks.parallelism());
+  RunCheckpoints checkpoints(recipe, task, learner, files, ranks);
   const Progress progress = checkpoints.begin();
-  const std::filesystem::path metrics_path = folder / "metrics.jsonl";
-  if (progress.step > 0) observe::write_file(metrics_path, lines_up_to(progress.step, metrics_path, nullptr));
-  observe::LineFile metrics(
-      metrics_path, progress.step > 0 ? observe::LineFile::Begin::Continue : observe::LineFile::Begin::Empty);
-  std::optional<observe::EventFile> events;
-  if (recipe.metrics.enable_tensorboard)
-    events.emplace(folder / recipe.metrics.save_tb_folder, seconds_since_1970());
   Run run = {.recipe = recipe,
              .task = task,
              .learner = learner,
              .checkpoints = checkpoints,
-             .metrics = metrics,
+             .ranks = ranks,
+             .sizes = sizes_of(recipe, ranks.mesh()),
+             .metrics = nullptr,
              .folder = folder,
              .progress = progress,
-             .first_step = progress.step,
-             .events = events ? &*events : nullptr};
-  if (progress.step > 0) lines_up_to(progress.step, metrics_path, &run);
-  run.flops_per_unit = flops_per_unit(recipe, *learner.model.ptr());
-  const auto type = recipe.training.dtype == FloatType::Float64 ? at::kDouble : at::kFloat;
-  if (run.flops_per_unit) run.peak_flops_per_second = measured_peak_flops_per_second(type);
+             .first_step = progress.step};
+  std::optional<observe::LineFile> metrics;
+  std::optional<observe::EventFile> events;
+  if (ranks.is_first()) {
+    const std::filesystem::path path = folder / "metrics.jsonl";
+    if (progress.step > 0) observe::write_file(path, lines_up_to(progress.step, path, nullptr));
+    run.metrics = &metrics.emplace(
+        path, progress.step > 0 ? observe::LineFile::Begin::Continue : observe::LineFile::Begin::Empty);
+    if (recipe.metrics.enable_tensorboard)
+      run.events = &events.emplace(folder / recipe.metrics.save_tb_folder, seconds_since_1970());
+    if (progress.step > 0) lines_up_to(progress.step, path, &run);
+    run.flops_per_unit = flops_per_unit(recipe, *learner.model.ptr());
+    const auto type = recipe.training.dtype == FloatType::Float64 ? at::kDouble : at::kFloat;
+    if (run.flops_per_unit) run.peak_flops_per_second = at_once * measured_peak_flops_per_second(type);
+  }
   describe(run);
 
   train_steps(run);
-  const bool is_terminated = interrupted == SIGTERM;
+  const auto signal = static_cast<int>(ranks.largest(interrupted));  // what all ranks go by from here
+  const bool is_terminated = signal == SIGTERM;
   bool is_saved = false;
   if ((recipe.checkpoint.enable || is_terminated) && run.progress.step > 0)
     is_saved = checkpoints.save_and_wait(run.progress);
-  if (interrupted != 0)
-    say(concat(is_terminated ? "terminated" : "interrupted", " after step ", run.progress.step, " of ",
-               recipe.training.steps, is_saved ? "; " + how_to_go_on(recipe) : ""));
+  const auto tell = [&](const std::string& line) {
+    if (ranks.is_first()) say(line);
+  };
+  if (signal != 0)
+    tell(concat(is_terminated ? "terminated" : "interrupted", " after step ", run.progress.step, " of ",
+                recipe.training.steps, is_saved ? "; " + how_to_go_on(recipe, ranks.size()) : ""));
   if (is_terminated) return kTerminatedCode;
-  if (interrupted != 0) say("writing what there is (Ctrl-C again to stop at once)");
+  if (signal != 0) tell("writing what there is (Ctrl-C again to stop at once)");
   write_results(run, trace, seconds_since(begin));
   return interrupted == 0 ? 0 : interrupted == SIGTERM ? kTerminatedCode : kInterruptedCode;
 }

@@ -2,6 +2,8 @@
 // What the command can do. Each prints to standard output, throws Error, and returns the process's exit code.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,9 +15,26 @@ namespace shoal::cli {
 inline constexpr int kInterruptedCode = 130;  // 128 + SIGINT, as shells have it
 inline constexpr int kTerminatedCode = 143;   // 128 + SIGTERM
 
-int train(const Recipe& recipe);
-int capture(const Recipe& recipe);
-int generate(const Recipe& recipe);
+// What the command line says besides the recipe.
+struct Options {
+  int ranks = 0;  // to start, or to plan for; 0: not said
+  int max_restarts = 0;
+  std::string log_folder;
+  std::string plan;          // parallelism.plan
+  std::int64_t random = 0;  // strategies to draw
+  std::int64_t seed = 0;    // of the first of them
+  bool dry_run = false;
+  std::vector<std::string> words;  // the recipe's file and the overrides, as they were given
+};
+
+// Starts the verb once a rank, on this host. Throws InvalidInput in a process that is a rank already.
+int start_ranks(const std::string& verb, const Options& options);
+
+int train(const Recipe& recipe, const Options& options);
+int capture(const Recipe& recipe, const Options& options);
+int generate(const Recipe& recipe, const Options& options);
+int verify(const Recipe& recipe, const Options& options);
+int plan(const Recipe& recipe, const Options& options);
 
 // Of `shoal checkpoint`. A path is one checkpoint, or a folder of them.
 int checkpoint_inspect(const std::vector<std::string>& paths);
@@ -27,6 +46,13 @@ struct Learner {
   torch::nn::AnyModule model;
   Trainer trainer;
 };
-Learner make_learner(const Recipe& recipe, observe::Trace* trace);  // `trace` is borrowed, and may be null
+// `trace` is borrowed, and may be null. With `parallelism` called by all ranks at once.
+Learner make_learner(const Recipe& recipe, observe::Trace* trace,
+                     std::optional<Parallelism> parallelism = {});
+// The same in two steps: drawing weights is not for several threads at once.
+torch::nn::AnyModule make_model(const Recipe& recipe);
+Trainer make_trainer(const Recipe& recipe, const torch::nn::AnyModule& model, observe::Trace* trace,
+                     std::optional<Parallelism> parallelism);
+Optimizer optimizer_of(const Recipe& recipe);
 
 }  // namespace shoal::cli

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model whose large tensors have shapes and no memory: all that a capture needs, of a model of any size.
+#pragma once
+
+#include <torch/nn/modules/container/any.h>
+
+#include <map>
+#include <string>
+
+#include "shoal/cli/recipe.h"
+#include "shoal/ir/graph.h"
+#include "shoal/sharding/layout.h"
+
+namespace shoal::cli {
+
+// While it is built nothing is drawn or filled. Neither run it nor save it.
+torch::nn::AnyModule hollow_model(const Recipe& recipe);
+
+std::map<std::string, sharding::Shape> shapes_of(const torch::nn::AnyModule& model);  // of its parameters
+
+// The recipe's whole training step, update included, for so many samples; the model may be a hollow one.
+ir::Graph step_graph(const Recipe& recipe, const torch::nn::AnyModule& model, std::int64_t samples);
+
+}  // namespace shoal::cli

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/cli/ranks.h"
+
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "shoal/base/error.h"
+#include "shoal/cli/hollow.h"
+#include "shoal/comm/shm/shm.h"
+#include "shoal/comm_c10d/gloo.h"
+#include "shoal/train/distribution.h"
+
+namespace shoal::cli {
+
+sharding::Mesh mesh_of(const Recipe& recipe, int ranks) {
+  const auto& degrees = recipe.parallelism;
+  const auto shard = static_cast<int>(degrees.data_parallel_shard_degree);
+  const auto tensor = static_cast<int>(degrees.tensor_parallel_degree);
+  auto replicate = static_cast<int>(degrees.data_parallel_replicate_degree);
+  // It is the rest unless another degree is asked to be.
+  if (replicate == -1 && (shard == -1 || tensor == -1)) replicate = 1;
+  return shoal::mesh_of(ranks, replicate, shard, tensor);
+}
+
+rewrite::Plan plan_of(const Recipe& recipe) {
+  const std::string& path = recipe.parallelism.plan;
+  if (path.empty()) return {};
+  std::ifstream file(path, std::ios::binary);
+  SHOAL_CHECK(file, InvalidInput, "parallelism.plan: there is no file ", path);
+  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  return rewrite::plan_from_text(text, path);
+}
+
+Parallelism parallelism_of(const Recipe& recipe, int ranks) {
+  Parallelism parallelism{.mesh = mesh_of(recipe, ranks),
+                          .zero_stage = static_cast<int>(recipe.zero.stage),
+                          .plan = plan_of(recipe)};
+  if (!recipe.parallelism.plan.empty()) parallelism.plan_name = recipe.parallelism.plan;
+  return parallelism;
+}
+
+int data_ranks_of(const sharding::Mesh& mesh) {
+  int ranks = 1;
+  for (const sharding::Axis& axis : mesh.axes)
+    if (axis.name != "tensor") ranks *= axis.size;
+  return ranks;
+}
+
+StepSizes sizes_of(const Recipe& recipe, const sharding::Mesh& mesh) {
+  const std::int64_t ranks = data_ranks_of(mesh);
+  const std::int64_t at_once = recipe.training.local_batch_size * ranks;
+  const std::int64_t global =
+      recipe.training.global_batch_size == -1 ? at_once : recipe.training.global_batch_size;
+  const std::int64_t num = (global + at_once - 1) / at_once;
+  SHOAL_CHECK(global >= ranks, InvalidInput, "training.global_batch_size is ", global, ", and the mesh '",
+              to_text(mesh), "' shares a batch among ", ranks,
+              " ranks; it is at least that, or fewer ranks are on the axes 'replicate' and 'shard'");
+  SHOAL_CHECK(num > 0 && global % num == 0 && global / num >= ranks, InvalidInput,
+              "training.global_batch_size is ", global, ": ", num, " micro-batches of at most ", at_once,
+              " samples (training.local_batch_size ", recipe.training.local_batch_size, " on each of ", ranks,
+              " ranks) are not of one size; choose a multiple of ", num, ", or another local one");
+  return {.microbatch = global / num, .num_microbatches = num};
+}
+
+void check_ranks(const Recipe& recipe, int ranks) {
+  const Parallelism parallelism = parallelism_of(recipe, ranks);
+  sizes_of(recipe, parallelism.mesh);
+  if (ranks > 1) train::pins_of(parallelism, shapes_of(hollow_model(recipe)), {});
+}
+
+Ranks::Ranks(const Recipe& recipe, const elastic::Environment& environment) {
+  const elastic::Place place = elastic::place_of(environment);
+  parallelism_ = parallelism_of(recipe, place.size);
+  if (place.size == 1) return;
+  job_ = elastic::join(environment);
+  const auto [rank, size, local_rank, local_size, starter] = job_->place();
+  rank_ = rank;
+  ranks_of_this_host_ = local_size;
+  world_ = job_->recorded(job_->is_one_host()
+                              ? comm::shm_communicator(job_->store(), rank, size, {.limit = job_->limit()})
+                              : comm_c10d::make_gloo(job_->store(), {.name = "all",
+                                                                     .rank = rank,
+                                                                     .size = size,
+                                                                     .interface = job_->interface(),
+                                                                     .limit = job_->limit()}));
+  parallelism_.world = world_.get();
+  parallelism_.limit = job_->limit();
+}
+
+std::optional<Parallelism> Ranks::parallelism() const {
+  if (world_ == nullptr) return std::nullopt;
+  return parallelism_;
+}
+
+sharding::Range Ranks::part_of(std::int64_t samples) const {
+  return samples_of(parallelism_.mesh, rank_, samples);
+}
+
+std::int64_t Ranks::of_first(std::int64_t number) const {
+  if (world_) world_->broadcast({&number, 1, DType::Int64}, 0)->wait(parallelism_.limit);
+  return number;
+}
+
+std::int64_t Ranks::largest(std::int64_t number) const {
+  if (world_) world_->all_reduce({&number, 1, DType::Int64}, comm::ReduceOp::Max)->wait(parallelism_.limit);
+  return number;
+}
+
+}  // namespace shoal::cli

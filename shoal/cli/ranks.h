@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ranks that train a recipe: this process alone, or those of the job that it finds itself in.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "shoal/cli/recipe.h"
+#include "shoal/comm/communicator.h"
+#include "shoal/elastic/join.h"
+#include "shoal/train/parallelism.h"
+
+namespace shoal::cli {
+
+// The mesh that a recipe's degrees make of so many ranks. Throws InvalidInput where they make none.
+sharding::Mesh mesh_of(const Recipe& recipe, int ranks);
+
+// The recipe's plan file, read; empty where it names none.
+rewrite::Plan plan_of(const Recipe& recipe);
+
+// All but the ranks themselves: `world` is still to be set.
+Parallelism parallelism_of(const Recipe& recipe, int ranks);
+
+int data_ranks_of(const sharding::Mesh& mesh);  // that share a batch out
+
+// What a step reads, in samples of all ranks together.
+struct StepSizes {
+  std::int64_t microbatch = 1;
+  std::int64_t num_microbatches = 1;
+
+  std::int64_t samples() const { return microbatch * num_microbatches; }
+};
+// As few micro-batches, all of one size, as give each rank no more than training.local_batch_size at once.
+// Throws InvalidInput where the batch does not go round.
+StepSizes sizes_of(const Recipe& recipe, const sharding::Mesh& mesh);
+
+// Throws InvalidInput where so many ranks cannot train the recipe: what can be said before they start.
+void check_ranks(const Recipe& recipe, int ranks);
+
+class Ranks {
+ public:
+  // Joins the job that the environment is of; without one this process is the only rank.
+  Ranks(const Recipe& recipe, const elastic::Environment& environment);
+
+  int size() const { return parallelism_.mesh.size(); }
+  bool is_first() const { return rank_ == 0; }
+  const sharding::Mesh& mesh() const { return parallelism_.mesh; }
+  int ranks_of_this_host() const { return ranks_of_this_host_; }
+  // How a Trainer of one of the ranks is told of the others; nothing where there are none.
+  std::optional<Parallelism> parallelism() const;
+  // This rank's share of so many samples.
+  sharding::Range part_of(std::int64_t samples) const;
+
+  // Called by all ranks at once: what the first one says; the largest that any says.
+  std::int64_t of_first(std::int64_t number) const;
+  std::int64_t largest(std::int64_t number) const;
+
+ private:
+  std::unique_ptr<elastic::Job> job_;  // of several ranks
+  std::unique_ptr<comm::Communicator> world_;
+  Parallelism parallelism_;
+  int rank_ = 0;
+  int ranks_of_this_host_ = 1;
+};
+
+}  // namespace shoal::cli

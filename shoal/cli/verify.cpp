@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+// shoal verify: trains a recipe on one device and on ranks that are threads of this process, on the same
+// small random batches, and compares after every step all there is to compare.
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "shoal/base/error.h"
+#include "shoal/cli/ranks.h"
+#include "shoal/cli/run_checkpoints.h"
+#include "shoal/cli/task.h"
+#include "shoal/cli/verbs.h"
+#include "shoal/comm/inproc/inproc.h"
+#include "shoal/comm/ranks.h"
+#include "shoal/train/verify.h"
+
+namespace shoal::cli {
+
+using train::Comparison;
+using train::Record;
+using Microbatches = std::vector<Batch>;
+
+namespace {
+
+struct Strategy {
+  Parallelism parallelism;
+  StepSizes sizes;
+};
+
+// What came of one strategy.
+struct Verdict {
+  std::vector<Comparison> steps;  // the worst of all ranks
+  std::vector<double> losses;     // of one device
+  std::string where;              // the first value that differs, and what made it; empty: none does
+
+  double error() const {
+    double most = 0;
+    for (const Comparison& step : steps) most = std::max(most, step.error);
+    return most;
+  }
+};
+
+}  // namespace
+
+static std::string number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g", value);
+  return text;
+}
+
+static double tolerance_of(const Recipe& recipe) {
+  return train::tolerance_of(recipe.training.dtype == FloatType::Float64 ? at::kDouble : at::kFloat);
+}
+
+static StepResult take(Trainer& trainer, const Microbatches& microbatches) {
+  return microbatches.size() == 1 ? trainer.step(microbatches[0]) : trainer.step_over(microbatches);
+}
+
+static Microbatches parts_of(const Microbatches& microbatches, const sharding::Mesh& mesh, int rank,
+                             std::int64_t samples) {
+  Microbatches parts;
+  for (const Batch& batch : microbatches) parts.push_back(part_of(batch, samples_of(mesh, rank, samples)));
+  return parts;
+}
+
+// Of all that differs what the step's graph makes first: later values may differ because of it.
+static std::string first_of(const Comparison& comparison, const ir::Graph& graph) {
+  constexpr std::size_t kLast = ~std::size_t{0};
+  std::string first = comparison.worst;
+  std::size_t earliest = kLast;
+  for (const train::Difference& difference : comparison.differences)
+    for (const auto& result : graph.results) {
+      if (result.name != difference.name || result.role != difference.role) continue;
+      const auto producer = graph.at(result.value).producer;
+      const std::size_t at = producer ? producer->index : 0;
+      if (!producer || at >= earliest) continue;
+      earliest = at;
+      const ir::Node& node = graph.at(*producer);
+      first = concat(ir::name_of(difference.role), ' ', difference.name, ", made by ", node.op,
+                     " in module \"", node.module, "\", ", ir::name_of(node.phase));
+    }
+  return first;
+}
+
+static Verdict verify(const Recipe& recipe, const Strategy& strategy) {
+  std::vector<Microbatches> batches;
+  std::uint64_t seed = static_cast<std::uint64_t>(recipe.training.seed);
+  for (std::int64_t step = 0; step < recipe.verify.steps; ++step) {
+    batches.emplace_back();
+    for (std::int64_t i = 0; i < strategy.sizes.num_microbatches; ++i)
+      batches.back().push_back(random_batch(recipe, strategy.sizes.microbatch, ++seed));
+  }
+  Learner alone = make_learner(recipe, nullptr);
+  std::vector<Record> wanted;
+  Verdict verdict;
+  for (const Microbatches& microbatches : batches) {
+    wanted.push_back(train::record_of(alone.trainer, take(alone.trainer, microbatches)));
+    verdict.losses.push_back(wanted.back().loss);
+  }
+  const sharding::Mesh& mesh = strategy.parallelism.mesh;
+  std::vector<torch::nn::AnyModule> models;
+  for (int rank = 0; rank < mesh.size(); ++rank) models.push_back(make_model(recipe));
+  verdict.steps.resize(batches.size());
+  std::mutex mutex;  // guards verdict.steps
+  const int threads = at::get_num_threads();
+  comm::run_as_threads(comm::inproc(mesh.size()), [&](comm::Communicator& world) {
+    at::set_num_threads(1);
+    Parallelism parallelism = strategy.parallelism;
+    parallelism.world = &world;
+    Trainer trainer =
+        make_trainer(recipe, models[static_cast<std::size_t>(world.rank())], nullptr, std::move(parallelism));
+    for (std::size_t step = 0; step < batches.size(); ++step) {
+      const StepResult result =
+          take(trainer, parts_of(batches[step], mesh, world.rank(), strategy.sizes.microbatch));
+      Comparison comparison =
+          train::compare(train::record_of(trainer, result), wanted[step], tolerance_of(recipe));
+      const std::lock_guard lock(mutex);
+      if (comparison.largest > verdict.steps[step].largest) verdict.steps[step] = std::move(comparison);
+    }
+  });
+  at::set_num_threads(threads);
+  const auto differs = std::ranges::find_if(verdict.steps, [](const auto& step) { return step.largest > 1; });
+  if (differs != verdict.steps.end()) {
+    const auto step = static_cast<std::size_t>(differs - verdict.steps.begin());
+    verdict.where =
+        concat("step ", step + 1, ": ", first_of(*differs, alone.trainer.graph(batches[step][0])));
+  }
+  return verdict;
+}
+
+static std::string described(const Strategy& strategy) {
+  const Parallelism& parallelism = strategy.parallelism;
+  return concat(to_text(parallelism.mesh), ", zero.stage ", parallelism.zero_stage,
+                parallelism.plan.lines.empty() ? "" : concat(", ", parallelism.plan_name), ", ",
+                strategy.sizes.num_microbatches, " x ", strategy.sizes.microbatch, " samples");
+}
+
+// Small, and of a size that the data's ranks cannot share evenly.
+static StepSizes small(StepSizes sizes, const sharding::Mesh& mesh) {
+  const std::int64_t ranks = data_ranks_of(mesh);
+  return {.microbatch = std::min(sizes.microbatch, 2 * ranks + 1),
+          .num_microbatches = std::min<std::int64_t>(sizes.num_microbatches, 2)};
+}
+
+static int divisor_of(int number_, std::mt19937_64& random) {
+  std::vector<int> divisors;
+  for (int i = 1; i <= number_; ++i)
+    if (number_ % i == 0) divisors.push_back(i);
+  return divisors[random() % divisors.size()];
+}
+
+static Strategy drawn(const Recipe& recipe, int ranks, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const bool has_plan = !recipe.parallelism.plan.empty();
+  const int tensor = has_plan ? divisor_of(ranks, random) : 1;
+  const int replicate = divisor_of(ranks / tensor, random);
+  const int shard = ranks / tensor / replicate;
+  Strategy strategy{.parallelism = parallelism_of(recipe, ranks), .sizes = {}};
+  strategy.parallelism.mesh = shoal::mesh_of(ranks, replicate, shard, tensor);
+  strategy.parallelism.zero_stage = shard > 1 ? static_cast<int>(random() % 5) - 1 : 0;
+  strategy.parallelism.bucket_bytes = std::int64_t{1} << (8 + random() % 18);
+  strategy.parallelism.gathers_again = random() % 2 == 0;
+  const auto data = static_cast<std::uint64_t>(replicate * shard);
+  strategy.sizes = {.microbatch = static_cast<std::int64_t>(data + random() % (2 * data + 2)),
+                    .num_microbatches = random() % 3 == 0 ? 2 : 1};
+  return strategy;
+}
+
+static int verify_drawn(const Recipe& recipe, const Options& options) {
+  double most = 0;
+  int failures = 0;
+  for (std::int64_t i = 0; i < options.random; ++i) {
+    const auto seed = static_cast<std::uint64_t>(options.seed + i);
+    const Strategy strategy = drawn(recipe, options.ranks, seed);
+    std::string came;
+    try {
+      const Verdict verdict = verify(recipe, strategy);
+      most = std::max(most, verdict.error());
+      failures += !verdict.where.empty();
+      came = concat("largest error ", number(verdict.error()),
+                    verdict.where.empty() ? "" : ", differs first in " + verdict.where);
+    } catch (const Error& error) {
+      ++failures;
+      came = concat("failed: ", error.what());
+    }
+    say(concat("seed ", seed, ": ", described(strategy), ": ", came));
+  }
+  say(concat("strategies that differ: ", failures, " of ", options.random));
+  say(concat("largest error: ", number(most), ", allowed ", number(tolerance_of(recipe))));
+  return failures == 0 ? 0 : 1;
+}
+
+int verify(const Recipe& asked, const Options& options) {
+  Recipe recipe = asked;
+  const bool says_dtype = std::ranges::any_of(
+      options.words, [](const std::string& word) { return word.starts_with("--training.dtype="); });
+  if (!says_dtype) recipe.training.dtype = FloatType::Float64;
+  say(concat("dtype:    ", recipe.training.dtype == FloatType::Float64 ? "float64" : "float32",
+             says_dtype ? "" : ", since nothing else is said; --training.dtype=float32 is the other one",
+             "; errors of at most ", number(tolerance_of(recipe)), " are allowed"));
+  if (options.random > 0) return verify_drawn(recipe, options);
+  Strategy strategy{.parallelism = parallelism_of(recipe, options.ranks), .sizes = {}};
+  strategy.sizes = small(sizes_of(recipe, strategy.parallelism.mesh), strategy.parallelism.mesh);
+  say(concat("strategy: ", described(strategy)));
+  const Verdict verdict = verify(recipe, strategy);
+  for (std::size_t step = 0; step < verdict.steps.size(); ++step) {
+    const Comparison& comparison = verdict.steps[step];
+    say(concat("step ", step + 1, ": loss ", number(verdict.losses[step]), ", largest error ",
+               number(comparison.error), comparison.worst.empty() ? "" : ", of " + comparison.worst,
+               comparison.num_by_kind == 0
+                   ? ""
+                   : concat("; ", comparison.num_by_kind, " tensors pass by the scale of their kind")));
+  }
+  if (!verdict.where.empty()) say(concat("differs first in ", verdict.where));
+  say(concat("largest error: ", number(verdict.error()), ", allowed ", number(tolerance_of(recipe))));
+  return verdict.where.empty() ? 0 : 1;
+}
+
+}  // namespace shoal::cli
