@@ -20,7 +20,7 @@ struct Options {
   int ranks = 0;  // to start, or to plan for; 0: not said
   int max_restarts = 0;
   std::string log_folder;
-  std::string plan;          // parallelism.plan
+  std::string plan;         // parallelism.plan
   std::int64_t random = 0;  // strategies to draw
   std::int64_t seed = 0;    // of the first of them
   bool dry_run = false;
