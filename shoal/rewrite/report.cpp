@@ -104,7 +104,9 @@ static std::vector<WholeOp> whole_ops(const Placed& placed) {
     const ir::Node& node = graph.nodes[i];
     if (node.phase == Phase::Update || node.op == "shoal::clip") continue;
     const auto inputs = ir::inputs_of(node);
-    if (std::ranges::none_of(inputs, [&](ValueId input) { return depends[input.index]; })) continue;
+    const bool is_of_the_batch =
+        std::ranges::any_of(inputs, [&](ValueId input) { return depends[input.index]; });
+    const double flops = flops_of(graph, node);
     std::int64_t elements = 0, bytes = 0;
     for (const auto& output : node.outputs) {
       if (!output) continue;
@@ -113,11 +115,14 @@ static std::vector<WholeOp> whole_ops(const Placed& placed) {
     }
     for (const ValueId input : inputs) elements = std::max(elements, ir::num_elements(graph.at(input).type));
     if (elements <= 1) continue;  // a loss, a count: there is nothing to cut
+    const auto matters = [&](std::string_view axis) {
+      return is_data_axis(axis) ? is_of_the_batch : flops > 0;
+    };
     std::string axes;
     for (std::size_t axis = 0; axis < placed.mesh.axes.size(); ++axis) {
       const auto& [name, ranks] = placed.mesh.axes[axis];
       const auto whole = [&](const Layout& layout) { return is_whole(layout, axis); };
-      if (ranks > 1 && is_data_axis(name) && std::ranges::all_of(placed.nodes[i].in, whole) &&
+      if (ranks > 1 && matters(name) && std::ranges::all_of(placed.nodes[i].in, whole) &&
           std::ranges::all_of(placed.nodes[i].out, whole))
         axes += concat(axes.empty() ? "" : ", ", name);
     }
@@ -130,7 +135,7 @@ static std::vector<WholeOp> whole_ops(const Placed& placed) {
       known = std::prev(found.end());
     }
     ++known->count;
-    known->flops += flops_of(graph, node);
+    known->flops += flops;
     known->bytes += bytes;
   }
   return found;
@@ -512,7 +517,7 @@ std::string to_text(const Mesh& mesh, const Report& report) {
   for (const AxisShare& share : report.shares)
     text += concat("  split along ", padded(share.axis, 10), percent(share.flops), " of the flops, ",
                    percent(share.parameter_bytes), " of the parameters' bytes\n");
-  text += concat("ops that run whole though they depend on the batch: ", report.whole.empty() ? "none" : "",
+  text += concat("ops that run whole along an axis that could cut them: ", report.whole.empty() ? "none" : "",
                  '\n');
   for (const WholeOp& op : report.whole)
     text += concat("  ", padded(concat(op.op, " x", op.count), 36), padded(op.axes, 18),

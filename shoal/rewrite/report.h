@@ -35,7 +35,8 @@ struct Traffic {
   friend bool operator==(const Traffic&, const Traffic&) = default;
 };
 
-// An op that every rank of some data axis does in full, though what it reads depends on the batch.
+// An op that every rank of an axis does in full: along axes that share the batch what depends on the batch,
+// along others what has flops.
 struct WholeOp {
   std::string module;  // numbers in it are '*'
   std::string op;

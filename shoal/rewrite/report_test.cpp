@@ -135,5 +135,5 @@ TEST_CASE("a report reads") {
   CHECK(text.find("mesh: replicate=4, 4 ranks\n  along replicate    0 1 2 3\n") == 0);
   CHECK(text.find("h.*.fc.weight") != std::string::npos);
   CHECK(text.find("split along replicate 100.00 % of the flops") != std::string::npos);
-  CHECK(text.find("ops that run whole though they depend on the batch: none\n") != std::string::npos);
+  CHECK(text.find("ops that run whole along an axis that could cut them: none\n") != std::string::npos);
 }
