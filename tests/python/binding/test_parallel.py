@@ -107,7 +107,7 @@ def test_ranks_that_torchrun_starts_train_and_their_parts_may_be_uneven(tmp_path
     (tmp_path / "main.py").write_text(TORCHRUN)
     done = run(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "main.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.split() == ["well", "well"]
+    assert done.stdout.count("well") == 2
 
 
 def test_the_example_trains_and_saves(tmp_path):
