@@ -282,10 +282,10 @@ class Trainer::State {
 
   std::map<std::string, at::Tensor> gradients() const {
     std::map<std::string, at::Tensor> gradients = accumulated_;
-    if (last_ == nullptr) return gradients;
-    for (const auto& result : last_->executor->program().results)
-      if (result.role == Role::Gradient)
-        gradients.emplace(result.name, last_->executor->result(result.role, result.name));
+    if (last_ != nullptr)
+      for (const auto& result : last_->executor->program().results)
+        if (result.role == Role::Gradient)
+          gradients.emplace(result.name, last_->executor->result(result.role, result.name));
     if (ranks_)
       for (auto& [name, gradient] : gradients)
         gradient = ranks_->whole_of(gradient, ranks_->pins_of(name).gradient, shape_of(name));
