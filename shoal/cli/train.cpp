@@ -164,8 +164,7 @@ static Validation validate(Run& run, std::int64_t most_batches) {
     // Spread over the whole text, so that a few batches speak for all.
     const std::int64_t index = i * held_out.num_batches / num_batches;
     const std::int64_t count = held_out.num_targets(index);
-    const Batch batch =
-        part_of(held_out.batch(index), run.ranks.part_of(run.recipe.training.local_batch_size));
+    const Batch batch = part_of(held_out.batch(index), run.ranks.part_of(run.sizes.microbatch));
     nats += run.learner.trainer.evaluate(batch) * static_cast<double>(count);
     targets += count;
   }
@@ -436,8 +435,10 @@ static double share_cores(int ranks) {
   return std::min<double>(ranks, cores);
 }
 
-// The first rank may have to write what the others then read.
-static Task make_task(const Recipe& recipe, const Ranks& ranks) {
+// Its batches are the micro-batches of all ranks together. The first rank may have to write what the others
+// then read.
+static Task make_task(Recipe recipe, const StepSizes& sizes, const Ranks& ranks) {
+  recipe.training.local_batch_size = sizes.microbatch;
   std::optional<Task> task;
   if (ranks.is_first()) task = make_task(recipe);
   ranks.of_first(0);
@@ -458,7 +459,8 @@ int train(const Recipe& recipe, const Options& options) {
   }
   DiskFileSystem files;
   observe::Trace trace;
-  const Task task = make_task(recipe, ranks);
+  const StepSizes sizes = sizes_of(recipe, ranks.mesh());
+  const Task task = make_task(recipe, sizes, ranks);
   observe::Trace* traced = recipe.profiling.enable_profiling && ranks.is_first() ? &trace : nullptr;
   Learner learner = make_learner(recipe, traced, ranks.parallelism());
   RunCheckpoints checkpoints(recipe, task, learner, files, ranks);
@@ -468,7 +470,7 @@ int train(const Recipe& recipe, const Options& options) {
              .learner = learner,
              .checkpoints = checkpoints,
              .ranks = ranks,
-             .sizes = sizes_of(recipe, ranks.mesh()),
+             .sizes = sizes,
              .metrics = nullptr,
              .folder = folder,
              .progress = progress,
