@@ -122,9 +122,11 @@ static std::vector<WholeOp> whole_ops(const Placed& placed) {
     for (std::size_t axis = 0; axis < placed.mesh.axes.size(); ++axis) {
       const auto& [name, ranks] = placed.mesh.axes[axis];
       const auto whole = [&](const Layout& layout) { return is_whole(layout, axis); };
-      if (ranks > 1 && matters(name) && std::ranges::all_of(placed.nodes[i].in, whole) &&
-          std::ranges::all_of(placed.nodes[i].out, whole))
-        axes += concat(axes.empty() ? "" : ", ", name);
+      // On summands each rank does all of the work, which is cheap but for these ops.
+      const bool is_done_by_all = flops > 0 ? !runs_split(placed.nodes[i], axis)
+                                            : std::ranges::all_of(placed.nodes[i].in, whole) &&
+                                                  std::ranges::all_of(placed.nodes[i].out, whole);
+      if (ranks > 1 && matters(name) && is_done_by_all) axes += concat(axes.empty() ? "" : ", ", name);
     }
     if (axes.empty()) continue;
     const std::string module = folded(node.module);
