@@ -184,6 +184,7 @@ class Partitioning {
     if (versions.empty()) make_again(value);
     for (const Version& version : versions)
       if (same_parts(version.layout, wanted, value)) return version.id;
+    if (const auto view = viewed_again(value, wanted)) return *view;
     std::optional<std::vector<Step>> best;
     Version from;
     std::int64_t lowest = 0;
@@ -199,6 +200,28 @@ class Partitioning {
     const ValueId made = follow(value, from, *best);
     versions_[value.index].push_back({wanted, made});
     return made;
+  }
+
+  // A view of what its input has been brought to already.
+  std::optional<ValueId> viewed_again(ValueId value, const Layout& wanted) {
+    const auto& producer = old_.at(value).producer;
+    if (!producer) return std::nullopt;
+    const ir::Node& node = old_.at(*producer);
+    for (const PlacedNode& again : placed_.again[producer->index]) {
+      if (!same_parts(again.out[0], wanted, value)) continue;
+      const ValueId input = ir::inputs_of(node)[0];
+      const bool is_there = std::ranges::any_of(versions_[input.index], [&](const Version& version) {
+        return same_parts(version.layout, again.in[0], input);
+      });
+      if (!is_there && !viewed_again(input, again.in[0])) continue;
+      auto versions = std::move(versions_[value.index]);
+      add(node, again);
+      Version made = versions_[value.index].front();
+      versions.push_back(made);
+      versions_[value.index] = std::move(versions);
+      return made.id;
+    }
+    return std::nullopt;
   }
 
   void make_again(ValueId value) {
@@ -370,6 +393,7 @@ class Partitioning {
     ir::Node local = ir::with_inputs(sharding::localized(old_, node, in, out, placed.in_parts),
                                      [&](ValueId) { return from[next++]; });
     cut_split(local, types);
+    if (node.op == "shoal::lamb") add_axes(local, placed);
     local.phase = std::max(local.phase, phase_ == Phase::Update ? local.phase : phase_);
     local.outputs.clear();
     const auto id = made_.add_node(std::move(local), types);
@@ -379,7 +403,8 @@ class Partitioning {
       Version version = {placed.out[i], *made_.at(id).outputs[i]};
       made_.values[version.id.index].role = old_.at(output).role;
       const Layout& handed_on = placed_.values[output.index];
-      if (!gradients_.contains(output) && !same_parts(version.layout, handed_on, output))
+      const bool is_again = &placed != &placed_.nodes[old_.at(output).producer->index];
+      if (!is_again && !gradients_.contains(output) && !same_parts(version.layout, handed_on, output))
         version = {handed_on, follow(output, version, steps(output, version.layout, handed_on))};
       versions_[output.index] = {std::move(version)};
     }
@@ -398,6 +423,27 @@ class Partitioning {
     }
     local.op = "aten::split_with_sizes";
     local.arguments = {{"self", *ir::find(local, "self")}, {"split_sizes", sizes}, {"dim", dim}};
+  }
+
+  // LAMB looks at the norm of each whole tensor. Where a tensor is not cut, one rank of the axis speaks for it.
+  void add_axes(ir::Node& local, const PlacedNode& placed) const {
+    const std::size_t count = std::get<ir::ValueList>(*ir::find(local, "parameters")).size();
+    std::string axes;
+    std::vector<std::int64_t> adds;
+    for (std::size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
+      const auto is_cut = [&](std::size_t i) {
+        return std::holds_alternative<Shard>(placed.in[i].placements[axis]);
+      };
+      bool any = false;
+      for (std::size_t i = 0; i < count; ++i) any |= is_cut(i);
+      if (!any) continue;
+      axes += concat(axes.empty() ? "" : " ", mesh_.axes[axis].name);
+      const bool is_first = mesh_.coordinate(rank_, static_cast<int>(axis)) == 0;
+      for (std::size_t i = 0; i < count; ++i) adds.push_back(is_cut(i) || is_first ? 1 : 0);
+    }
+    if (axes.empty()) return;
+    local.arguments.push_back({"axes", axes});
+    local.arguments.push_back({"adds", adds});
   }
 
   // --- Gradients are reduced as backward makes them, many at once.

@@ -16,6 +16,8 @@
 //     sharding::Shard
 //   shoal::all_gather(tensors, axis, dims, outers, units, wholes) -> each of them whole: `wholes` elements of
 //   dim shoal::gather_into(wholes, parts, axis, dims, outers, units) -> wholes, written over
+//   shoal::lamb(…, axes, adds): norms of tensors that are cut over the axes, "shard tensor" say; for each axis and tensor
+//     1 where this rank's part counts
 //   shoal::all_to_all(self, axis, from, to) -> self's cut of [dim, outer, unit, whole] for another
 // and what a rank takes of what it has: shoal::part(self, dim, outer, unit, index, count), a view if it can
 // be.

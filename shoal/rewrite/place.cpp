@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "shoal/base/error.h"
+#include "shoal/ir/views.h"
 #include "shoal/rewrite/decompose.h"
 #include "shoal/sharding/ops.h"
 #include "shoal/sharding/redistribute.h"
@@ -93,7 +94,11 @@ class Placing {
   }
 
   void run() {
-    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) nodes_.push_back(place(graph_.nodes[i], i));
+    again_.resize(graph_.nodes.size());
+    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
+      nodes_.push_back(place(graph_.nodes[i], i));
+      if (ir::is_view(graph_.nodes[i].op)) view_again(graph_.nodes[i], i);
+    }
     find_uses();
     for (std::size_t i = nodes_.size(); i-- > 0;) cut_late(i);
   }
@@ -105,6 +110,7 @@ class Placing {
     Placed placed = {.mesh = mesh_,
                      .graph = {},
                      .nodes = std::move(nodes_),
+                     .again = std::move(again_),
                      .values = {},
                      .kept = std::move(kept_),
                      .results = std::move(results_),
@@ -180,15 +186,20 @@ class Placing {
   void pin_outputs() {
     for (const auto& pin : pins_.outputs) {
       std::map<std::string, ValueId> last;
+      std::set<std::string> left;  // what uses a module's weight later on is not its output: a tied embedding
       for (const auto& node : graph_.nodes) {
         if (node.phase != ir::Phase::Forward || node.outputs.empty() || !node.outputs[0]) continue;
+        for (const auto& [path, value] : last)
+          if (!is_within(node.module, path)) left.insert(path);
         for (std::string_view path = node.module;; path = path.substr(0, path.rfind('.'))) {
-          if (matches(pin.module, path)) last.insert_or_assign(std::string(path), *node.outputs[0]);
+          if (matches(pin.module, path) && !left.contains(std::string(path)))
+            last.insert_or_assign(std::string(path), *node.outputs[0]);
           if (path.find('.') == std::string_view::npos) break;
         }
       }
       SHOAL_CHECK(!last.empty(), InvalidInput, "place: no module is called \"", pin.module, "\"");
-      for (const auto& [path, value] : last)
+      for (const auto& [path, value] : last) {
+        find_gradients(path, value);
         for (const auto& [axis, placement] : pin.placements) {
           Layout alone = replicated();
           alone.placements[axis] = placement;
@@ -198,6 +209,26 @@ class Placing {
                       path, "\" is pinned to ", to_text(known->second), " and to ", to_text(placement),
                       " on axis ", mesh_.axes[axis].name, "; leave one of them out");
         }
+      }
+    }
+  }
+
+  static bool is_within(std::string_view module, std::string_view path) {
+    return module.starts_with(path) &&
+           (module.size() == path.size() || path.empty() || module[path.size()] == '.');
+  }
+
+  // The gradient of a module's output: what its part of backward reads that another module's part has made.
+  void find_gradients(const std::string& path, ValueId output) {
+    auto& found = gradients_of_[output];
+    for (const auto& node : graph_.nodes) {
+      if (node.phase != ir::Phase::Backward || !is_within(node.module, path)) continue;
+      for (const ValueId input : ir::inputs_of(node)) {
+        const auto& producer = graph_.at(input).producer;
+        if (!producer || graph_.at(*producer).phase != ir::Phase::Backward) continue;
+        if (is_within(graph_.at(*producer).module, path) || shape_of(input) != shape_of(output)) continue;
+        if (std::ranges::find(found, input) == found.end()) found.push_back(input);
+      }
     }
   }
 
@@ -335,8 +366,41 @@ class Placing {
       if (!node.outputs[i]) continue;
       Layout layout = placed.out[i];
       if (const auto pins = pinned_.find(*node.outputs[i]); pins != pinned_.end())
-        for (const auto& [axis, placement] : pins->second) layout.placements[axis] = placement;
+        for (const auto& [axis, placement] : pins->second) {
+          pin_gradients(*node.outputs[i], axis, layout.placements[axis]);
+          layout.placements[axis] = placement;
+        }
       values_[node.outputs[i]->index] = {std::move(layout)};
+    }
+  }
+
+  void pin_gradients(ValueId value, std::size_t axis, const Placement& made) {
+    const auto gradients = gradients_of_.find(value);
+    if (gradients == gradients_of_.end() || is_whole(made)) return;
+    for (const ValueId gradient : gradients->second)
+      pinned_[gradient].emplace(axis, is_cut(made) ? made : Placement(Replicate{}));
+  }
+
+  // A view costs nothing, so it is taken again of every layout that its input is there in.
+  void view_again(const ir::Node& node, std::size_t index) {
+    const auto inputs = ir::inputs_of(node);
+    if (inputs.size() != 1 || node.outputs.size() != 1 || !node.outputs[0]) return;
+    const auto versions = values_[inputs[0].index];
+    for (const Layout& version : versions) {
+      if (version == nodes_[index].in[0]) continue;
+      PlacedNode again = {.in = {version}, .out = {version}};
+      bool fits = true;
+      for (std::size_t axis = 0; axis < mesh_.axes.size() && fits; ++axis) {
+        const Placement& now = version.placements[axis];
+        if (is_whole(now)) continue;
+        const auto found = choices(node, axis, {now});
+        const auto choice = std::ranges::find_if(found, [&](const Choice& each) { return each.in[0] == now; });
+        fits = choice != found.end();
+        if (fits) again.out[0].placements[axis] = choice->out[0];
+      }
+      if (!fits || !misfit(mesh_, again.out[0], shape_of(*node.outputs[0])).empty()) continue;
+      note_version(*node.outputs[0], again.out[0]);
+      again_[index].push_back(std::move(again));
     }
   }
 
@@ -532,7 +596,9 @@ class Placing {
   std::vector<std::vector<Layout>> values_;  // by value: as handed on, then every other way it was asked for
   std::vector<std::vector<Use>> uses_;
   std::set<ValueId> leaves_;
+  std::map<ValueId, std::vector<ValueId>> gradients_of_;  // of pinned outputs
   std::vector<PlacedNode> nodes_;
+  std::vector<std::vector<PlacedNode>> again_;
   std::vector<Layout> kept_, results_;
   std::set<ir::NodeId> hindered_;
   mutable std::map<const ir::Node*, std::vector<Strategy>> strategies_;

@@ -4,6 +4,8 @@
 #include <ATen/Dispatch.h>
 
 #include <array>
+#include <sstream>
+#include <string>
 #include <cmath>
 #include <span>
 #include <string>
@@ -152,10 +154,17 @@ class ElementwiseUpdate final : public Kernel {
 // Two passes: the first updates the moments and measures parameter and direction, the second moves the
 // parameter by the ratio of the two. Blocks are fixed and their sums added in order: the same bits for any
 // number of threads.
+// A group of ranks that have parts of the tensors, and whose part of each counts.
+struct SharedNorms {
+  Group group;
+  std::vector<bool> adds;
+};
+
 class Lamb final : public Kernel {
  public:
-  explicit Lamb(const Compute& compute)
-      : parameters_(slots_of(compute, "parameters")),
+  explicit Lamb(const Compute& compute, std::vector<SharedNorms> shared = {})
+      : shared_(std::move(shared)),
+        parameters_(slots_of(compute, "parameters")),
         gradients_(slots_of(compute, "gradients")),
         states_(lists_of(compute, kStates, parameters_.size())),
         lr_(slot_of(compute, "lr")),
@@ -202,6 +211,7 @@ class Lamb final : public Kernel {
       of_rows[blocks[at].row].parameter += of_blocks[at].parameter;
       of_rows[blocks[at].row].direction += of_blocks[at].direction;
     }
+    sum_over_ranks(of_rows);
     for_each_block([&](std::size_t at) {
       const Row& row = rows.all()[blocks[at].row];
       const LambNorms& norms = of_rows[blocks[at].row];
@@ -218,6 +228,21 @@ class Lamb final : public Kernel {
 
  private:
   static constexpr std::array<std::string_view, 2> kStates = {"exp_avgs", "exp_avg_sqs"};
+
+  void sum_over_ranks(std::vector<LambNorms>& norms) const {
+    for (const auto& [group, adds] : shared_) {
+      std::vector<double> sums;
+      for (std::size_t row = 0; row < norms.size(); ++row) {
+        sums.push_back(adds[row] ? norms[row].parameter : 0);
+        sums.push_back(adds[row] ? norms[row].direction : 0);
+      }
+      const comm::Buffer buffer{sums.data(), static_cast<std::int64_t>(sums.size()), DType::Float64};
+      group.communicator->all_reduce(buffer, comm::ReduceOp::Sum)->wait(group.limit);
+      for (std::size_t row = 0; row < norms.size(); ++row) norms[row] = {sums[2 * row], sums[2 * row + 1]};
+    }
+  }
+
+  std::vector<SharedNorms> shared_;
 
   template <class Real>
   LambFactors<Real> factors(double step, double scale) const {
@@ -242,6 +267,21 @@ class Lamb final : public Kernel {
 
 std::unique_ptr<Kernel> make_adagrad(const Program&, const Compute& compute) {
   return std::make_unique<ElementwiseUpdate<Adagrad>>(compute);
+}
+std::unique_ptr<Kernel> make_lamb_of_parts(const Compute& compute, const Groups& groups) {
+  const auto* axes = std::get_if<std::string>(&argument_of(compute, "axes"));
+  const auto* adds = std::get_if<std::vector<std::int64_t>>(&argument_of(compute, "adds"));
+  SHOAL_CHECK(axes != nullptr && adds != nullptr, InvalidInput, compute.op, ": axes is not a text or adds no list");
+  const std::size_t count = slots_of(compute, "parameters").size();
+  std::vector<SharedNorms> shared;
+  std::istringstream names(*axes);
+  for (std::string name; names >> name;) {
+    const auto begin = adds->begin() + static_cast<std::ptrdiff_t>(shared.size() * count);
+    SHOAL_CHECK(adds->size() >= (shared.size() + 1) * count, InvalidInput, compute.op, ": adds has ", adds->size(),
+                " items, wanted ", count, " for each of the axes '", *axes, "'");
+    shared.push_back({groups.along(name), {begin, begin + static_cast<std::ptrdiff_t>(count)}});
+  }
+  return std::make_unique<Lamb>(compute, std::move(shared));
 }
 std::unique_ptr<Kernel> make_lamb(const Program&, const Compute& compute) {
   return std::make_unique<Lamb>(compute);

@@ -13,6 +13,7 @@
 #include "shoal/runtime/arguments.h"
 #include "shoal/runtime/redistribution.h"
 #include "shoal/runtime/typed_kernel.h"
+#include "shoal/runtime/update_kernels.h"
 
 namespace shoal::runtime {
 
@@ -223,15 +224,22 @@ constexpr Row kCollectives[] = {
 
 }  // namespace
 
-bool is_collective(std::string_view op) {
-  return std::ranges::find(kCollectives, op, &Row::op) != std::end(kCollectives);
+static bool is_of_parts(const Compute& compute) {
+  return compute.op == "shoal::lamb" && std::ranges::find(compute.arguments, "axes", &ir::Argument::name) !=
+                                            compute.arguments.end();
+}
+
+bool is_collective(const Compute& compute) {
+  return is_of_parts(compute) ||
+         std::ranges::find(kCollectives, std::string_view(compute.op), &Row::op) != std::end(kCollectives);
 }
 
 std::unique_ptr<Kernel> make_collective(const Program&, const Compute& compute, const Groups* groups) {
-  const auto* row = std::ranges::find(kCollectives, std::string_view(compute.op), &Row::op);
-  SHOAL_CHECK(row != std::end(kCollectives), Internal, compute.op, " is not a collective");
   SHOAL_CHECK(groups != nullptr, InvalidInput, compute.op,
               ": this program is one of several ranks; run it with the communicators of its mesh");
+  if (is_of_parts(compute)) return make_lamb_of_parts(compute, *groups);
+  const auto* row = std::ranges::find(kCollectives, std::string_view(compute.op), &Row::op);
+  SHOAL_CHECK(row != std::end(kCollectives), Internal, compute.op, " is not a collective");
   return row->make(compute, groups->along(text_of(compute, "axis")));
 }
 

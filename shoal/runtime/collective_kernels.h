@@ -9,7 +9,7 @@
 
 namespace shoal::runtime {
 
-bool is_collective(std::string_view op);
+bool is_collective(const program::Compute& compute);
 
 // Throws InvalidInput where `groups` is null: the program is one of several ranks.
 std::unique_ptr<Kernel> make_collective(const program::Program& program, const program::Compute& compute,

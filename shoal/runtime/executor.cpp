@@ -65,10 +65,11 @@ struct Executor::State {
   Program program;
   Slots slots;
   std::vector<bool> is_source;
+  bool has_peers;  // other ranks run the same instructions
   std::array<std::vector<Step>, 2> steps;  // by segment
 
   State(Program lowered, const Groups* groups)
-      : program(std::move(lowered)), slots(program.types.size()), is_source(slots.size()) {
+      : program(std::move(lowered)), slots(program.types.size()), is_source(slots.size()), has_peers(groups != nullptr) {
     for (const auto& source : program.sources) is_source[source.slot.index] = true;
     for (const Segment segment : {Segment::Gradients, Segment::Update})
       for (const auto& instruction : program[segment])
@@ -77,7 +78,7 @@ struct Executor::State {
 
   void add(std::vector<Step>& list, const program::Instruction& instruction, const Groups* groups) const {
     if (const auto* compute = std::get_if<Compute>(&instruction)) {
-      auto kernel = is_collective(compute->op) ? make_collective(program, *compute, groups)
+      auto kernel = is_collective(*compute) ? make_collective(program, *compute, groups)
                                                : make_kernel(program, *compute);
       list.push_back({std::move(kernel), compute, {}});
     } else if (const auto* copy = std::get_if<Copy>(&instruction)) {
@@ -233,14 +234,15 @@ const Compute* Executor::first_not_finite() {
   const Compute* infinite = nullptr;
   const Compute* found = nullptr;
   auto& steps = state.steps[static_cast<std::size_t>(Segment::Gradients)];
-  for (std::size_t at = 0; at < steps.size() && found == nullptr; ++at) {
+  for (std::size_t at = 0; at < steps.size(); ++at) {
+    if (found != nullptr && !state.has_peers) break;  // others wait for this rank's collectives
     Step& step = steps[at];
     state.guarded(steps, at, [&] { step.kernel->run(state.slots); });
     if (step.compute != nullptr)
       for (const auto& output : step.compute->outputs) {
         if (!output || !state.slots[output->index].is_floating_point()) continue;
         const auto& tensor = state.slots[output->index];
-        if (at::isnan(tensor).any().item<bool>()) found = infinite != nullptr ? infinite : step.compute;
+        if (found == nullptr && at::isnan(tensor).any().item<bool>()) found = infinite != nullptr ? infinite : step.compute;
         if (infinite == nullptr && !is_masking(step.compute->op) && at::isinf(tensor).any().item<bool>())
           infinite = step.compute;
       }

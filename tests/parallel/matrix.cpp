@@ -3,7 +3,9 @@
 
 #include <ATen/Parallel.h>
 
+#include <fstream>
 #include <mutex>
+#include <sstream>
 
 #include "shoal/base/error.h"
 #include "shoal/comm/inproc/inproc.h"
@@ -15,9 +17,44 @@ namespace shoal::matrix {
 static constexpr int kSteps = 3;
 static constexpr double kDropout = 0.25;
 
-static Trainer trainer_of(const cases::Net& net, std::optional<Parallelism> parallelism) {
+static Trainer trainer_of(const cases::Net& net, const Optimizer& optimizer, std::optional<Parallelism> parallelism) {
   TrainerOptions options{.clip_norm = 0.5, .seed = 3, .parallelism = std::move(parallelism)};
-  return Trainer(net.module, net.loss, AdamW{.lr = 0.01, .groups = no_decay_below_two_dims()}, options);
+  return Trainer(net.module, net.loss, optimizer, options);
+}
+
+std::string plan_text(const std::string& name) {
+  std::ifstream file("recipes/plans/" + name + ".plan");
+  SHOAL_CHECK(file.good(), InvalidInput, "matrix: there is no recipes/plans/", name, ".plan");
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::vector<Strategy> strategies(const cases::ModelCase& model, int ranks) {
+  std::vector<Strategy> all = {{.name = "data parallel", .replicate = ranks},
+                               {.name = "ZeRO-1", .shard = ranks, .zero_stage = 1},
+                               {.name = "ZeRO-2", .shard = ranks, .zero_stage = 2},
+                               {.name = "ZeRO-3", .shard = ranks, .zero_stage = 3}};
+  const std::string name = model.name;
+  const bool has_plans = name == "gpt2" || name == "llama";
+  const std::string tensor = name + "_tensor", sequence = name + "_sequence";
+  if (has_plans) {
+    all.push_back({.name = "tensor", .tensor = ranks, .plan = tensor});
+    all.push_back({.name = "tensor and sequence", .tensor = ranks, .plan = sequence});
+  }
+  for (int inner = 2; inner < ranks; ++inner) {
+    if (ranks % inner != 0) continue;
+    const int outer = ranks / inner;
+    all.push_back({.name = "hybrid", .replicate = outer, .shard = inner});
+    all.push_back({.name = "hybrid, ZeRO-1", .replicate = outer, .shard = inner, .zero_stage = 1});
+    if (!has_plans) continue;
+    all.push_back({.name = "data x tensor", .replicate = outer, .tensor = inner, .plan = tensor});
+    all.push_back({.name = "ZeRO-3 x tensor", .shard = outer, .tensor = inner, .plan = tensor});
+    all.push_back({.name = "ZeRO-3 x sequence", .shard = outer, .tensor = inner, .plan = sequence});
+    if (outer % 2 == 0 && outer > 2)
+      all.push_back({.name = "hybrid x sequence", .replicate = 2, .shard = outer / 2, .tensor = inner, .plan = sequence});
+  }
+  return all;
 }
 
 static std::vector<Batch> batches_of(const cases::ModelCase& model) {
@@ -34,7 +71,7 @@ static Batch part_of(const Batch& batch, const sharding::Mesh& mesh, int rank) {
   });
 }
 
-Outcome run(const cases::ModelCase& model, const Strategy& strategy) {
+Outcome run(const cases::ModelCase& model, const Strategy& strategy, const Optimizer& optimizer) {
   const auto make = [&] {
     cases::Net net = model.make(kDropout);
     net.module->to(at::kDouble);
@@ -42,10 +79,10 @@ Outcome run(const cases::ModelCase& model, const Strategy& strategy) {
   };
   const auto batches = batches_of(model);
   std::vector<train::Record> wanted;
-  Trainer alone = trainer_of(make(), {});
+  Trainer alone = trainer_of(make(), optimizer, {});
   for (const Batch& batch : batches) wanted.push_back(train::record_of(alone, alone.step(batch)));
 
-  const int ranks = strategy.replicate * strategy.shard * strategy.tensor;
+  const int ranks = strategy.ranks();
   const auto mesh = mesh_of(ranks, strategy.replicate, strategy.shard, strategy.tensor);
   std::vector<cases::Net> nets;
   for (int rank = 0; rank < ranks; ++rank) nets.push_back(make());
@@ -57,10 +94,11 @@ Outcome run(const cases::ModelCase& model, const Strategy& strategy) {
       Parallelism parallelism{.mesh = mesh,
                               .world = &world,
                               .zero_stage = strategy.zero_stage,
-                              .plan = rewrite::plan_from_text(strategy.plan),
+                              .plan = strategy.plan.empty() ? rewrite::Plan{}
+                                                           : rewrite::plan_from_text(plan_text(strategy.plan)),
                               .bucket_bytes = 4096,
                               .limit = std::chrono::seconds(60)};
-      Trainer trainer = trainer_of(nets[static_cast<std::size_t>(world.rank())], parallelism);
+      Trainer trainer = trainer_of(nets[static_cast<std::size_t>(world.rank())], optimizer, parallelism);
       for (std::size_t step = 0; step < batches.size(); ++step) {
         const auto result = trainer.step(part_of(batches[step], mesh, world.rank()));
         const auto comparison = train::compare(train::record_of(trainer, result), wanted[step], 1e-9);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "shoal/train/optimizer.h"
 #include "shoal/train/verify.h"
 #include "tests/oracle/cases.h"
 
@@ -14,15 +15,24 @@ struct Strategy {
   std::string name;
   int replicate = 1, shard = 1, tensor = 1;
   int zero_stage = -1;
-  std::string plan = {};  // text
+  std::string plan = {};  // name of a file in recipes/plans, without what a model's name adds
+
+  int ranks() const { return replicate * shard * tensor; }
 };
 
 struct Outcome {
   train::Comparison worst;
   std::string error;  // what was thrown; empty if nothing
+  bool is_same() const { return error.empty() && worst.largest <= 1; }
 };
 
-// Three steps in float64 with dropout, clipping, AdamW.
-Outcome run(const cases::ModelCase& model, const Strategy& strategy);
+// Three steps in float64 with dropout and clipping. The learning rate is LAMB's, Adam's …, 0.01.
+Outcome run(const cases::ModelCase& model, const Strategy& strategy,
+            const Optimizer& optimizer = AdamW{.lr = 0.01, .groups = no_decay_below_two_dims()});
+
+// Every strategy that there is for the model on so many ranks.
+std::vector<Strategy> strategies(const cases::ModelCase& model, int ranks);
+
+std::string plan_text(const std::string& name);
 
 }  // namespace shoal::matrix

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a step costs beside its arithmetic: bytes between ranks, counted where they cross, and memory that stays.
+#include <ATen/Parallel.h>
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "models/models.h"
+#include "shoal/comm/ranks.h"
+#include "shoal/comm/shm/segment.h"
+#include "shoal/comm/shm/shm.h"
+#include "shoal/comm/traffic.h"
+#include "shoal/rendezvous/memory_store.h"
+#include "shoal/rewrite/partition.h"
+#include "shoal/train/trainer.h"
+
+using namespace shoal;
+
+static constexpr std::int64_t kLayers = 4, kWidth = 64, kBatch = 8, kLength = 16;
+
+static models::Gpt2 gpt2() {
+  torch::manual_seed(5);
+  return models::Gpt2(models::Gpt2Config{.vocab_size = 512,
+                                         .n_positions = 16,
+                                         .n_embd = kWidth,
+                                         .n_layer = kLayers,
+                                         .n_head = 8,
+                                         .embd_pdrop = 0,
+                                         .attn_pdrop = 0,
+                                         .resid_pdrop = 0});
+}
+
+static double parameter_bytes() {
+  double bytes = 0;
+  for (const auto& parameter : gpt2()->parameters()) bytes += static_cast<double>(parameter.nbytes());
+  return bytes;
+}
+
+static std::string plan_text(const std::string& name) {
+  std::ifstream file("recipes/plans/" + name + ".plan");
+  REQUIRE(file.good());
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// Runs `body` with a trainer on each rank of the mesh, over shared memory.
+static void on_mesh(const sharding::Mesh& mesh, int zero_stage, const std::string& plan,
+                    const std::function<void(Trainer&, comm::Communicator&, const Batch&)>& body) {
+  rendezvous::MemoryStore store;
+  const auto mappings = std::make_shared<comm::shm::Mappings>();
+  std::vector<std::unique_ptr<comm::Communicator>> ranks(static_cast<std::size_t>(mesh.size()));
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < mesh.size(); ++rank)
+      threads.emplace_back([&, rank] {
+        ranks[static_cast<std::size_t>(rank)] =
+            comm::shm_communicator(store, rank, mesh.size(), {.job = "costs", .mappings = mappings});
+      });
+  }
+  std::vector<models::Gpt2> nets;
+  for (int rank = 0; rank < mesh.size(); ++rank) nets.push_back(gpt2());
+  torch::manual_seed(9);
+  const at::Tensor tokens = at::randint(512, {kBatch, kLength + 1}, at::kLong);
+  comm::run_as_threads(std::move(ranks), [&](comm::Communicator& world) {
+    at::set_num_threads(1);
+    auto net = nets[static_cast<std::size_t>(world.rank())];
+    Trainer trainer(
+        net,
+        [](models::Gpt2& model, const Batch& batch) {
+          const at::Tensor all = batch[0];
+          return at::cross_entropy_loss(model->forward(all.slice(1, 0, kLength)).flatten(0, 1),
+                                        all.slice(1, 1).flatten());
+        },
+        AdamW{},
+        {.parallelism = Parallelism{
+             .mesh = mesh, .world = &world, .zero_stage = zero_stage, .plan = rewrite::plan_from_text(plan)}});
+    const auto [begin, end] = samples_of(mesh, world.rank(), kBatch);
+    body(trainer, world, Batch{tokens.slice(0, begin, end).clone()});
+  });
+}
+
+// What a rank sends in a step, over all bytes of parameters and (N - 1) / N.
+static double share_sent(const sharding::Mesh& mesh, int zero_stage) {
+  double share = 0;
+  on_mesh(mesh, zero_stage, "", [&](Trainer& trainer, comm::Communicator& world, const Batch& batch) {
+    trainer.step(batch);
+    const auto sent = [&] {
+      const comm::Traffic traffic = dynamic_cast<comm::Counted&>(world).traffic();
+      double bytes = 0;
+      for (const auto* list : {&traffic.pulled, &traffic.pushed})
+        for (const std::int64_t each : *list) bytes += static_cast<double>(each);
+      return bytes;
+    };
+    const double before = sent();
+    trainer.step(batch);
+    const double bytes = sent() - before;
+    const double ranks = world.size();
+    if (world.rank() == 0) share = bytes / parameter_bytes() * ranks / (ranks - 1);
+  });
+  return share;
+}
+
+TEST_CASE("data parallelism moves twice the gradients, and ZeRO-3 three times the parameters") {
+  for (const int ranks : {2, 4}) {
+    CAPTURE(ranks);
+    CHECK(share_sent(mesh_of(ranks, ranks, 1, 1), 0) == doctest::Approx(2).epsilon(0.005));
+    // Reduce-scatter of gradients, all-gather of parameters.
+    CHECK(share_sent(mesh_of(ranks, 1, ranks, 1), 1) == doctest::Approx(2).epsilon(0.005));
+    CHECK(share_sent(mesh_of(ranks, 1, ranks, 1), 2) == doctest::Approx(2).epsilon(0.005));
+    // Less than three: what backward does not read (biases, embeddings of positions) is gathered once.
+    const double zero3 = share_sent(mesh_of(ranks, 1, ranks, 1), 3);
+    CHECK(zero3 <= 3.005);
+    CHECK(zero3 >= 2.9);
+  }
+}
+
+static std::int64_t bytes_of(const ir::Graph& graph, const ir::ValueList& list) {
+  std::int64_t bytes = 0;
+  for (const auto& value : list) bytes += ir::bytes_of(graph.at(*value).type);
+  return bytes;
+}
+
+// An all-reduce moves what a reduce-scatter and an all-gather move.
+TEST_CASE("tensor parallelism reduces two activations a layer each way, or scatters and gathers them") {
+  constexpr std::int64_t kActivation = kBatch * kLength * kWidth * 4;
+  for (const std::string name : {"gpt2_tensor", "gpt2_sequence"}) {
+    CAPTURE(name);
+    std::map<ir::Phase, int> halves;  // of all-reduces
+    bool scatters_forward = false;
+    on_mesh(mesh_of(2, 1, 1, 2), -1, plan_text(name),
+            [&](Trainer& trainer, comm::Communicator& world, const Batch& batch) {
+              const auto& placed = trainer.placed(batch);
+              if (world.rank() != 0) return;
+              const ir::Graph local = rewrite::partition(placed, 0);
+              for (const ir::Node& node : local.nodes) {
+                if (node.op != "shoal::all_reduce" && node.op != "shoal::all_gather" &&
+                    node.op != "shoal::reduce_scatter" && node.op != "shoal::all_to_all")
+                  continue;
+                ir::ValueList in;
+                for (const ir::ValueId id : ir::inputs_of(node)) in.emplace_back(id);
+                if (std::max(bytes_of(local, in), bytes_of(local, node.outputs)) != kActivation) continue;
+                halves[node.phase] += node.op == "shoal::all_reduce" ? 2 : 1;
+                scatters_forward |= node.op == "shoal::reduce_scatter" && node.phase == ir::Phase::Forward;
+              }
+            });
+    // Two a layer, and one for the vocabulary: in the embedding, and in the gradient of the head.
+    CHECK(halves[ir::Phase::Forward] == 2 * (2 * kLayers + 1));
+    CHECK(halves[ir::Phase::Backward] <= 2 * (2 * kLayers + 1));
+    CHECK(scatters_forward == (name == "gpt2_sequence"));
+  }
+}
+
+TEST_CASE("what stays in memory is what ZeRO's formulas say") {
+  const double whole = parameter_bytes();
+  for (const int ranks : {1, 2, 4, 8})
+    for (const int stage : {0, 1, 2, 3}) {
+      if (ranks == 1 && stage > 0) continue;
+      CAPTURE(ranks);
+      CAPTURE(stage);
+      double most = 0;
+      std::mutex mutex;  // guards most
+      on_mesh(mesh_of(ranks, stage == 0 ? ranks : 1, stage == 0 ? 1 : ranks, 1), stage, "",
+              [&](Trainer& trainer, comm::Communicator&, const Batch& batch) {
+                const program::Program& program = trainer.program(batch);
+                double bytes = 0;
+                for (const auto& source : program.sources)
+                  if (source.role == ir::Role::Parameter || source.role == ir::Role::OptimizerState)
+                    bytes += static_cast<double>(ir::bytes_of(program.types[source.slot.index]));
+                for (const auto& result : program.results)
+                  if (result.role == ir::Role::Gradient)
+                    bytes += static_cast<double>(ir::bytes_of(program.types[result.slot.index]));
+                const std::lock_guard lock(mutex);
+                most = std::max(most, bytes);
+              });
+      const double n = ranks;
+      const double wanted = stage == 0   ? 4
+                            : stage == 1 ? 2 + 2 / n
+                            : stage == 2 ? 1 + 3 / n
+                                         : 4 / n;
+      CHECK(most / whole == doctest::Approx(wanted).epsilon(0.03));
+    }
+}
