@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <map>
 #include <optional>
+#include <set>
+#include <string_view>
 #include <tuple>
 #include <utility>
 

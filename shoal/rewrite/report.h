@@ -4,13 +4,13 @@
 #pragma once
 
 #include <cstdint>
-#include <set>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "shoal/ir/graph.h"
 #include "shoal/rewrite/place.h"
+#include "shoal/sharding/layout.h"
+#include "shoal/sharding/mesh.h"
 
 namespace shoal::rewrite {
 
