@@ -25,8 +25,8 @@ struct Mesh {
   // Throws InvalidInput naming the axes there are.
   int axis(std::string_view name) const;
   int coordinate(int rank, int axis) const;
-  // The ranks that are first or last along each axis. Parts differ by one unit at most, the larger ones first:
-  // what a cut can come to in size on any rank it comes to on these.
+  // The ranks that are first or last along each axis. Parts differ by one unit at most, the larger ones
+  // first: what a cut can come to in size on any rank it comes to on these.
   std::vector<int> corners() const;
   // The ranks that differ from `rank` along these axes alone, in order; `rank` is one of them.
   std::vector<int> group(int rank, const std::vector<int>& axes) const;
