@@ -241,7 +241,9 @@ static std::uint32_t tag_of_all(const Numbered& numbered, Part part) {
 }
 
 void C10dCommunicator::tag_next(const Numbered& numbered, Part part) const {
-  if (engine_.tag_next && engine_.calls == Calls::Compared) engine_.tag_next(tag_of_all(numbered, part));
+  // Messages have lanes of their own, and would set it in the middle of a collective.
+  if (engine_.tag_next && engine_.calls == Calls::Compared && !is_message(numbered.call.op))
+    engine_.tag_next(tag_of_all(numbered, part));
 }
 
 int C10dCommunicator::tag_of(const Numbered& message, Part part) const {
