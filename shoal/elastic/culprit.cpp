@@ -89,6 +89,18 @@ static Culprit odd_ones_out(std::span<const RankReport> ranks, const RankReport&
   return culprit;
 }
 
+// Of an error of `meet`, which says "… did not come within 60 s: 1, 3; …".
+static std::vector<int> ranks_not_come(const std::string& error) {
+  constexpr std::string_view kBefore = " did not come within ";
+  std::vector<int> ranks;
+  const std::size_t at = error.find(kBefore);
+  if (at == std::string::npos) return ranks;
+  std::istringstream words(error.substr(std::min(error.size(), error.find(':', at)) + 1));
+  char separator = ',';
+  for (int rank = 0; separator == ',' && words >> rank >> separator;) ranks.push_back(rank);
+  return ranks;
+}
+
 Culprit culprit_of(std::span<const RankReport> ranks) {
   const RankReport* own = nullptr;
   const RankReport* left = nullptr;
@@ -111,6 +123,8 @@ Culprit culprit_of(std::span<const RankReport> ranks) {
   if (ended && left && is_about_others(*ended))
     return one(*left, concat(left->how, ", while others waited for it"));
   if (ended && ended->kind == ErrorKind::Timeout) {
+    if (const auto missing = ranks_not_come(ended->error); !missing.empty())
+      return {missing, "did not call join, and others waited for it"};
     std::uint64_t fewest = ended->num_calls;
     for (const RankReport& rank : ranks) fewest = std::min(fewest, rank.num_calls);
     if (fewest < ended->num_calls) {

@@ -6,6 +6,7 @@
 //           where that error compares calls: the rank whose call differs from most
 //   else    a rank that is stopped
 //   else    a rank that ended as if all were well while others waited for it
+//   else    the ranks that never came to the job
 //   else    the ranks that have made the fewest calls: the others wait for them
 #pragma once
 

@@ -275,6 +275,14 @@ TEST_CASE("blame goes to a stopped rank, to one that left early, or to those tha
   CHECK(culprit_of(ranks).why == "exit code 0, while others waited for it");
 }
 
+TEST_CASE("blame goes to ranks that did not come, of those that waited for them none") {
+  rendezvous::MemoryStore store;
+  std::vector<RankReport> ranks = {about_others(0, ErrorKind::Timeout, 5, 0), {.rank = 1}, {.rank = 2}};
+  ranks[0].error = error_of([&] { meet(store, attendant(0, 3, 12), 1ms); });
+  CHECK(culprit_of(ranks).ranks == std::vector{1, 2});
+  CHECK(culprit_of(ranks).why == "did not call join, and others waited for it");
+}
+
 static RankReport compared(int rank, const std::string& error,
                            std::vector<std::pair<std::string, std::string>> calls) {
   RankReport report = exited(rank, 1, rank);

@@ -62,8 +62,8 @@ class Job {
 };
 
 // Returns when all ranks are there. Throws Timeout naming those that are not after `limit`, or what the
-// environment bounds waits to; InvalidInput where ranks do not agree on how many they are or two say that they
-// are the same.
+// environment bounds waits to; InvalidInput where ranks do not agree on how many they are or two say that
+// they are the same.
 std::unique_ptr<Job> join(const Environment& environment,
                           std::chrono::nanoseconds limit = std::chrono::seconds{60});
 

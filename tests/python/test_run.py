@@ -206,6 +206,7 @@ def test_a_first_host_out_of_reach_and_one_that_never_comes_are_named(key, port)
 def test_a_rank_that_never_comes_is_named():
     result = shell(3, f"if [ $RANK = 1 ]; then {FOREVER}; fi; exec {RANKS}", "--limit=2")
     assert re.search(r"elastic: of 3 ranks these did not come within (1\.9\d*|2) s: 1;", result.stderr)
+    assert "shoal run: rank 1 failed first: did not call join, and others waited for it\n" in result.stderr
     assert result.returncode == 1
 
 
