@@ -137,6 +137,26 @@ TEST_CASE("a difference reaches every rank within half a second") {
   CHECK(times[2] < 500ms * kSlowness);
 }
 
+TEST_CASE("collectives and messages under way at the same time do not get in each other's way") {
+  rendezvous::MemoryStore store;
+  const auto errors = run(
+      2,
+      [](comm::Communicator& ranks) {
+        std::int64_t mine = 0, its = 0, sum = 0;
+        for (int turn = 0; turn < 500; ++turn) {
+          mine = 2 * turn + ranks.rank();
+          sum = mine;
+          const auto sent = ranks.send({&mine, 1, DType::Int64}, 1 - ranks.rank());
+          const auto added = ranks.all_reduce({&sum, 1, DType::Int64}, comm::ReduceOp::Sum);
+          const auto received = ranks.receive({&its, 1, DType::Int64}, 1 - ranks.rank());
+          for (const auto& call : {&sent, &added, &received}) (*call)->wait(10s);
+          SHOAL_CHECK(sum == 4 * turn + 1 && its == sum - mine, Internal, "wrong in turn ", turn);
+        }
+      },
+      store);
+  CHECK(errors == std::vector<std::string>(2));
+}
+
 TEST_CASE("ranks that call different things all get the same error, which shows both calls") {
   const std::string error = error_of_all(3, [](comm::Communicator& ranks, float* memory) {
     return ranks.all_reduce({memory, ranks.rank() == 1 ? 4 : 8, DType::Float32}, comm::ReduceOp::Sum);
