@@ -128,7 +128,7 @@ class Partitioning {
   // Parameters that are gathered for use, and views and casts of them: made anew for backward.
   void find_gathered() {
     gathered_.resize(old_.values.size());
-    if (!placed_.gathers_again) return;
+    std::map<ValueId, ValueId> roots;  // from a view to the parameter
     for (std::size_t i = 0; i < old_.sources.size(); ++i) {
       const ValueId value = old_.sources[i].value;
       gathered_[value.index] =
@@ -138,12 +138,31 @@ class Partitioning {
       const auto inputs = ir::inputs_of(node);
       if (inputs.size() != 1 || !gathered_[inputs[0].index]) continue;
       if (!ir::is_view(node.op) && node.op != "aten::_to_copy") continue;
-      for (const auto& output : node.outputs)
-        if (output) gathered_[output->index] = true;
+      for (const auto& output : node.outputs) {
+        if (!output) continue;
+        gathered_[output->index] = true;
+        roots.try_emplace(*output, roots.contains(inputs[0]) ? roots.at(inputs[0]) : inputs[0]);
+      }
+    }
+    find_first_uses(roots);
+  }
+
+  // In which order forward and backward ask for gathered parameters, through views or not.
+  void find_first_uses(const std::map<ValueId, ValueId>& roots) {
+    for (const ir::Node& node : old_.nodes) {
+      if (node.phase == Phase::Update) continue;
+      auto& order = first_uses_[node.phase == Phase::Forward ? 0 : 1];
+      for (const ValueId input : ir::inputs_of(node)) {
+        if (!gathered_[input.index]) continue;
+        const auto root = roots.find(input);
+        const ValueId source = root == roots.end() ? input : root->second;
+        if (std::ranges::find(order, source) == order.end()) order.push_back(source);
+      }
     }
   }
 
   void forget_gathered() {
+    if (!placed_.gathers_again) return;
     for (std::size_t value = 0; value < gathered_.size(); ++value) {
       if (!gathered_[value]) continue;
       auto& versions = versions_[value];
@@ -185,6 +204,8 @@ class Partitioning {
     for (const Version& version : versions)
       if (same_parts(version.layout, wanted, value)) return version.id;
     if (const auto view = viewed_again(value, wanted)) return *view;
+    if (gathered_[value.index] && !old_.at(value).producer && wanted == placed_.values[value.index])
+      if (const auto whole = gather_ahead(value)) return *whole;
     std::optional<std::vector<Step>> best;
     Version from;
     std::int64_t lowest = 0;
@@ -222,6 +243,35 @@ class Partitioning {
       return made.id;
     }
     return std::nullopt;
+  }
+
+  // Small parameters are gathered together with those that are used soon after.
+  std::optional<ValueId> gather_ahead(ValueId value) {
+    const auto& order = first_uses_[phase_ == Phase::Forward ? 0 : 1];
+    auto next = std::ranges::find(order, value);
+    std::vector<ValueId> values, from;
+    std::vector<Step> now;
+    std::vector<Layout> before, after;
+    std::int64_t bytes = 0;
+    for (; next != order.end() && bytes < options_.gather_bytes; ++next) {
+      const Layout& used = placed_.values[next->index];
+      const auto& versions = versions_[next->index];
+      if (versions.size() > 1 || old_.at(*next).type.dtype != old_.at(value).type.dtype) continue;
+      const auto way = steps(*next, versions.front().layout, used);
+      if (way.size() != 1 || way[0].change != Change::AllGather) continue;
+      if (!now.empty() && way[0].axis != now.front().axis) continue;
+      if (!values.empty() && bytes + ir::bytes_of(old_.at(*next).type) > options_.gather_bytes) break;
+      bytes += ir::bytes_of(old_.at(*next).type);
+      values.push_back(*next);
+      from.push_back(versions.front().id);
+      now.push_back(way[0]);
+      before.push_back(versions.front().layout);
+      after.push_back(used);
+    }
+    if (values.empty() || values.front() != value) return std::nullopt;
+    const auto made = collective(now, Change::AllGather, from, values, before, after);
+    for (std::size_t i = 0; i < made.size(); ++i) versions_[values[i].index].push_back({after[i], made[i]});
+    return made.front();
   }
 
   void make_again(ValueId value) {
@@ -425,7 +475,8 @@ class Partitioning {
     local.arguments = {{"self", *ir::find(local, "self")}, {"split_sizes", sizes}, {"dim", dim}};
   }
 
-  // LAMB looks at the norm of each whole tensor. Where a tensor is not cut, one rank of the axis speaks for it.
+  // LAMB looks at the norm of each whole tensor. Where a tensor is not cut, one rank of the axis speaks for
+  // it.
   void add_axes(ir::Node& local, const PlacedNode& placed) const {
     const std::size_t count = std::get<ir::ValueList>(*ir::find(local, "parameters")).size();
     std::string axes;
@@ -493,6 +544,8 @@ class Partitioning {
       const Change change = now.front().change;
       if (change == Change::AllReduce || change == Change::ReduceScatter || change == Change::AllGather) {
         const auto made = collective(now, change, from, bucket.values, before, after);
+        // Nobody reads the summands any more.
+        if (change == Change::AllReduce) made_.nodes.back().arguments.push_back({"in_place", true});
         for (std::size_t j = 0; j < made.size(); ++j) at[j] = {after[j], made[j]};
       } else {
         for (std::size_t j = 0; j < at.size(); ++j)
@@ -545,36 +598,69 @@ class Partitioning {
   }
 
   void add_results() {
+    gather_parameters();
     for (std::size_t i = 0; i < old_.results.size(); ++i) {
       const auto& [role, name, value] = old_.results[i];
       phase_ = role == Role::Parameter || role == Role::OptimizerState ? Phase::Update : Phase::Backward;
       module_ = "";
-      const ValueId made = role == Role::Parameter ? parameter_result(name, value, placed_.results[i])
-                                                   : get(value, placed_.results[i]);
+      const ValueId made = get(value, placed_.results[i]);
       made_.add_result(role, name, made);
     }
   }
 
-  // A parameter that is updated in parts and kept whole is written over in place.
-  ValueId parameter_result(const std::string& name, ValueId value, const Layout& kept) {
-    const Version& updated = versions_[value.index].front();
-    if (same_parts(updated.layout, kept, value)) return updated.id;
-    const auto way = steps(value, updated.layout, kept);
-    ValueId source = updated.id;
+  // Parameters that are updated in parts and kept whole are written over in place, many at once.
+  void gather_parameters() {
+    struct Many {
+      ir::ValueList wholes, parts;
+      std::vector<std::int64_t> dims, outers, units;
+      std::vector<ValueId> values;
+      std::vector<std::optional<TensorType>> types;
+    };
+    std::map<std::pair<DType, int>, Many> by_axis;
+    phase_ = Phase::Update;
+    module_ = "";
+    for (std::size_t i = 0; i < old_.results.size(); ++i) {
+      const auto& [role, name, value] = old_.results[i];
+      if (role != Role::Parameter) continue;
+      const Layout& kept = placed_.results[i];
+      const Version& updated = versions_[value.index].front();
+      if (same_parts(updated.layout, kept, value)) continue;
+      const auto way = steps(value, updated.layout, kept);
+      if (way.size() != 1 || way[0].change != Change::AllGather) continue;
+      const auto& shard = std::get<Shard>(way[0].from);
+      Many& many = by_axis[{old_.at(value).type.dtype, way[0].axis}];
+      many.wholes.emplace_back(source_of(name));
+      many.parts.emplace_back(updated.id);
+      many.dims.push_back(shard.dim);
+      many.outers.push_back(shard.outer);
+      many.units.push_back(shard.unit);
+      many.values.push_back(value);
+      many.types.emplace_back(type_in(kept, value));
+      versions_[value.index].push_back({kept, {}});  // its id follows
+    }
+    for (auto& [key, many] : by_axis) {
+      const auto id =
+          made_.add_node({.op = "shoal::gather_into",
+                          .arguments = {{"wholes", many.wholes},
+                                        {"parts", many.parts},
+                                        {"axis", mesh_.axes[static_cast<std::size_t>(key.second)].name},
+                                        {"dims", many.dims},
+                                        {"outers", many.outers},
+                                        {"units", many.units}},
+                          .outputs = {},
+                          .phase = Phase::Update,
+                          .module = ""},
+                         many.types);
+      for (std::size_t i = 0; i < many.values.size(); ++i)
+        versions_[many.values[i].index].back().id = *made_.at(id).outputs[i];
+    }
+  }
+
+  ValueId source_of(const std::string& parameter) const {
     for (const auto& each : old_.sources)
-      if (each.name == name && old_.at(each.value).role == Role::Parameter)
-        source = versions_[each.value.index].front().id;
-    if (way.size() != 1 || way[0].change != Change::AllGather) return get(value, kept);
-    const auto& shard = std::get<Shard>(way[0].from);
-    using Numbers = std::vector<std::int64_t>;
-    return add_one("shoal::gather_into",
-                   {{"wholes", ir::ValueList{source}},
-                    {"parts", ir::ValueList{updated.id}},
-                    {"axis", mesh_.axes[static_cast<std::size_t>(way[0].axis)].name},
-                    {"dims", Numbers{shard.dim}},
-                    {"outers", Numbers{shard.outer}},
-                    {"units", Numbers{shard.unit}}},
-                   type_in(kept, value), value);
+      if (each.name == parameter && old_.at(each.value).role == Role::Parameter)
+        return versions_[each.value.index].front().id;
+    fail(ErrorKind::Internal, "partition: there is no parameter ", parameter);
   }
 
   const Placed& placed_;
@@ -585,6 +671,7 @@ class Partitioning {
   ir::Graph made_;
   std::vector<std::vector<Version>> versions_;  // by value of the whole graph
   std::vector<bool> gathered_;                  // likewise: a gathered parameter or a view of one
+  std::vector<ValueId> first_uses_[2];          // of gathered parameters: in forward, in backward
   std::set<ValueId> gradients_;
   std::map<std::string, Bucket> buckets_;  // by dtype, changes and axes
   std::set<ValueId> pending_;              // in buckets

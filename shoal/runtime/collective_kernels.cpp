@@ -14,6 +14,7 @@
 #include "shoal/runtime/redistribution.h"
 #include "shoal/runtime/typed_kernel.h"
 #include "shoal/runtime/update_kernels.h"
+#include "shoal/runtime/update_rows.h"
 
 namespace shoal::runtime {
 
@@ -67,26 +68,20 @@ class AllReduce final : public Kernel {
       : group_(group),
         op_(reduction_of(compute)),
         tensors_(slots_of(compute, "tensors")),
+        in_place_(std::ranges::find(compute.arguments, "in_place", &ir::Argument::name) !=
+                      compute.arguments.end() &&
+                  truth_of(compute, "in_place")),
         outputs_(compute) {}
 
   void run(Slots& slots) override {
-    if (tensors_.size() == 1) {
-      at::Tensor sum = slots[tensors_[0]].clone(at::MemoryFormat::Contiguous);
-      all_reduce(sum, op_, group_);
-      return outputs_.put(slots, std::move(sum));
-    }
-    std::int64_t count = 0;
-    for (const auto slot : tensors_) count += slots[slot].numel();
-    at::Tensor flat = at::empty({count}, slots[tensors_[0]].options());
     std::vector<at::Tensor> sums;
-    std::int64_t begin = 0;
     for (const auto slot : tensors_) {
       const at::Tensor& tensor = slots[slot];
-      sums.push_back(flat.narrow(0, begin, tensor.numel()).view(tensor.sizes()));
-      sums.back().copy_(tensor);
-      begin += tensor.numel();
+      // Nobody else may look at the memory: a gradient may be a view of another one.
+      const bool is_free = in_place_ && tensor.is_contiguous() && tensor.storage().use_count() == 1;
+      sums.push_back(is_free ? tensor : tensor.clone(at::MemoryFormat::Contiguous));
     }
-    all_reduce(flat, op_, group_);
+    all_reduce(sums, op_, group_);
     outputs_.put(slots, std::move(sums));
   }
 
@@ -94,6 +89,7 @@ class AllReduce final : public Kernel {
   Group group_;
   comm::ReduceOp op_;
   std::vector<std::uint32_t> tensors_;
+  bool in_place_;
   Outputs outputs_;
 };
 
@@ -107,10 +103,7 @@ class ReduceScatter final : public Kernel {
         outputs_(compute) {}
 
   void run(Slots& slots) override {
-    std::vector<at::Tensor> parts;
-    for (std::size_t i = 0; i < tensors_.size(); ++i)
-      parts.push_back(reduce_scatter(slots[tensors_[i]], shards_[i], op_, group_));
-    outputs_.put(slots, std::move(parts));
+    outputs_.put(slots, reduce_scatter(tensors_in(slots, tensors_), shards_, op_, group_));
   }
 
  private:
@@ -131,9 +124,14 @@ class AllGather final : public Kernel {
         outputs_(compute) {}
 
   void run(Slots& slots) override {
+    const auto parts = tensors_in(slots, tensors_);
     std::vector<at::Tensor> wholes;
-    for (std::size_t i = 0; i < tensors_.size(); ++i)
-      wholes.push_back(all_gather(slots[tensors_[i]], {shards_[i], wholes_[i]}, group_));
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      auto shape = parts[i].sizes().vec();
+      shape[static_cast<std::size_t>(shards_[i].dim)] = wholes_[i];
+      wholes.push_back(at::empty(shape, parts[i].options()));
+    }
+    gather_into(wholes, parts, shards_, group_);
     outputs_.put(slots, std::move(wholes));
   }
 
@@ -154,8 +152,8 @@ class GatherInto final : public Kernel {
         shards_(shards_of(compute)) {}
 
   void run(Slots& slots) override {
-    for (std::size_t i = 0; i < wholes_.size(); ++i)
-      gather_into(slots[wholes_[i]], slots[parts_[i]], shards_[i], group_);
+    auto wholes = tensors_in(slots, wholes_);
+    gather_into(wholes, tensors_in(slots, parts_), shards_, group_);
   }
 
  private:
@@ -212,11 +210,11 @@ std::unique_ptr<Kernel> make(const Compute& compute, const Group& group) {
   return std::make_unique<K>(compute, group);
 }
 
-struct Row {
+struct Collective {
   std::string_view op;
   Make make;
 };
-constexpr Row kCollectives[] = {
+constexpr Collective kCollectives[] = {
     {"shoal::all_gather", make<AllGather>},         {"shoal::all_reduce", make<AllReduce>},
     {"shoal::all_to_all", make<AllToAll>},          {"shoal::gather_into", make<GatherInto>},
     {"shoal::reduce_scatter", make<ReduceScatter>},
@@ -225,20 +223,20 @@ constexpr Row kCollectives[] = {
 }  // namespace
 
 static bool is_of_parts(const Compute& compute) {
-  return compute.op == "shoal::lamb" && std::ranges::find(compute.arguments, "axes", &ir::Argument::name) !=
-                                            compute.arguments.end();
+  return compute.op == "shoal::lamb" &&
+         std::ranges::find(compute.arguments, "axes", &ir::Argument::name) != compute.arguments.end();
 }
 
 bool is_collective(const Compute& compute) {
-  return is_of_parts(compute) ||
-         std::ranges::find(kCollectives, std::string_view(compute.op), &Row::op) != std::end(kCollectives);
+  return is_of_parts(compute) || std::ranges::find(kCollectives, std::string_view(compute.op),
+                                                   &Collective::op) != std::end(kCollectives);
 }
 
 std::unique_ptr<Kernel> make_collective(const Program&, const Compute& compute, const Groups* groups) {
   SHOAL_CHECK(groups != nullptr, InvalidInput, compute.op,
               ": this program is one of several ranks; run it with the communicators of its mesh");
   if (is_of_parts(compute)) return make_lamb_of_parts(compute, *groups);
-  const auto* row = std::ranges::find(kCollectives, std::string_view(compute.op), &Row::op);
+  const auto* row = std::ranges::find(kCollectives, std::string_view(compute.op), &Collective::op);
   SHOAL_CHECK(row != std::end(kCollectives), Internal, compute.op, " is not a collective");
   return row->make(compute, groups->along(text_of(compute, "axis")));
 }

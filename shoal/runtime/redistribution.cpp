@@ -3,6 +3,7 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <numeric>
@@ -181,6 +182,93 @@ void broadcast(at::Tensor& tensor, int root, const Group& group) {
   at::Tensor contiguous = tensor.contiguous();
   group.communicator->broadcast(buffer_of(contiguous), root)->wait(group.limit);
   if (!contiguous.is_same(tensor)) tensor.copy_(contiguous);
+}
+
+static constexpr std::size_t kSmall = 64 << 10;  // bytes
+
+// Which of them are small, and are so on every rank: by what all ranks know alike.
+static std::vector<std::size_t> small_ones(const std::vector<at::Tensor>& wholes) {
+  std::vector<std::size_t> small;
+  for (std::size_t i = 0; i < wholes.size(); ++i)
+    if (wholes[i].numel() > 0 && wholes[i].nbytes() < kSmall) small.push_back(i);
+  if (small.size() < 2) small.clear();
+  return small;
+}
+
+void gather_into(std::vector<at::Tensor>& wholes, const std::vector<at::Tensor>& parts,
+                 const std::vector<Shard>& shards, const Group& group) {
+  const int count = group.size();
+  const auto small = small_ones(wholes);
+  for (std::size_t i = 0; i < wholes.size(); ++i)
+    if (std::ranges::find(small, i) == small.end()) gather_into(wholes[i], parts[i], shards[i], group);
+  if (small.empty()) return;
+  std::int64_t most = 0;
+  for (const auto i : small) most += most_elements(wholes[i].sizes(), shards[i], count);
+  const auto options = wholes[small[0]].options();
+  const at::Tensor mine = at::empty({most}, options), all = at::empty({most * count}, options);
+  std::int64_t begin = 0;
+  for (const auto i : small) {
+    flat_view(mine, begin, parts[i].sizes()).copy_(parts[i]);
+    begin += most_elements(wholes[i].sizes(), shards[i], count);
+  }
+  group.communicator->all_gather(buffer_of(mine), buffer_of(all))->wait(group.limit);
+  begin = 0;
+  for (const auto i : small) {
+    for (int index = 0; index < count; ++index) {
+      const auto shape = shape_of_part(wholes[i].sizes(), shards[i], index, count);
+      for_each_piece(wholes[i], flat_view(all, index * most + begin, shape), shards[i], index, count,
+                     [](const at::Tensor& place, const at::Tensor& piece) { place.copy_(piece); });
+    }
+    begin += most_elements(wholes[i].sizes(), shards[i], count);
+  }
+}
+
+std::vector<at::Tensor> reduce_scatter(const std::vector<at::Tensor>& wholes,
+                                       const std::vector<Shard>& shards, comm::ReduceOp op,
+                                       const Group& group) {
+  const int count = group.size();
+  const auto small = small_ones(wholes);
+  std::vector<at::Tensor> parts(wholes.size());
+  for (std::size_t i = 0; i < wholes.size(); ++i)
+    if (std::ranges::find(small, i) == small.end())
+      parts[i] = reduce_scatter(wholes[i], shards[i], op, group);
+  if (small.empty()) return parts;
+  std::int64_t most = 0;
+  for (const auto i : small) most += most_elements(wholes[i].sizes(), shards[i], count);
+  const auto options = wholes[small[0]].options();
+  const at::Tensor all = at::zeros({most * count}, options), mine = at::empty({most}, options);
+  std::int64_t begin = 0;
+  for (const auto i : small) {
+    for (int index = 0; index < count; ++index) {
+      const auto shape = shape_of_part(wholes[i].sizes(), shards[i], index, count);
+      for_each_piece(wholes[i], flat_view(all, index * most + begin, shape), shards[i], index, count,
+                     [](const at::Tensor& from, const at::Tensor& to) { to.copy_(from); });
+    }
+    begin += most_elements(wholes[i].sizes(), shards[i], count);
+  }
+  group.communicator->reduce_scatter(buffer_of(all), buffer_of(mine), op)->wait(group.limit);
+  begin = 0;
+  for (const auto i : small) {
+    parts[i] = flat_view(mine, begin, shape_of_part(wholes[i].sizes(), shards[i], group.rank(), count));
+    begin += most_elements(wholes[i].sizes(), shards[i], count);
+  }
+  return parts;
+}
+
+void all_reduce(std::vector<at::Tensor>& tensors, comm::ReduceOp op, const Group& group) {
+  const auto small = small_ones(tensors);
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    if (std::ranges::find(small, i) == small.end()) all_reduce(tensors[i], op, group);
+  if (small.empty()) return;
+  std::vector<at::Tensor> flat;
+  for (const auto i : small) flat.push_back(tensors[i].reshape({-1}));
+  at::Tensor all = at::cat(flat);
+  all_reduce(all, op, group);
+  std::int64_t begin = 0;
+  for (const auto i : small) {
+    tensors[i] = flat_view(all, begin, tensors[i].sizes());
+    begin += tensors[i].numel();
+  }
 }
 
 }  // namespace shoal::runtime

@@ -37,4 +37,13 @@ void all_reduce(at::Tensor& tensor, comm::ReduceOp op, const Group& group);
 void gather_into(at::Tensor& whole, const at::Tensor& part, const sharding::Shard& shard, const Group& group);
 void broadcast(at::Tensor& tensor, int root, const Group& group);
 
+// Of several tensors of one dtype: small ones travel together, as a call costs more than their bytes.
+void gather_into(std::vector<at::Tensor>& wholes, const std::vector<at::Tensor>& parts,
+                 const std::vector<sharding::Shard>& shards, const Group& group);
+std::vector<at::Tensor> reduce_scatter(const std::vector<at::Tensor>& wholes,
+                                       const std::vector<sharding::Shard>& shards, comm::ReduceOp op,
+                                       const Group& group);
+// Writes over the tensors, which are contiguous.
+void all_reduce(std::vector<at::Tensor>& tensors, comm::ReduceOp op, const Group& group);
+
 }  // namespace shoal::runtime

@@ -3,6 +3,7 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/StorageImpl.h>
 
@@ -191,6 +192,18 @@ static bool owns_storage(const at::Tensor& tensor) {
   return tensor.storage_offset() == 0 && tensor.storage().nbytes() == tensor.nbytes();
 }
 
+// In memory of the communicator, which others read without a copy on the way.
+at::Tensor Distribution::in_shared_memory(const at::Tensor& tensor) const {
+  constexpr std::size_t kWorthwhile = 64 << 10;  // bytes: it comes in pages
+  if (!tensor.is_cpu() || tensor.nbytes() < kWorthwhile) return tensor;
+  comm::Memory* memory =
+      groups_.world().communicator->allocate(static_cast<std::int64_t>(tensor.nbytes())).release();
+  at::Tensor shared =
+      at::from_blob(memory->data(), tensor.sizes(), [memory](void*) { delete memory; }, tensor.options());
+  shared.copy_(tensor);
+  return shared;
+}
+
 void Distribution::drop() {
   if (!is_materialized_) return;
   for (auto& [name, kept] : kept_) {
@@ -198,7 +211,7 @@ void Distribution::drop() {
     if (kept.part.defined())
       kept.part.copy_(part);  // executors are bound to its memory
     else
-      kept.part = part;
+      kept.part = in_shared_memory(part);
     if (!owns_storage(kept.whole)) continue;
     auto* storage = kept.whole.storage().unsafeGetStorageImpl();
     storage->set_data_ptr_noswap(at::DataPtr(nullptr, kept.whole.device()));

@@ -28,8 +28,8 @@ struct SharedBatch {
 
 // Where a step's graph has its parameters and its batch, without ranks. Throws InvalidInput where the plan is
 // not of this model or this mesh.
-rewrite::Pins pins_of(const Parallelism& parallelism, const std::map<std::string, sharding::Shape>& parameters,
-                      const ir::Graph& graph);
+rewrite::Pins pins_of(const Parallelism& parallelism,
+                      const std::map<std::string, sharding::Shape>& parameters, const ir::Graph& graph);
 
 class Distribution {
  public:
@@ -67,6 +67,7 @@ class Distribution {
     at::Tensor part;
   };
 
+  at::Tensor in_shared_memory(const at::Tensor& tensor) const;
   bool is_cut(const std::string& input, std::size_t num_dims) const;
   sharding::Layout batch_layout() const;
   void check_same(const std::string& what, const std::string& text) const;
