@@ -9,6 +9,7 @@
 #include "shoal/cli/hollow.h"
 #include "shoal/comm/shm/shm.h"
 #include "shoal/comm_c10d/gloo.h"
+#include "shoal/data/hash.h"
 #include "shoal/train/distribution.h"
 
 namespace shoal::cli {
@@ -95,6 +96,18 @@ std::optional<Parallelism> Ranks::parallelism() const {
 
 sharding::Range Ranks::part_of(std::int64_t samples) const {
   return samples_of(parallelism_.mesh, rank_, samples);
+}
+
+void Ranks::check_same(const Recipe& recipe) const {
+  if (world_ == nullptr) return;
+  for (const auto& [key, value] : settings_of(recipe)) {
+    if (key == "job.dump_folder") continue;  // hosts may have it elsewhere
+    const auto hash = static_cast<std::int64_t>(data::hash_bytes(key + value) >> 1);
+    const bool differs = of_first(hash) != hash;
+    const std::int64_t rank = largest(differs ? rank_ : 0);
+    SHOAL_CHECK(rank == 0, InvalidInput, "train: ranks have different recipes: ", key, " of rank ", rank,
+                " is not that of rank 0; here, on rank ", rank_, ", it is ", value);
+  }
 }
 
 std::int64_t Ranks::of_first(std::int64_t number) const {

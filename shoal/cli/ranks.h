@@ -52,7 +52,9 @@ class Ranks {
   // This rank's share of so many samples.
   sharding::Range part_of(std::int64_t samples) const;
 
-  // Called by all ranks at once: what the first one says; the largest that any says.
+  // Called by all ranks at once. Throws InvalidInput where they have different recipes.
+  void check_same(const Recipe& recipe) const;
+  // Likewise: what the first one says; the largest that any says.
   std::int64_t of_first(std::int64_t number) const;
   std::int64_t largest(std::int64_t number) const;
 

@@ -451,12 +451,11 @@ int train(const Recipe& recipe, const Options& options) {
   const InterruptGuard guard;
   const Ranks ranks(recipe, elastic::environment_of(environ));
   const double at_once = share_cores(ranks.ranks_of_this_host()) * ranks.size() / ranks.ranks_of_this_host();
+  ranks.check_same(recipe);
   const std::filesystem::path folder = recipe.job.dump_folder;
+  observe::make_folder(folder);
   std::optional<FolderLock> lock;
-  if (ranks.is_first()) {
-    observe::make_folder(folder);
-    lock.emplace(folder);
-  }
+  if (ranks.is_first()) lock.emplace(folder);
   DiskFileSystem files;
   observe::Trace trace;
   const StepSizes sizes = sizes_of(recipe, ranks.mesh());
