@@ -261,7 +261,8 @@ class Placing {
   }
 
   // The rule's strategies, cut as the inputs are cut: with their outer and unit.
-  std::vector<Choice> choices(const ir::Node& node, std::size_t axis, const std::vector<Placement>& seen) const {
+  std::vector<Choice> choices(const ir::Node& node, std::size_t axis, const std::vector<Placement>& seen,
+                              const PlacedNode& placed) const {
     std::vector<std::pair<std::int64_t, std::int64_t>> grains = {{1, 1}};
     for (const Placement& placement : seen)
       if (const auto* shard = std::get_if<Shard>(&placement))
@@ -269,9 +270,13 @@ class Placing {
             std::ranges::find(grains, grain) == grains.end())
           grains.push_back(grain);
     std::vector<Choice> found;
+    if (is_reshape(node.op) && is_cut_further_in(placed, axis)) {
+      add_through_view(node, axis, seen, placed, found);
+      return found;
+    }
     for (const Strategy& strategy : strategies_of(node))
       for (const auto& [outer, unit] : grains) add_choice(strategy, outer, unit, found);
-    add_through_view(node, axis, seen, found);
+    add_through_view(node, axis, seen, placed, found);
     add_blocks(node, seen, found);
     return found;
   }
@@ -300,17 +305,55 @@ class Placing {
 
   // A view of one input and one output takes cuts that no list of strategies can name.
   void add_through_view(const ir::Node& node, std::size_t axis, const std::vector<Placement>& seen,
-                        std::vector<Choice>& found) const {
+                        const PlacedNode& placed, std::vector<Choice>& found) const {
     if (!is_reshape(node.op)) return;
-    const Shape& from = shape_of(ir::inputs_of(node).front());
-    const Shape& to = shape_of(*node.outputs.front());
     const auto* shard = std::get_if<Shard>(&seen.front());
     if (shard == nullptr) return;
+    const Shape from =
+        local_shape(mesh_, further_in(placed.in[0], axis), shape_of(ir::inputs_of(node).front()), 0);
     for (const Shard& same : {*shard, coarsest(*shard, from, axis)})
-      if (const auto there = sharding::through_view(from, to, same)) {
+      if (const auto there = seen_through(node, axis, same, placed)) {
         found.push_back({.in = {same}, .out = {*there}});
         return;
       }
+  }
+
+  // As axes further in have cut both sides already, the view is one of what they left; the same on every
+  // rank.
+  std::optional<Shard> seen_through(const ir::Node& node, std::size_t axis, const Shard& shard,
+                                    const PlacedNode& placed, bool backwards = false) const {
+    const Layout in = further_in(placed.in[0], axis), out = further_in(placed.out[0], axis);
+    const Shape& whole_in = shape_of(ir::inputs_of(node).front());
+    const Shape& whole_out = shape_of(*node.outputs.front());
+    std::optional<Shard> found;
+    for (int rank = 0; rank < mesh_.size(); ++rank) {
+      const Shape from = local_shape(mesh_, in, whole_in, rank),
+                  to = local_shape(mesh_, out, whole_out, rank);
+      const auto seen =
+          backwards ? sharding::through_view(to, from, shard) : sharding::through_view(from, to, shard);
+      if (!seen || (found && *found != *seen)) return std::nullopt;
+      found = seen;
+      if (in == replicated()) break;  // all ranks alike
+    }
+    return found;
+  }
+
+  Layout further_in(const Layout& layout, std::size_t axis) const {
+    Layout inner = replicated();
+    for (std::size_t i = axis + 1; i < inner.placements.size(); ++i)
+      if (is_cut(layout.placements[i])) inner.placements[i] = layout.placements[i];
+    return inner;
+  }
+  static bool is_cut_further_out(const PlacedNode& placed, std::size_t axis) {
+    for (const auto* layouts : {&placed.in, &placed.out})
+      for (const Layout& layout : *layouts)
+        if (std::any_of(layout.placements.begin(),
+                        layout.placements.begin() + static_cast<std::ptrdiff_t>(axis), is_cut))
+          return true;
+    return false;
+  }
+  bool is_cut_further_in(const PlacedNode& placed, std::size_t axis) const {
+    return further_in(placed.in[0], axis) != replicated() || further_in(placed.out[0], axis) != replicated();
   }
 
   // Parts of equal size are cut alike by any unit up to the whole part.
@@ -388,13 +431,14 @@ class Placing {
     const auto versions = values_[inputs[0].index];
     for (const Layout& version : versions) {
       if (version == nodes_[index].in[0]) continue;
-      PlacedNode again = {.in = {version}, .out = {version}};
+      PlacedNode again = {.in = {version}, .out = {replicated()}};
       bool fits = true;
-      for (std::size_t axis = 0; axis < mesh_.axes.size() && fits; ++axis) {
+      for (std::size_t axis = mesh_.axes.size(); axis-- > 0 && fits;) {
         const Placement& now = version.placements[axis];
         if (is_whole(now)) continue;
-        const auto found = choices(node, axis, {now});
-        const auto choice = std::ranges::find_if(found, [&](const Choice& each) { return each.in[0] == now; });
+        const auto found = choices(node, axis, {now}, again);
+        const auto choice =
+            std::ranges::find_if(found, [&](const Choice& each) { return each.in[0] == now; });
         fits = choice != found.end();
         if (fits) again.out[0].placements[axis] = choice->out[0];
       }
@@ -418,7 +462,7 @@ class Placing {
     Choice best = {.in = std::vector<Placement>(inputs.size(), Replicate{}),
                    .out = std::vector<Placement>(node.outputs.size(), Replicate{})};
     Score lowest = score_of(best, inputs, axis);
-    for (Choice& choice : choices(node, axis, seen)) {
+    for (Choice& choice : choices(node, axis, seen, placed)) {
       const Score score = score_of(choice, inputs, axis);
       if (score >= lowest || !fits(choice, node, axis, placed)) continue;
       lowest = score;
@@ -527,13 +571,14 @@ class Placing {
       if (mesh_.axes[axis].size == 1) continue;
       const auto at_axis = [&](const Layout& layout) { return is_whole(layout.placements[axis]); };
       if (!std::ranges::all_of(placed.in, at_axis) || !std::ranges::all_of(placed.out, at_axis)) continue;
+      if (is_reshape(node.op) && is_cut_further_out(placed, axis)) continue;  // they cut what this one leaves
       std::vector<Placement> wanted;
       for (const auto& output : node.outputs) {
         const auto shard = output ? cut_of_readers(*output, axis) : std::nullopt;
         wanted.push_back(shard ? Placement(*shard) : Placement(Replicate{}));
       }
       if (std::ranges::none_of(wanted, is_cut)) continue;
-      for (const Choice& choice : choices_for(node, axis, wanted)) {
+      for (const Choice& choice : choices_for(node, axis, wanted, placed)) {
         if (!agree(choice.out, wanted, node) || !can_slice(choice, node, axis) ||
             !fits(choice, node, axis, placed))
           continue;
@@ -546,14 +591,12 @@ class Placing {
   }
 
   std::vector<Choice> choices_for(const ir::Node& node, std::size_t axis,
-                                  const std::vector<Placement>& wanted) const {
-    auto found = choices(node, axis, wanted_as_seen(node, wanted));
-    if (is_reshape(node.op)) {
-      const Shape& from = shape_of(ir::inputs_of(node).front());
+                                  const std::vector<Placement>& wanted, const PlacedNode& placed) const {
+    auto found = choices(node, axis, wanted_as_seen(node, wanted), placed);
+    if (is_reshape(node.op))
       if (const auto* shard = std::get_if<Shard>(&wanted.front()))
-        if (const auto before = sharding::through_view(shape_of(*node.outputs.front()), from, *shard))
+        if (const auto before = seen_through(node, axis, *shard, placed, true))
           found.push_back({.in = {*before}, .out = {*shard}});
-    }
     return found;
   }
   // `choices` takes outer and unit from here.

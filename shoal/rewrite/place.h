@@ -30,8 +30,9 @@ struct ParameterPins {
   friend bool operator==(const ParameterPins&, const ParameterPins&) = default;
 };
 
-// What the last op of a module makes, by the module's path; '*' stands for any characters but '.'. Its gradient comes
-// back as the module's own work wants it: whole where the output was summed up, cut where it was cut.
+// What the last op of a module makes, by the module's path; '*' stands for any characters but '.'. Its
+// gradient comes back as the module's own work wants it: whole where the output was summed up, cut where it
+// was cut.
 struct OutputPin {
   std::string module;
   std::map<std::size_t, sharding::Placement> placements;  // by axis; others are left to propagation
@@ -54,8 +55,8 @@ struct PlacedNode {
 
 struct Placed {
   sharding::Mesh mesh;
-  ir::Graph graph;                       // of all ranks together; some ops taken apart
-  std::vector<PlacedNode> nodes;         // by NodeId
+  ir::Graph graph;                // of all ranks together; some ops taken apart
+  std::vector<PlacedNode> nodes;  // by NodeId
   // By NodeId: other layouts that a view may have, as its input has been gathered before.
   std::vector<std::vector<PlacedNode>> again;
   std::vector<sharding::Layout> values;  // by ValueId: as it is handed on

@@ -4,10 +4,9 @@
 #include <ATen/Dispatch.h>
 
 #include <array>
-#include <sstream>
-#include <string>
 #include <cmath>
 #include <span>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -271,14 +270,15 @@ std::unique_ptr<Kernel> make_adagrad(const Program&, const Compute& compute) {
 std::unique_ptr<Kernel> make_lamb_of_parts(const Compute& compute, const Groups& groups) {
   const auto* axes = std::get_if<std::string>(&argument_of(compute, "axes"));
   const auto* adds = std::get_if<std::vector<std::int64_t>>(&argument_of(compute, "adds"));
-  SHOAL_CHECK(axes != nullptr && adds != nullptr, InvalidInput, compute.op, ": axes is not a text or adds no list");
+  SHOAL_CHECK(axes != nullptr && adds != nullptr, InvalidInput, compute.op,
+              ": axes is not a text or adds no list");
   const std::size_t count = slots_of(compute, "parameters").size();
   std::vector<SharedNorms> shared;
   std::istringstream names(*axes);
   for (std::string name; names >> name;) {
     const auto begin = adds->begin() + static_cast<std::ptrdiff_t>(shared.size() * count);
-    SHOAL_CHECK(adds->size() >= (shared.size() + 1) * count, InvalidInput, compute.op, ": adds has ", adds->size(),
-                " items, wanted ", count, " for each of the axes '", *axes, "'");
+    SHOAL_CHECK(adds->size() >= (shared.size() + 1) * count, InvalidInput, compute.op, ": adds has ",
+                adds->size(), " items, wanted ", count, " for each of the axes '", *axes, "'");
     shared.push_back({groups.along(name), {begin, begin + static_cast<std::ptrdiff_t>(count)}});
   }
   return std::make_unique<Lamb>(compute, std::move(shared));

@@ -65,11 +65,14 @@ struct Executor::State {
   Program program;
   Slots slots;
   std::vector<bool> is_source;
-  bool has_peers;  // other ranks run the same instructions
+  bool has_peers;                          // other ranks run the same instructions
   std::array<std::vector<Step>, 2> steps;  // by segment
 
   State(Program lowered, const Groups* groups)
-      : program(std::move(lowered)), slots(program.types.size()), is_source(slots.size()), has_peers(groups != nullptr) {
+      : program(std::move(lowered)),
+        slots(program.types.size()),
+        is_source(slots.size()),
+        has_peers(groups != nullptr) {
     for (const auto& source : program.sources) is_source[source.slot.index] = true;
     for (const Segment segment : {Segment::Gradients, Segment::Update})
       for (const auto& instruction : program[segment])
@@ -79,7 +82,7 @@ struct Executor::State {
   void add(std::vector<Step>& list, const program::Instruction& instruction, const Groups* groups) const {
     if (const auto* compute = std::get_if<Compute>(&instruction)) {
       auto kernel = is_collective(*compute) ? make_collective(program, *compute, groups)
-                                               : make_kernel(program, *compute);
+                                            : make_kernel(program, *compute);
       list.push_back({std::move(kernel), compute, {}});
     } else if (const auto* copy = std::get_if<Copy>(&instruction)) {
       list.push_back({std::make_unique<CopyKernel>(*copy), nullptr, {}});
@@ -242,7 +245,8 @@ const Compute* Executor::first_not_finite() {
       for (const auto& output : step.compute->outputs) {
         if (!output || !state.slots[output->index].is_floating_point()) continue;
         const auto& tensor = state.slots[output->index];
-        if (found == nullptr && at::isnan(tensor).any().item<bool>()) found = infinite != nullptr ? infinite : step.compute;
+        if (found == nullptr && at::isnan(tensor).any().item<bool>())
+          found = infinite != nullptr ? infinite : step.compute;
         if (infinite == nullptr && !is_masking(step.compute->op) && at::isinf(tensor).any().item<bool>())
           infinite = step.compute;
       }

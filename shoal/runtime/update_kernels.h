@@ -24,8 +24,8 @@ std::unique_ptr<Kernel> make_sgd(const program::Program& program, const program:
 std::unique_ptr<Kernel> make_adam(const program::Program& program, const program::Compute& compute);
 // shoal::adagrad(parameters, gradients, sums, lr, scale, eps, weight_decay)
 std::unique_ptr<Kernel> make_adagrad(const program::Program& program, const program::Compute& compute);
-// shoal::lamb(parameters, gradients, exp_avgs, exp_avg_sqs, lr, step, scale, beta1, beta2, eps, weight_decay), and of
-// parts of tensors: axes, adds; see rewrite/partition.h.
+// shoal::lamb(parameters, gradients, exp_avgs, exp_avg_sqs, lr, step, scale, beta1, beta2, eps,
+// weight_decay), and of parts of tensors: axes, adds; see rewrite/partition.h.
 std::unique_ptr<Kernel> make_lamb(const program::Program& program, const program::Compute& compute);
 std::unique_ptr<Kernel> make_lamb_of_parts(const program::Compute& compute, const Groups& groups);
 // shoal::lion(parameters, gradients, exp_avgs, lr, scale, beta1, beta2, weight_decay)

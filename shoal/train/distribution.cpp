@@ -170,7 +170,16 @@ Distribution::Distribution(Parallelism parallelism, const NamedTensors& paramete
         at::Tensor detached = tensor.detach();
         runtime::broadcast(detached, 0, groups_.world());
       }
+  std::map<std::pair<const void*, std::string>, std::string> first_names;  // by memory and type
   for (const auto& [name, tensor] : parameters) {
+    const std::pair<const void*, std::string> where(
+        tensor.storage().unsafeGetStorageImpl(),
+        concat(tensor.storage_offset(), ' ', ir::to_text(aten::type_of(tensor))));
+    const auto [first, is_new] = first_names.try_emplace(where, name);
+    if (!is_new) {
+      first_name_.emplace(name, first->second);
+      continue;
+    }
     const Shape shape = tensor.sizes().vec();
     pins_.emplace(name, train::pins_of(parallelism_, stage, name, shape));
     if (local_shape(parallelism_.mesh, pins_.at(name).kept, shape, rank_) == shape) continue;
@@ -180,10 +189,17 @@ Distribution::Distribution(Parallelism parallelism, const NamedTensors& paramete
   drop();
 }
 
-const ParameterPins& Distribution::pins_of(const std::string& parameter) const { return pins_.at(parameter); }
+const std::string& Distribution::first_name(const std::string& parameter) const {
+  const auto tied = first_name_.find(parameter);
+  return tied == first_name_.end() ? parameter : tied->second;
+}
+
+const ParameterPins& Distribution::pins_of(const std::string& parameter) const {
+  return pins_.at(first_name(parameter));
+}
 
 at::Tensor Distribution::part_of_parameter(const std::string& name) const {
-  const auto found = kept_.find(name);
+  const auto found = kept_.find(first_name(name));
   return found == kept_.end() || is_materialized_ ? at::Tensor() : found->second.part;
 }
 

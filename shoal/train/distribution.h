@@ -67,6 +67,7 @@ class Distribution {
     at::Tensor part;
   };
 
+  const std::string& first_name(const std::string& parameter) const;
   at::Tensor in_shared_memory(const at::Tensor& tensor) const;
   bool is_cut(const std::string& input, std::size_t num_dims) const;
   sharding::Layout batch_layout() const;
@@ -77,6 +78,7 @@ class Distribution {
   runtime::Groups groups_;
   int rank_;
   std::map<std::string, rewrite::ParameterPins> pins_;
+  std::map<std::string, std::string> first_name_;  // of a tied parameter's other names
   std::map<std::string, Kept> kept_;
   rewrite::Placed placed_;
   bool is_materialized_ = false;

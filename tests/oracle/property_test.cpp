@@ -28,8 +28,11 @@
 
 #include "shoal/base/error.h"
 #include "shoal/capture/capture.h"
+#include "shoal/comm/inproc/inproc.h"
+#include "shoal/comm/ranks.h"
 #include "shoal/ir/text.h"
 #include "shoal/train/trainer.h"
+#include "shoal/train/verify.h"
 
 using namespace shoal;
 using at::Tensor;
@@ -972,4 +975,89 @@ TEST_CASE("300 random modules train through their captured graph as they do eage
   }
   MESSAGE(seen.steps, " steps compared");
   CHECK(2 * kNumSeeds - seen.steps <= 40);  // eager refuses few programs for the second batch
+}
+
+// --- The same modules on several ranks, with layouts drawn at random.
+
+static Parallelism random_parallelism(std::mt19937_64& random, const RandomModule& module) {
+  static constexpr std::array<std::array<int, 3>, 8> kDegrees = {
+      {{2, 1, 1}, {3, 1, 1}, {1, 2, 1}, {1, 3, 1}, {1, 1, 2}, {1, 1, 3}, {2, 1, 2}, {1, 2, 2}}};
+  const auto [replicate, shard, tensor] = kDegrees[random() % kDegrees.size()];
+  Parallelism parallelism{.mesh = mesh_of(replicate * shard * tensor, replicate, shard, tensor)};
+  if (shard > 1) parallelism.zero_stage = static_cast<int>(random() % 4);
+  parallelism.bucket_bytes = random() % 2 == 0 ? 64 : 1 << 20;
+  parallelism.gathers_again = random() % 2 == 0;
+  for (const auto& item : module.named_parameters()) {
+    if (tensor == 1 || random() % 2 == 0) continue;
+    const int dim = static_cast<int>(random() % static_cast<std::uint64_t>(item.value().dim()));
+    parallelism.plan.lines.push_back(
+        {rewrite::PlanLine::Kind::Parameter, item.key(), {{"tensor", sharding::Shard{.dim = dim}}}});
+  }
+  return parallelism;
+}
+
+// What differs between one device and a mesh over one step; empty if nothing does. `seen` counts the steps.
+static std::string difference_on_mesh(std::uint64_t seed, const Statements& statements, Seen& seen) {
+  const Batch batch = random_batch();
+  const auto trainer_of = [&](const std::shared_ptr<RandomModule>& module,
+                              std::optional<Parallelism> parallelism) {
+    return Trainer(module, [&](auto& net, const Batch& part) { return loss_of(*net, statements, part); },
+                   AdamW{.lr = 0.01}, {.clip_norm = 1, .seed = seed, .parallelism = std::move(parallelism)});
+  };
+  const auto whole = std::make_shared<RandomModule>(seed);
+  std::optional<Trainer> alone;
+  train::Record wanted;
+  try {
+    alone.emplace(trainer_of(whole, {}));
+    const auto result = alone->step(batch);
+    wanted = train::record_of(*alone, result);
+  } catch (const std::exception&) {
+    return "";  // one device refuses it too
+  }
+  ++seen.steps;
+  std::mt19937_64 random(seed);
+  const Parallelism parallelism = random_parallelism(random, *whole);
+  std::vector<std::shared_ptr<RandomModule>> modules;
+  for (int rank = 0; rank < parallelism.mesh.size(); ++rank)
+    modules.push_back(std::make_shared<RandomModule>(seed));
+  std::string text;
+  std::mutex mutex;  // guards text
+  try {
+    comm::run_as_threads(comm::inproc(parallelism.mesh.size()), [&](comm::Communicator& world) {
+      at::set_num_threads(1);
+      Parallelism mine = parallelism;
+      mine.world = &world;
+      mine.limit = std::chrono::seconds(60);
+      Trainer trainer = trainer_of(modules[static_cast<std::size_t>(world.rank())], mine);
+      const Batch part = map_tensors(batch, [&](const std::string&, const Tensor& tensor) {
+        if (tensor.dim() == 0) return tensor;
+        const auto [begin, end] = samples_of(mine.mesh, world.rank(), tensor.size(0));
+        return tensor.slice(0, begin, end).clone();
+      });
+      const auto result = trainer.step(part);
+      const auto comparison = train::compare(train::record_of(trainer, result), wanted, 1e-9);
+      const std::lock_guard lock(mutex);
+      if (comparison.largest > 1)
+        text = concat(comparison.worst, " differs by ", comparison.error, " on rank ", world.rank(), " of ",
+                      to_text(mine.mesh), ", ZeRO stage ", mine.zero_stage, ", plan\n", to_text(mine.plan));
+    });
+  } catch (const std::exception& error) {
+    return concat(error.what(), " on ", to_text(parallelism.mesh), ", ZeRO stage ", parallelism.zero_stage,
+                  ", plan\n", to_text(parallelism.plan));
+  }
+  return text;
+}
+
+TEST_CASE("300 random modules train on random meshes, in random layouts, as on one device") {
+  const OneThread one_thread;
+  Seen seen;
+  for (std::uint64_t seed = kFirstSeed; seed < kFirstSeed + kNumSeeds; ++seed) {
+    CAPTURE(seed);
+    const auto statements = random_statements(seed);
+    const std::string difference = difference_on_mesh(seed, statements, seen);
+    CAPTURE(to_text(statements));
+    CHECK(difference == "");
+  }
+  MESSAGE(seen.steps, " steps compared");
+  CHECK(seen.steps >= kNumSeeds * 4 / 5);
 }
