@@ -77,6 +77,7 @@ Ranks::Ranks(const Recipe& recipe, const elastic::Environment& environment) {
   job_ = elastic::join(environment);
   const auto [rank, size, local_rank, local_size, starter] = job_->place();
   rank_ = rank;
+  rank_of_this_host_ = local_rank;
   ranks_of_this_host_ = local_size;
   world_ = job_->recorded(job_->is_one_host()
                               ? comm::shm_communicator(job_->store(), rank, size, {.limit = job_->limit()})

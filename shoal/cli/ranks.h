@@ -45,6 +45,7 @@ class Ranks {
 
   int size() const { return parallelism_.mesh.size(); }
   bool is_first() const { return rank_ == 0; }
+  bool is_first_of_host() const { return rank_of_this_host_ == 0; }
   const sharding::Mesh& mesh() const { return parallelism_.mesh; }
   int ranks_of_this_host() const { return ranks_of_this_host_; }
   // How a Trainer of one of the ranks is told of the others; nothing where there are none.
@@ -63,7 +64,7 @@ class Ranks {
   std::unique_ptr<comm::Communicator> world_;
   Parallelism parallelism_;
   int rank_ = 0;
-  int ranks_of_this_host_ = 1;
+  int rank_of_this_host_ = 0, ranks_of_this_host_ = 1;
 };
 
 }  // namespace shoal::cli

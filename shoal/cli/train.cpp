@@ -441,7 +441,7 @@ static Task make_task(Recipe recipe, const StepSizes& sizes, const Ranks& ranks)
   recipe.training.local_batch_size = sizes.microbatch;
   std::optional<Task> task;
   if (ranks.is_first()) task = make_task(recipe);
-  ranks.of_first(0);
+  ranks.largest(0);  // all are here
   return task ? std::move(*task) : make_task(recipe);
 }
 
@@ -453,7 +453,7 @@ int train(const Recipe& recipe, const Options& options) {
   const double at_once = share_cores(ranks.ranks_of_this_host()) * ranks.size() / ranks.ranks_of_this_host();
   ranks.check_same(recipe);
   const std::filesystem::path folder = recipe.job.dump_folder;
-  observe::make_folder(folder);
+  if (ranks.is_first_of_host()) observe::make_folder(folder);
   std::optional<FolderLock> lock;
   if (ranks.is_first()) lock.emplace(folder);
   DiskFileSystem files;
