@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "shoal/base/error.h"
+#include "shoal/comm/located.h"
 #include "shoal/runtime/arguments.h"
 #include "shoal/runtime/redistribution.h"
 #include "shoal/runtime/typed_kernel.h"
@@ -203,6 +204,23 @@ class Part final : public Kernel {
   Outputs outputs_;
 };
 
+// Tells a communicator that keeps it where in the model its calls are made, for errors and reports.
+class InModule final : public Kernel {
+ public:
+  InModule(std::unique_ptr<Kernel> kernel, comm::Located& located, std::string module)
+      : kernel_(std::move(kernel)), located_(located), module_(std::move(module)) {}
+
+  void run(Slots& slots) override {
+    located_.in_module(module_);
+    kernel_->run(slots);
+  }
+
+ private:
+  std::unique_ptr<Kernel> kernel_;
+  comm::Located& located_;
+  std::string module_;
+};
+
 using Make = std::unique_ptr<Kernel> (*)(const Compute&, const Group&);
 
 template <class K>
@@ -238,7 +256,11 @@ std::unique_ptr<Kernel> make_collective(const Program&, const Compute& compute, 
   if (is_of_parts(compute)) return make_lamb_of_parts(compute, *groups);
   const auto* row = std::ranges::find(kCollectives, std::string_view(compute.op), &Collective::op);
   SHOAL_CHECK(row != std::end(kCollectives), Internal, compute.op, " is not a collective");
-  return row->make(compute, groups->along(text_of(compute, "axis")));
+  const Group& group = groups->along(text_of(compute, "axis"));
+  auto kernel = row->make(compute, group);
+  if (auto* located = dynamic_cast<comm::Located*>(group.communicator))
+    return std::make_unique<InModule>(std::move(kernel), *located, compute.module);
+  return kernel;
 }
 
 std::unique_ptr<Kernel> make_part(const Program&, const Compute& compute) {

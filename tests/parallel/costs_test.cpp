@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step costs beside its arithmetic: bytes between ranks, counted where they cross, and memory that stays.
+// What a step costs beside its arithmetic: bytes between ranks, counted where they cross, and memory that
+// stays.
 #include <ATen/Parallel.h>
 #include <doctest/doctest.h>
 
@@ -74,16 +75,17 @@ static void on_mesh(const sharding::Mesh& mesh, int zero_stage, const std::strin
   comm::run_as_threads(std::move(ranks), [&](comm::Communicator& world) {
     at::set_num_threads(1);
     auto net = nets[static_cast<std::size_t>(world.rank())];
-    Trainer trainer(
-        net,
-        [](models::Gpt2& model, const Batch& batch) {
-          const at::Tensor all = batch[0];
-          return at::cross_entropy_loss(model->forward(all.slice(1, 0, kLength)).flatten(0, 1),
-                                        all.slice(1, 1).flatten());
-        },
-        AdamW{},
-        {.parallelism = Parallelism{
-             .mesh = mesh, .world = &world, .zero_stage = zero_stage, .plan = rewrite::plan_from_text(plan)}});
+    Trainer trainer(net,
+                    [](models::Gpt2& model, const Batch& batch) {
+                      const at::Tensor all = batch[0];
+                      return at::cross_entropy_loss(model->forward(all.slice(1, 0, kLength)).flatten(0, 1),
+                                                    all.slice(1, 1).flatten());
+                    },
+                    AdamW{},
+                    {.parallelism = Parallelism{.mesh = mesh,
+                                                .world = &world,
+                                                .zero_stage = zero_stage,
+                                                .plan = rewrite::plan_from_text(plan)}});
     const auto [begin, end] = samples_of(mesh, world.rank(), kBatch);
     body(trainer, world, Batch{tokens.slice(0, begin, end).clone()});
   });
@@ -183,10 +185,7 @@ TEST_CASE("what stays in memory is what ZeRO's formulas say") {
                 most = std::max(most, bytes);
               });
       const double n = ranks;
-      const double wanted = stage == 0   ? 4
-                            : stage == 1 ? 2 + 2 / n
-                            : stage == 2 ? 1 + 3 / n
-                                         : 4 / n;
+      const double wanted = stage == 0 ? 4 : stage == 1 ? 2 + 2 / n : stage == 2 ? 1 + 3 / n : 4 / n;
       CHECK(most / whole == doctest::Approx(wanted).epsilon(0.03));
     }
 }

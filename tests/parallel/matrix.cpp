@@ -17,7 +17,8 @@ namespace shoal::matrix {
 static constexpr int kSteps = 3;
 static constexpr double kDropout = 0.25;
 
-static Trainer trainer_of(const cases::Net& net, const Optimizer& optimizer, std::optional<Parallelism> parallelism) {
+static Trainer trainer_of(const cases::Net& net, const Optimizer& optimizer,
+                          std::optional<Parallelism> parallelism) {
   TrainerOptions options{.clip_norm = 0.5, .seed = 3, .parallelism = std::move(parallelism)};
   return Trainer(net.module, net.loss, optimizer, options);
 }
@@ -52,7 +53,11 @@ std::vector<Strategy> strategies(const cases::ModelCase& model, int ranks) {
     all.push_back({.name = "ZeRO-3 x tensor", .shard = outer, .tensor = inner, .plan = tensor});
     all.push_back({.name = "ZeRO-3 x sequence", .shard = outer, .tensor = inner, .plan = sequence});
     if (outer % 2 == 0 && outer > 2)
-      all.push_back({.name = "hybrid x sequence", .replicate = 2, .shard = outer / 2, .tensor = inner, .plan = sequence});
+      all.push_back({.name = "hybrid x sequence",
+                     .replicate = 2,
+                     .shard = outer / 2,
+                     .tensor = inner,
+                     .plan = sequence});
   }
   return all;
 }
@@ -91,13 +96,13 @@ Outcome run(const cases::ModelCase& model, const Strategy& strategy, const Optim
   try {
     comm::run_as_threads(comm::inproc(ranks), [&](comm::Communicator& world) {
       at::set_num_threads(1);
-      Parallelism parallelism{.mesh = mesh,
-                              .world = &world,
-                              .zero_stage = strategy.zero_stage,
-                              .plan = strategy.plan.empty() ? rewrite::Plan{}
-                                                           : rewrite::plan_from_text(plan_text(strategy.plan)),
-                              .bucket_bytes = 4096,
-                              .limit = std::chrono::seconds(60)};
+      Parallelism parallelism{
+          .mesh = mesh,
+          .world = &world,
+          .zero_stage = strategy.zero_stage,
+          .plan = strategy.plan.empty() ? rewrite::Plan{} : rewrite::plan_from_text(plan_text(strategy.plan)),
+          .bucket_bytes = 4096,
+          .limit = std::chrono::seconds(60)};
       Trainer trainer = trainer_of(nets[static_cast<std::size_t>(world.rank())], optimizer, parallelism);
       for (std::size_t step = 0; step < batches.size(); ++step) {
         const auto result = trainer.step(part_of(batches[step], mesh, world.rank()));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Split, run, merge gives what one device gives: every model under every strategy, on 2, 3, 4, 6 and 8 ranks. Sizes do
-// not divide by most of these, and some ranks have no sample at all.
+// Split, run, merge gives what one device gives: every model under every strategy, on 2, 3, 4, 6 and 8 ranks.
+// Sizes do not divide by most of these, and some ranks have no sample at all.
 //
 //   build/dev/parallel_test -ns -tc="the whole matrix*"      all cells; goes on where it was stopped
 #include <doctest/doctest.h>
@@ -18,10 +18,12 @@ using namespace shoal;
 static constexpr int kRanks[] = {2, 3, 4, 6, 8};
 
 static std::string name_of(const cases::ModelCase& model, const matrix::Strategy& strategy) {
-  return concat(model.name, ", ", strategy.name, ", ", strategy.replicate, " x ", strategy.shard, " x ", strategy.tensor);
+  return concat(model.name, ", ", strategy.name, ", ", strategy.replicate, " x ", strategy.shard, " x ",
+                strategy.tensor);
 }
 
-static void check(const cases::ModelCase& model, const matrix::Strategy& strategy, const matrix::Outcome& outcome) {
+static void check(const cases::ModelCase& model, const matrix::Strategy& strategy,
+                  const matrix::Outcome& outcome) {
   CAPTURE(name_of(model, strategy));
   CAPTURE(outcome.worst.worst);
   CHECK(outcome.error == "");
@@ -48,12 +50,18 @@ TEST_CASE("a cover of the matrix trains as one device does") {
 }
 
 TEST_CASE("every optimizer trains in parts as it does whole") {
-  const auto& mlp = *std::ranges::find_if(cases::kModels, [](const auto& model) { return model.name == std::string("mlp"); });
-  const Optimizer all[] = {SGD{.lr = 0.05, .momentum = 0.9}, Adam{.lr = 0.01},    Adagrad{.lr = 0.01},
-                           RMSprop{.lr = 0.01},              Lion{.lr = 0.001}, LAMB{.lr = 0.01}};
+  const auto& mlp = *std::ranges::find_if(cases::kModels,
+                                          [](const auto& model) { return model.name == std::string("mlp"); });
+  const Optimizer all[] = {SGD{.lr = 0.05, .momentum = 0.9},
+                           Adam{.lr = 0.01},
+                           Adagrad{.lr = 0.01},
+                           RMSprop{.lr = 0.01},
+                           Lion{.lr = 0.001},
+                           LAMB{.lr = 0.01}};
   for (const Optimizer& optimizer : all)
     for (const int stage : {1, 3}) {
-      const matrix::Strategy strategy{.name = concat("optimizer ", optimizer.index()), .shard = 3, .zero_stage = stage};
+      const matrix::Strategy strategy{
+          .name = concat("optimizer ", optimizer.index()), .shard = 3, .zero_stage = stage};
       check(mlp, strategy, matrix::run(mlp, strategy, optimizer));
     }
 }
