@@ -243,6 +243,24 @@ static std::optional<std::string> no_verb(int argc, char** argv) {
                 "? shoal --help names all");
 }
 
+// `shoal run -n 4 -- program`: the "--" before the program says no more than the program's place does.
+static std::vector<char*> without_separator(int argc, char** argv) {
+  std::vector<char*> arguments(argv, argv + argc);
+  if (argc < 2 || argv[1] != std::string_view("run")) return arguments;
+  for (std::size_t i = 2; i < arguments.size(); ++i) {
+    const std::string_view word = arguments[i];
+    if (word == "--") {
+      arguments.erase(arguments.begin() + static_cast<std::ptrdiff_t>(i));
+      break;
+    }
+    if (!word.starts_with('-')) break;  // the program
+    const bool has_value = word.find('=') != std::string_view::npos || word == "--pin-cores" ||
+                           (!word.starts_with("--") && word.size() > 2);
+    if (!has_value) ++i;
+  }
+  return arguments;
+}
+
 int main(int argc, char** argv) {
   if (const auto message = no_verb(argc, argv)) return failed(kWrongUse, *message);
   CLI::App app("Shoal trains an unmodified LibTorch model through its captured graph.", "shoal");
@@ -271,7 +289,8 @@ int main(int argc, char** argv) {
   CLI::App* launch = app.add_subcommand("run", "Start a program once a rank, and end all when one fails");
   add_options(*launch, run_options);
   try {
-    app.parse(argc, argv);
+    auto arguments = without_separator(argc, argv);
+    app.parse(static_cast<int>(arguments.size()), arguments.data());
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kWrongUse;
   }

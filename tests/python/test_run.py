@@ -80,6 +80,13 @@ def test_each_rank_gets_torchruns_variables_and_its_lines_begin_with_its_number(
     assert sorted(result.stderr.splitlines()) == [f"[{r}] e" for r in range(3)]
 
 
+def test_the_program_may_stand_behind_two_dashes():
+    for options in (["-n", "1", "--"], ["-n1", "--pin-cores", "--"], ["--nnodes=1", "-n", "1"]):
+        done = run(*options, "sh", "-c", 'echo "$@"', "sh", "--", "x")
+        assert done.returncode == 0, done.stderr
+        assert "-- x" in done.stdout
+
+
 def test_a_line_without_an_end_and_the_last_words_of_a_rank_are_printed():
     result = shell(2, 'printf "no end"; kill -9 $$')
     assert sorted(result.stdout.splitlines()) == ["[0] no end", "[1] no end"]
