@@ -112,9 +112,9 @@ static Outputs var_mean(const Job& job) {
 
 constexpr std::int64_t kMean = 1, kSum = 2;  // at::Reduction
 
-static void set(Node& node, std::string_view name, Attribute value) {
+static void set(Node& node, std::string_view name, const Attribute& value) {
   for (Argument& argument : node.arguments)
-    if (argument.name == name) argument.value = std::move(value);
+    if (argument.name == name) argument.value = value;
 }
 
 static Outputs summed(const Job& job, const Node& node) {

@@ -88,6 +88,7 @@ class Placing {
  public:
   Placing(const ir::Graph& graph, const Mesh& mesh, const Pins& pins)
       : graph_(graph), mesh_(mesh), pins_(pins), values_(graph.values.size()), uses_(graph.values.size()) {
+    find_uses();
     pin_sources();
     pin_results();
     pin_outputs();
@@ -99,7 +100,6 @@ class Placing {
       nodes_.push_back(place(graph_.nodes[i], i));
       if (ir::is_view(graph_.nodes[i].op)) view_again(graph_.nodes[i], i);
     }
-    find_uses();
     for (std::size_t i = nodes_.size(); i-- > 0;) cut_late(i);
   }
 
@@ -198,7 +198,8 @@ class Placing {
         }
       }
       SHOAL_CHECK(!last.empty(), InvalidInput, "place: no module is called \"", pin.module, "\"");
-      for (const auto& [path, value] : last) {
+      for (const auto& [path, made] : last) {
+        const ValueId value = handed_out(made, path);
         find_gradients(path, value);
         for (const auto& [axis, placement] : pin.placements) {
           Layout alone = replicated();
@@ -211,6 +212,16 @@ class Placing {
         }
       }
     }
+  }
+
+  // Clean-ups leave a module's last view to whoever reads it: the pin is on what they read.
+  ValueId handed_out(ValueId value, std::string_view path) const {
+    while (uses_[value.index].size() == 1 && !leaves_.contains(value)) {
+      const ir::Node& reader = graph_.nodes[uses_[value.index][0].node];
+      if (!is_reshape(reader.op) || is_within(reader.module, path)) break;
+      value = *reader.outputs[0];
+    }
+    return value;
   }
 
   static bool is_within(std::string_view module, std::string_view path) {
@@ -226,7 +237,8 @@ class Placing {
       for (const ValueId input : ir::inputs_of(node)) {
         const auto& producer = graph_.at(input).producer;
         if (!producer || graph_.at(*producer).phase != ir::Phase::Backward) continue;
-        if (is_within(graph_.at(*producer).module, path) || shape_of(input) != shape_of(output)) continue;
+        if (is_within(graph_.at(*producer).module, path)) continue;
+        if (ir::num_elements(graph_.at(input).type) != ir::num_elements(graph_.at(output).type)) continue;
         if (std::ranges::find(found, input) == found.end()) found.push_back(input);
       }
     }
@@ -421,7 +433,8 @@ class Placing {
     const auto gradients = gradients_of_.find(value);
     if (gradients == gradients_of_.end() || is_whole(made)) return;
     for (const ValueId gradient : gradients->second)
-      pinned_[gradient].emplace(axis, is_cut(made) ? made : Placement(Replicate{}));
+      if (!is_cut(made) || shape_of(gradient) == shape_of(value))
+        pinned_[gradient].emplace(axis, is_cut(made) ? made : Placement(Replicate{}));
   }
 
   // A view costs nothing, so it is taken again of every layout that its input is there in.

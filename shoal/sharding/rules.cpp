@@ -191,9 +191,9 @@ std::optional<Shard> through_view(const Shape& from, const Shape& to, const Shar
   return std::nullopt;
 }
 
-static void set(ir::Node& node, std::string_view argument, ir::Attribute value) {
+static void set(ir::Node& node, std::string_view argument, const ir::Attribute& value) {
   for (ir::Argument& known : node.arguments)
-    if (known.name == argument) known.value = std::move(value);
+    if (known.name == argument) known.value = value;
 }
 
 // A list of sizes is the shape of the first output; one size is the first input's first, its number of rows.

@@ -150,6 +150,7 @@ TEST_CASE("tensor parallelism reduces two activations a layer each way, or scatt
                   continue;
                 ir::ValueList in;
                 for (const ir::ValueId id : ir::inputs_of(node)) in.emplace_back(id);
+                CHECK(node.op != "shoal::all_to_all");
                 if (std::max(bytes_of(local, in), bytes_of(local, node.outputs)) != kActivation) continue;
                 halves[node.phase] += node.op == "shoal::all_reduce" ? 2 : 1;
                 scatters_forward |= node.op == "shoal::reduce_scatter" && node.phase == ir::Phase::Forward;
