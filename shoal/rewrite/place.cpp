@@ -282,12 +282,11 @@ class Placing {
             std::ranges::find(grains, grain) == grains.end())
           grains.push_back(grain);
     std::vector<Choice> found;
-    if (is_reshape(node.op) && is_cut_further_in(placed, axis)) {
-      add_through_view(node, axis, seen, placed, found);
-      return found;
-    }
+    // What the rule says of a view's dims is of whole ones.
+    const bool is_left = is_reshape(node.op) && is_cut_further_in(placed, axis);
     for (const Strategy& strategy : strategies_of(node))
-      for (const auto& [outer, unit] : grains) add_choice(strategy, outer, unit, found);
+      if (!is_left || (!is_cut(strategy.in.front()) && !is_cut(strategy.out.front())))
+        for (const auto& [outer, unit] : grains) add_choice(strategy, outer, unit, found);
     add_through_view(node, axis, seen, placed, found);
     add_blocks(node, seen, found);
     return found;
@@ -338,7 +337,7 @@ class Placing {
     const Shape& whole_in = shape_of(ir::inputs_of(node).front());
     const Shape& whole_out = shape_of(*node.outputs.front());
     std::optional<Shard> found;
-    for (int rank = 0; rank < mesh_.size(); ++rank) {
+    for (const int rank : mesh_.corners()) {
       const Shape from = local_shape(mesh_, in, whole_in, rank),
                   to = local_shape(mesh_, out, whole_out, rank);
       const auto seen =
