@@ -6,7 +6,10 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstring>
 #include <numeric>
+#include <optional>
 
 #include "shoal/aten/types.h"
 #include "shoal/base/error.h"
@@ -16,10 +19,17 @@ namespace shoal::runtime {
 using sharding::Range;
 using sharding::Shard;
 
+// As sharding::box_of says it, without the mesh: this is asked for every tensor of every step.
 static std::vector<Range> ranges_of(const Shard& shard, std::int64_t whole, int index, int count) {
-  const sharding::Mesh mesh = {.axes = {{"axis", count}}};
-  const Shard one = {.dim = 0, .outer = shard.outer, .unit = shard.unit};
-  return sharding::box_of(mesh, {{one}}, {whole}, index).dims[0];
+  const std::int64_t block = whole / shard.outer, units = block / shard.unit;
+  const auto begin = [&](std::int64_t i) {
+    return (units / count * i + std::min(i, units % count)) * shard.unit;
+  };
+  std::vector<Range> ranges;
+  if (begin(index) == begin(index + 1)) return ranges;
+  for (std::int64_t i = 0; i < shard.outer; ++i)
+    ranges.push_back({i * block + begin(index), i * block + begin(index + 1)});
+  return ranges;
 }
 
 static std::int64_t length_of(const std::vector<Range>& ranges) {
@@ -186,6 +196,27 @@ void broadcast(at::Tensor& tensor, int root, const Group& group) {
 
 static constexpr std::size_t kSmall = 64 << 10;  // bytes
 
+// The bytes of each rank's part of a contiguous tensor in main memory, where they lie in one piece: from
+// which on, and how many. Nothing where they do not.
+static std::optional<Range> bytes_of_part(const at::Tensor& whole, const Shard& shard, int index, int count) {
+  if (!whole.is_cpu() || !whole.is_contiguous() || shard.outer != 1) return std::nullopt;
+  for (int dim = 0; dim < shard.dim; ++dim)
+    if (whole.size(dim) != 1) return std::nullopt;
+  const auto ranges = ranges_of(shard, whole.size(shard.dim), index, count);
+  if (ranges.empty()) return Range{};
+  const std::int64_t row = whole.stride(shard.dim) * whole.element_size();
+  return Range{ranges[0].begin * row, ranges[0].end * row};
+}
+
+// Of none there may be no memory.
+static void copy_bytes(void* to, const void* from, std::int64_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, static_cast<std::size_t>(bytes));
+}
+
+static std::byte* bytes_at(const at::Tensor& flat, std::int64_t element) {
+  return static_cast<std::byte*>(flat.data_ptr()) + element * flat.element_size();
+}
+
 // Which of them are small, and are so on every rank: by what all ranks know alike.
 static std::vector<std::size_t> small_ones(const std::vector<at::Tensor>& wholes) {
   std::vector<std::size_t> small;
@@ -208,13 +239,22 @@ void gather_into(std::vector<at::Tensor>& wholes, const std::vector<at::Tensor>&
   const at::Tensor mine = at::empty({most}, options), all = at::empty({most * count}, options);
   std::int64_t begin = 0;
   for (const auto i : small) {
-    flat_view(mine, begin, parts[i].sizes()).copy_(parts[i]);
+    if (parts[i].is_cpu() && parts[i].is_contiguous())
+      copy_bytes(bytes_at(mine, begin), parts[i].const_data_ptr(),
+                 static_cast<std::int64_t>(parts[i].nbytes()));
+    else
+      flat_view(mine, begin, parts[i].sizes()).copy_(parts[i]);
     begin += most_elements(wholes[i].sizes(), shards[i], count);
   }
   group.communicator->all_gather(buffer_of(mine), buffer_of(all))->wait(group.limit);
   begin = 0;
   for (const auto i : small) {
     for (int index = 0; index < count; ++index) {
+      if (const auto bytes = bytes_of_part(wholes[i], shards[i], index, count)) {
+        copy_bytes(bytes_at(wholes[i], 0) + bytes->begin, bytes_at(all, index * most + begin),
+                   bytes->end - bytes->begin);
+        continue;
+      }
       const auto shape = shape_of_part(wholes[i].sizes(), shards[i], index, count);
       for_each_piece(wholes[i], flat_view(all, index * most + begin, shape), shards[i], index, count,
                      [](const at::Tensor& place, const at::Tensor& piece) { place.copy_(piece); });
@@ -240,6 +280,11 @@ std::vector<at::Tensor> reduce_scatter(const std::vector<at::Tensor>& wholes,
   std::int64_t begin = 0;
   for (const auto i : small) {
     for (int index = 0; index < count; ++index) {
+      if (const auto bytes = bytes_of_part(wholes[i], shards[i], index, count)) {
+        copy_bytes(bytes_at(all, index * most + begin), bytes_at(wholes[i], 0) + bytes->begin,
+                   bytes->end - bytes->begin);
+        continue;
+      }
       const auto shape = shape_of_part(wholes[i].sizes(), shards[i], index, count);
       for_each_piece(wholes[i], flat_view(all, index * most + begin, shape), shards[i], index, count,
                      [](const at::Tensor& from, const at::Tensor& to) { to.copy_(from); });
