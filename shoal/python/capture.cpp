@@ -4,6 +4,8 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <cstdint>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -120,7 +122,27 @@ static ir::Graph captured(const py::object& function, const py::args& arguments,
   return call.graph();
 }
 
+namespace {
+// `with _EagerRandom(seed, step):` what PyTorch runs inside draws as the captured step of that seed and
+// number.
+struct EagerRandomContext {
+  std::int64_t seed = 0, step = 0;
+  std::unique_ptr<capture::EagerRandom> random = {};
+};
+}  // namespace
+
 void bind_capture(py::module_& module) {
+  py::class_<EagerRandomContext>(module, "_EagerRandom",
+                                 "Eager draws as those of a captured step; for tests.")
+      .def(py::init([](std::int64_t seed, std::int64_t step) {
+             return std::make_unique<EagerRandomContext>(EagerRandomContext{seed, step});
+           }),
+           py::arg("seed"), py::arg("step"))
+      .def("__enter__",
+           [](EagerRandomContext& self) {
+             self.random = std::make_unique<capture::EagerRandom>(self.seed, self.step);
+           })
+      .def("__exit__", [](EagerRandomContext& self, const py::args&) { self.random.reset(); });
   module.def(
       "capture", captured, py::arg("fn"),
       "The graph of fn(*args, **kwargs): forward, and backward if it returns a loss that requires a "
