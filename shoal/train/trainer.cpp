@@ -57,6 +57,23 @@ struct AccumulatedUpdate {
   std::unique_ptr<runtime::Executor> executor;
 };
 
+// Where a tensor lies, and as what.
+struct Place {
+  const void* memory = nullptr;
+  caffe2::TypeMeta dtype;
+  std::vector<std::int64_t> shape, strides;
+
+  // Whether the tensor lies somewhere else than before; this place is then its new one.
+  bool follow(const at::Tensor& tensor) {
+    if (!tensor.defined()) return std::exchange(*this, {}).memory != nullptr;
+    const void* now = tensor.const_data_ptr();
+    if (now == memory && tensor.dtype() == dtype && tensor.sizes() == shape && tensor.strides() == strides)
+      return false;
+    *this = {now, tensor.dtype(), tensor.sizes().vec(), tensor.strides().vec()};
+    return true;
+  }
+};
+
 // Evaluation mode for a module and all below it; each gets its own mode back.
 class EvaluationMode {
  public:
@@ -523,17 +540,17 @@ class Trainer::State {
     });
   }
 
-  // Graphs are bound to the memory of parameters and buffers, which `.to(dtype)`, say, leaves for other
-  // memory.
+  // Graphs are bound to the memory of parameters and buffers, and to how these lie in it: `.to(dtype)`, say,
+  // leaves them other memory, and `w.data = w.data[:5]` the same memory in another shape.
   void forget_graphs_if_moved() {
-    std::vector<const void*> memory;
-    memory.reserve(parameters_.size() + buffers_.size());
+    std::size_t next = 0;
+    bool moved = false;
     for (const auto* tensors : {&parameters_, &buffers_})
-      for (const auto& [name, tensor] : *tensors)
-        memory.push_back(tensor.defined() ? tensor.const_data_ptr() : nullptr);
-    if (memory == memory_) return;
-    forget_graphs();
-    memory_ = std::move(memory);
+      for (const auto& [name, tensor] : *tensors) {
+        if (next == places_.size()) places_.emplace_back();
+        moved = places_[next++].follow(tensor) || moved;
+      }
+    if (moved) forget_graphs();
   }
 
   Step& find(const train::SharedBatch& batch, Use use) {
@@ -686,6 +703,11 @@ class Trainer::State {
     auto& tensor = state_[name];
     if (!tensor.defined())
       tensor = at::empty_strided(type.shape, type.strides, parameter_of_state(name).options()).zero_();
+    SHOAL_CHECK(tensor.sizes() == at::IntArrayRef(type.shape), InvalidInput,
+                "trainer: ", name.substr(0, name.rfind('.')),
+                " has another shape than when it was updated last: its ", name.substr(name.rfind('.') + 1),
+                " has ", tensor.sizes(), " and it has ", at::IntArrayRef(type.shape),
+                ". Remedy: a new Trainer for the changed model");
     return tensor;
   }
 
@@ -723,7 +745,7 @@ class Trainer::State {
   std::unique_ptr<train::Distribution> ranks_;     // null: one device
   std::map<std::string, at::Tensor> state_;        // optimizer state by name
   std::map<std::string, std::int64_t> updates_;    // by parameter
-  std::vector<const void*> memory_;                // of parameters and buffers, as graphs are bound to it
+  std::vector<Place> places_;                      // of parameters and buffers, as graphs are bound to them
   std::map<std::string, at::Tensor> outputs_;      // of the last step or evaluation
   std::map<std::string, at::Tensor> accumulated_;  // gradients of the last step over micro-batches
   std::optional<AccumulatedUpdate> update_;        // of these

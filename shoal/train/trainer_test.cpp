@@ -209,6 +209,38 @@ TEST_CASE("a module that moves to other memory is trained there") {
   CHECK_FALSE(at::equal(before, model->parameters()[0]));
 }
 
+TEST_CASE("a parameter that is cut where it lies is trained in its new shape") {
+  const auto batch = random_batch(4);
+  const auto loss = [](torch::nn::Sequential& model, const Batch& in) {
+    return model->forward(in["x"].tensor()).pow(2).sum();
+  };
+  const auto cut = [](torch::nn::Sequential& model) {
+    for (auto& parameter : model[2]->as<torch::nn::Linear>()->parameters())
+      parameter.set_data(parameter.detach().narrow(0, 0, 2));
+  };
+  auto model = net(), same = net();
+  Trainer trainer(model, loss, SGD{.lr = 0.01});
+  trainer.step(batch);
+  for (std::size_t i = 0; i < 4; ++i) same->parameters()[i].detach().copy_(model->parameters()[i]);
+  cut(model);
+  cut(same);
+  const auto expected = loss(same, batch);
+  expected.backward();
+  CHECK(trainer.step(batch).loss == doctest::Approx(expected.item<double>()).epsilon(1e-12));
+  for (std::size_t i = 0; i < 4; ++i)
+    CHECK(at::allclose(model->parameters()[i],
+                       same->parameters()[i].detach() - 0.01 * same->parameters()[i].grad()));
+
+  auto with_state = net();
+  Trainer adam(with_state, loss, AdamW{});
+  adam.step(batch);
+  cut(with_state);
+  CHECK(
+      contains(error_of([&] { adam.step(batch); }),
+               "2.weight has another shape than when it was updated last: its exp_avg has [4, 16] and it has "
+               "[2, 16]"));
+}
+
 TEST_CASE("a cosine schedule warms up linearly and ends at its minimum") {
   const LearningRateSchedule schedule{
       .decay = LearningRateSchedule::Decay::Cosine, .warmup_steps = 4, .total_steps = 12, .min_factor = 0.1};
