@@ -14,6 +14,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shoal/ir/graph.h"
@@ -25,6 +26,10 @@ struct NamedTensor {
   at::Tensor tensor;
 };
 
+// Whether an input is no item of the batch but a tensor that the model reads where it finds it: in an
+// attribute, a closure, another module. Its name begins with '~'.
+inline bool is_beside(std::string_view input) { return input.starts_with('~'); }
+
 enum class Mode {
   Train,     // forward and backward: results are the loss, the gradients and the buffers that change
   Evaluate,  // forward alone, without autograd
@@ -33,12 +38,14 @@ enum class Mode {
 struct Request {
   std::vector<NamedTensor> parameters;  // a tensor that is there twice counts under its first name
   std::vector<NamedTensor> buffers;
-  std::vector<NamedTensor> inputs;
+  std::vector<NamedTensor> inputs;  // one that stands beside the batch is known by its memory, see is_beside
   // Runs the model; returns a scalar. In mode Evaluate it may be undefined, where there are outputs.
   std::function<at::Tensor(std::span<const at::Tensor> inputs)> loss;
   Mode mode = Mode::Train;
   // More results of the run that `loss` made, asked for right after it; may be empty. Their names are unique.
   std::function<std::vector<NamedTensor>()> outputs = {};
+  // Told of a tensor that is none of the above when the model writes into it; may be empty.
+  std::function<void(const at::Tensor&)> writes_constant = {};
   // Where in the user's code the current operator was called, for messages; empty: the C++ stack is walked.
   std::function<std::string()> source_line = {};
 };
@@ -56,6 +63,12 @@ struct Guards {
   std::vector<at::Tensor> constants;
   std::vector<Guard> list;
 };
+
+// The result, of role Output, that an input has after a model has written into it.
+inline std::string written_name(const std::string& input) { return "written." + input; }
+
+// The result, of role Output, that is the gradient of an input beside the batch that requires one.
+inline std::string gradient_name(const std::string& input) { return "gradient." + input; }
 
 struct Captured {
   ir::Graph graph;                    // form Captured, phases forward and backward

@@ -76,7 +76,14 @@ Recorder::Recorder(const Request& request, std::optional<Stop> stop)
   for (const auto& [name, tensor] : request.inputs) {
     SHOAL_CHECK(tensor.defined() && tensor.layout() == at::kStrided, InvalidInput, "capture: input ", name,
                 " is undefined or sparse; give a dense tensor");
-    inputs_.push_back(wrap(source(ir::Role::Input, name, tensor)));
+    const auto value = source(ir::Role::Input, name, tensor);
+    inputs_.push_back(wrap(value));
+    if (is_beside(name) && region_of(tensor) == nullptr) {
+      add_region(tensor, ir::Role::Input, name, value);
+      input_aliases_.push_back(region_of(tensor)->alias);
+    } else {
+      input_aliases_.push_back(recorded(inputs_.back())->view.alias);
+    }
   }
 }
 
@@ -119,6 +126,7 @@ View Recorder::view_of_region(const Region& region, const at::Tensor& tensor) {
 // A constant that a value is written into becomes a value, with all its aliases.
 void Recorder::promote(const at::Tensor& tensor) {
   const at::Tensor whole = tensor.is_view() ? at::Tensor(tensor._base()) : tensor;
+  if (request_.writes_constant) request_.writes_constant(whole);
   const ValueId value = constant(whole);
   keep_constants_of(whole);
   add_region(whole, ir::Role::Activation, "", value);
@@ -414,6 +422,9 @@ Captured Recorder::finish() && {
         captured_.graph.add_result(region->role, name, region->alias->value);
     }
   }
+  for (std::size_t i = 0; i < input_aliases_.size(); ++i)
+    if (const auto& alias = *input_aliases_[i]; alias.value != alias.original)
+      captured_.graph.add_result(ir::Role::Output, written_name(request_.inputs[i].name), alias.value);
   name_modules(captured_.graph, sequence_);
   std::size_t held = 0;
   for (auto& source : captured_.graph.sources)

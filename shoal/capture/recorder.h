@@ -118,6 +118,7 @@ class Recorder final : public Interceptor {
   ir::Phase phase_ = ir::Phase::Forward;
   Captured captured_;
   std::vector<at::Tensor> inputs_;
+  std::vector<std::shared_ptr<Alias>> input_aliases_;  // of the memory that each input shows
 
   // By ValueId.
   std::vector<at::Tensor> metas_;

@@ -12,6 +12,7 @@
 
 #include "shoal/aten/types.h"
 #include "shoal/base/error.h"
+#include "shoal/capture/capture.h"
 #include "shoal/data/hash.h"
 #include "shoal/ir/text.h"
 #include "shoal/rewrite/partition.h"
@@ -333,7 +334,7 @@ void Distribution::check_same(const std::string& what, const std::string& text) 
 
 static bool is_cut(const Parallelism& parallelism, const std::string& input, std::size_t num_dims) {
   const auto& whole = parallelism.replicated_inputs;
-  return num_dims > 0 && std::ranges::find(whole, input) == whole.end();
+  return num_dims > 0 && !capture::is_beside(input) && std::ranges::find(whole, input) == whole.end();
 }
 
 bool Distribution::is_cut(const std::string& input, std::size_t num_dims) const {

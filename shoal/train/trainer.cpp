@@ -45,6 +45,11 @@ struct Step {
   rewrite::Placed placed;  // of several ranks
   std::vector<train::UpdateGroup> groups;
   std::unique_ptr<runtime::Executor> executor;
+  std::vector<std::string> names_of_inputs = {};
+  std::string tag = {};                                   // ModelView::tag
+  std::vector<std::optional<program::Slot>> inputs = {};  // of the batch's tensors, in their order
+  std::vector<std::pair<std::size_t, program::Slot>> written =
+      {};  // of these, where the model has written into one
   bool has_grad_norm = false;
   bool is_random = false;             // reads seed and step
   train::Normaliser normaliser = {};  // of a part
@@ -94,6 +99,10 @@ class EvaluationMode {
 };
 
 }  // namespace
+
+static std::string display_name(const std::string& input) {
+  return capture::is_beside(input) ? input.substr(1) : "item " + input + " of the batch";
+}
 
 static std::vector<NamedTensor> named(const ModelView::NamedTensors& tensors) {
   std::vector<NamedTensor> named;
@@ -152,6 +161,7 @@ class Trainer::State {
     keep_outputs(step);
     step.executor->run(Segment::Update, options_.trace);
     keep_outputs(step);
+    write_inputs(step, shared.part);
     step.executor->release_inputs();
     for (const auto& group : step.groups)
       for (const auto& name : group.parameters) ++updates_[name];
@@ -196,6 +206,7 @@ class Trainer::State {
     const double loss = step.executor->result(Role::Loss, "loss").item<double>();
     outputs_.clear();
     keep_outputs(step);
+    write_inputs(step, shared.part);
     step.executor->release();
     step.executor->release_inputs();
     return loss;
@@ -273,6 +284,33 @@ class Trainer::State {
     }
     updates_ = progress.updates;
     steps_ = progress.steps;
+  }
+
+  const std::string& tag() const { return tag_; }
+
+  void set_tensors(ModelView::NamedTensors parameters, ModelView::NamedTensors buffers) {
+    const auto same = [](const std::vector<NamedTensor>& here, const ModelView::NamedTensors& given) {
+      return std::ranges::equal(here, given, [](const NamedTensor& a, const auto& b) {
+        return a.name == b.first && a.tensor.is_same(b.second);
+      });
+    };
+    if (same(parameters_, parameters) && same(buffers_, buffers)) return;
+    SHOAL_CHECK(
+        !ranks_, InvalidInput,
+        "trainer: parameters or buffers of the model were replaced, added or removed, which on several ranks "
+        "needs a new Trainer on all of them");
+    const auto before = std::exchange(parameters_, named(parameters));
+    buffers_ = named(buffers);
+    for (const auto& [name, tensor] : before) {
+      const auto now = std::ranges::find(parameters_, name, &NamedTensor::name);
+      if (now != parameters_.end() && now->tensor.is_same(tensor)) continue;
+      updates_.erase(name);
+      std::erase_if(state_,
+                    [&](const auto& item) { return item.first.substr(0, item.first.rfind('.')) == name; });
+    }
+    view_.parameters = std::move(parameters);
+    view_.buffers = std::move(buffers);
+    forget_graphs();
   }
 
   void set_learning_rate(std::size_t part, double lr) {
@@ -403,6 +441,7 @@ class Trainer::State {
       }
       total += weight;
       part.executor->run(Segment::Update, options_.trace);  // of buffers alone
+      write_inputs(part, shared.part);
       part.executor->release();
       part.executor->release_inputs();
     }
@@ -540,6 +579,15 @@ class Trainer::State {
     });
   }
 
+  // What the model has written into its batch, and into what stands beside it, happens.
+  void write_inputs(const Step& step, const Batch& batch) const {
+    if (step.written.empty()) return;
+    const auto inputs = inputs_of(batch);
+    const at::NoGradGuard no_grad;
+    for (const auto& [input, slot] : step.written)
+      inputs[input].tensor.detach().copy_(step.executor->at(slot));
+  }
+
   // Graphs are bound to the memory of parameters and buffers, and to how these lie in it: `.to(dtype)`, say,
   // leaves them other memory, and `w.data = w.data[:5]` the same memory in another shape.
   void forget_graphs_if_moved() {
@@ -554,6 +602,12 @@ class Trainer::State {
   }
 
   Step& find(const train::SharedBatch& batch, Use use) {
+    Step& step = found(batch, use);
+    tag_ = step.tag;
+    return step;
+  }
+
+  Step& found(const train::SharedBatch& batch, Use use) {
     forget_graphs_if_moved();
     auto key = key_of(batch, use);
     std::vector<at::Tensor> inputs;
@@ -603,16 +657,21 @@ class Trainer::State {
         .mode = mode_of(use),
         .outputs = view_.outputs ? [this] { return named(view_.outputs()); }
                                  : std::function<std::vector<NamedTensor>()>(),
+        .writes_constant = view_.writes_constant,
         .source_line = view_.source_line,
     };
     auto captured = capture::capture(request);
+    std::vector<std::string> names_of_inputs;
+    for (const auto& input : request.inputs) names_of_inputs.push_back(input.name);
     Step step{.key = std::move(key),
               .guards = std::move(captured.guards),
               .gradients = {},
               .constants = std::move(captured.constants),
               .graph = {},
               .groups = {},
-              .executor = nullptr};
+              .executor = nullptr,
+              .names_of_inputs = std::move(names_of_inputs)};
+    if (view_.tag) step.tag = view_.tag();
     step.graph = rewrite::cleanup(std::move(captured.graph));
     if (use == Use::Part) {
       step.normaliser = train::normaliser_of(step.graph);
@@ -645,8 +704,25 @@ class Trainer::State {
     step.executor = executor_of(step.graph);
     if (ranks_) step.placed = ranks_->placed();
     bind_lasting(*step.executor, step.constants);
+    find_inputs(step);
     step.is_random = program::find_source(step.executor->program(), Role::Scalar, "seed") != nullptr;
     step.has_grad_norm = program::find_result(step.executor->program(), Role::Output, "grad_norm") != nullptr;
+  }
+
+  void find_inputs(Step& step) const {
+    const auto& program = step.executor->program();
+    step.inputs.clear();
+    step.written.clear();
+    for (const auto& name : step.names_of_inputs) {
+      const auto* source = program::find_source(program, Role::Input, name);
+      const auto* result = program::find_result(program, Role::Output, capture::written_name(name));
+      if (result != nullptr) {
+        SHOAL_CHECK(!ranks_, InvalidInput, "trainer: the model writes to ", display_name(name),
+                    ", which on several ranks would be other values on each; write to a clone() of it");
+        step.written.emplace_back(step.inputs.size(), result->slot);
+      }
+      step.inputs.push_back(source == nullptr ? std::nullopt : std::optional(source->slot));
+    }
   }
 
   double learning_rate() const {
@@ -712,9 +788,12 @@ class Trainer::State {
   }
 
   void bind(Step& step, const Batch& batch, std::int64_t number, std::size_t microbatch = 0) {
-    for (auto& [name, tensor] : inputs_of(batch))
-      if (program::find_source(step.executor->program(), Role::Input, name) != nullptr)
-        step.executor->bind(Role::Input, name, tensor.detach());
+    std::size_t input = 0;
+    for_each_leaf(batch, [&](const std::string&, const Batch& leaf) {
+      const auto* tensor = std::get_if<at::Tensor>(&leaf.value());
+      if (tensor == nullptr) return;
+      if (const auto slot = step.inputs.at(input++)) step.executor->bind(*slot, tensor->detach());
+    });
     if (!step.is_random) return;
     step.executor->bind(Role::Scalar, "seed", seed_of(microbatch));
     step.executor->bind(Role::Scalar, "step", at::scalar_tensor(number, at::kLong));
@@ -747,6 +826,7 @@ class Trainer::State {
   std::map<std::string, std::int64_t> updates_;    // by parameter
   std::vector<Place> places_;                      // of parameters and buffers, as graphs are bound to them
   std::map<std::string, at::Tensor> outputs_;      // of the last step or evaluation
+  std::string tag_;                                // of the graph found last
   std::map<std::string, at::Tensor> accumulated_;  // gradients of the last step over micro-batches
   std::optional<AccumulatedUpdate> update_;        // of these
   std::list<Step> steps_kept_;                     // most recently used first
@@ -776,6 +856,10 @@ void Trainer::restore(const std::map<std::string, at::Tensor>& optimizer_state, 
   state_->restore(optimizer_state, progress);
 }
 const std::map<std::string, at::Tensor>& Trainer::outputs() const { return state_->outputs(); }
+const std::string& Trainer::tag() const { return state_->tag(); }
+void Trainer::set_tensors(ModelView::NamedTensors parameters, ModelView::NamedTensors buffers) {
+  state_->set_tensors(std::move(parameters), std::move(buffers));
+}
 void Trainer::set_learning_rate(std::size_t part, double lr) { state_->set_learning_rate(part, lr); }
 void Trainer::set_optimizers(std::vector<OptimizerPart> optimizers) {
   state_->set_optimizers(std::move(optimizers));

@@ -60,6 +60,11 @@ struct ModelView {
   std::function<std::string()> mode;  // text of what a graph depends on besides the batch: training flags, …
   std::function<NamedTensors()> outputs = {};  // what the run by `loss` made besides the loss; may be empty
   std::function<std::string()> source_line = {};  // of the code that runs, for messages; empty: C++ code
+  // Text that stays with the graph that the last run by `loss` made: see Trainer::tag. May be empty.
+  std::function<std::string()> tag = {};
+  // Told of a tensor that is none of the above, nor of the batch, when the model writes into it; may be
+  // empty.
+  std::function<void(const at::Tensor&)> writes_constant = {};
 };
 
 // What a Trainer remembers from step to step besides the model and the optimizer's tensors.
@@ -104,6 +109,12 @@ class Trainer {
 
   // What ModelView::outputs gave, of the last step or evaluation; kept until the next one.
   const std::map<std::string, at::Tensor>& outputs() const;
+  // ModelView::tag of the graph that the last step or evaluation ran.
+  const std::string& tag() const;
+  // Other parameters and buffers from now on: of a model in which some were replaced, added or left out.
+  // Optimizer state stays with parameters that are the same tensors as before. Throws InvalidInput on several
+  // ranks.
+  void set_tensors(ModelView::NamedTensors parameters, ModelView::NamedTensors buffers);
   // From the next step on, for the parameters of that part, in place of what its optimizer says.
   void set_learning_rate(std::size_t part, double lr);
   // Other settings from the next step on; as many parts, of the same parameters.
