@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <list>
 #include <optional>
 #include <sstream>
@@ -19,6 +20,7 @@
 #include "shoal/runtime/executor.h"
 #include "shoal/train/accumulate.h"
 #include "shoal/train/distribution.h"
+#include "shoal/train/gradients.h"
 #include "shoal/train/update.h"
 
 namespace shoal {
@@ -30,8 +32,9 @@ using program::Segment;
 
 namespace {
 
-// What a graph is run for: a whole step, one of the micro-batches of a step, or a look at the loss.
-enum class Use { Step, Part, Evaluation };
+// What a graph is run for: a whole step, one of the micro-batches of a step, a look at the loss, or gradients
+// for somebody else's update. The last is the graph of a step without its update.
+enum class Use { Step, Part, Evaluation, Backward };
 
 Mode mode_of(Use use) { return use == Use::Evaluation ? Mode::Evaluate : Mode::Train; }
 
@@ -39,12 +42,13 @@ Mode mode_of(Use use) { return use == Use::Evaluation ? Mode::Evaluate : Mode::T
 struct Step {
   std::string key;
   capture::Guards guards;
-  ir::Graph gradients;  // of Use::Step: without its update, for when the optimizers get other settings
+  ir::Graph gradients;  // of Use::Step: without its update, which is appended when it is first used
   std::vector<at::Tensor> constants;
   ir::Graph graph;
   rewrite::Placed placed;  // of several ranks
   std::vector<train::UpdateGroup> groups;
   std::unique_ptr<runtime::Executor> executor;
+  std::unique_ptr<Step> backward = {};  // of Use::Step: `gradients` alone; made when it is first used
   std::vector<std::string> names_of_inputs = {};
   std::string tag = {};                                   // ModelView::tag
   std::vector<std::optional<program::Slot>> inputs = {};  // of the batch's tensors, in their order
@@ -136,12 +140,16 @@ class Trainer::State {
         seed_(at::scalar_tensor(static_cast<std::int64_t>(options_.seed), at::kLong)) {
     SHOAL_CHECK(options_.max_graphs > 0, InvalidInput,
                 "trainer: max_graphs is 0; at least one graph must be kept");
-    SHOAL_CHECK(!optimizers_.empty(), InvalidInput, "trainer: there is no optimizer");
+    SHOAL_CHECK(!optimizers_.empty() || options_.clip_norm == 0, InvalidInput, "trainer: clip_norm is ",
+                options_.clip_norm,
+                ", and without an optimizer there is no step that clips; clip what backward() leaves in the "
+                "parameters (clip_grad_norm_)");
     if (options_.parallelism)
       ranks_ = std::make_unique<train::Distribution>(*options_.parallelism, view_.parameters, view_.buffers);
   }
 
   StepResult step(const Batch& batch) {
+    check_has_optimizer();
     const observe::Span span(options_.trace, "step", 0, "trainer");
     const train::SharedBatch shared = agree(batch, Use::Step);
     Step& step = find(shared, Use::Step);
@@ -168,10 +176,35 @@ class Trainer::State {
     ++steps_;
     last_ = &step;
     accumulated_.clear();
+    keep_gradients();
     return result;
   }
 
+  double backward(const Batch& batch) {
+    const observe::Span span(options_.trace, "backward", 0, "trainer");
+    train::check_leaves_are_apart(parameters_);
+    train::check_accumulates_alone(parameters_);
+    const train::SharedBatch shared = agree(batch, Use::Backward);
+    Step& step = find(shared, Use::Backward);
+    bind(step, shared.part, backwards_ + 1, kOfBackward);
+    step.executor->run(Segment::Gradients, options_.trace);
+    const double loss = step.executor->result(Role::Loss, "loss").item<double>();
+    outputs_.clear();
+    keep_outputs(step);
+    step.executor->run(Segment::Update, options_.trace);  // of buffers alone
+    keep_outputs(step);
+    write_inputs(step, shared.part);
+    auto gradients = whole(gradients_in(*step.executor));
+    step.executor->release();
+    step.executor->release_inputs();
+    train::add_gradients(parameters_, std::move(gradients));
+    ++backwards_;
+    materialize();  // whoever makes use of the gradients needs the parameters
+    return loss;
+  }
+
   StepResult step_over(std::span<const Batch> microbatches) {
+    check_has_optimizer();
     SHOAL_CHECK(!microbatches.empty(), InvalidInput, "trainer: a step over no micro-batch");
     const observe::Span span(options_.trace, "step", 0, "trainer");
     const auto number = steps_ + 1;
@@ -190,6 +223,7 @@ class Trainer::State {
       throw;
     }
     ++steps_;
+    keep_gradients();
     return result;
   }
 
@@ -233,7 +267,8 @@ class Trainer::State {
   }
 
   TrainingState state() const {
-    TrainingState state{.step = steps_, .updates = updates_, .model = {}, .optimizer = {}};
+    TrainingState state{
+        .step = steps_, .backwards = backwards_, .updates = updates_, .model = {}, .optimizer = {}};
     for (const auto* tensors : {&parameters_, &buffers_})
       for (const auto& [name, tensor] : *tensors)
         if (tensor.defined()) state.model.emplace(name, whole_tensor(name, tensor));
@@ -267,12 +302,13 @@ class Trainer::State {
     for (const auto& [name, tensor] : from.optimizer) write_state(name, tensor);
     updates_ = from.updates;
     steps_ = from.step;
+    backwards_ = from.backwards;
     last_ = nullptr;
   }
 
   const std::map<std::string, at::Tensor>& outputs() const { return outputs_; }
 
-  Progress progress() const { return {steps_, updates_}; }
+  Progress progress() const { return {steps_, backwards_, updates_}; }
 
   void restore(const std::map<std::string, at::Tensor>& optimizer_state, const Progress& progress) {
     for (const auto& [name, tensor] : optimizer_state) {
@@ -284,6 +320,7 @@ class Trainer::State {
     }
     updates_ = progress.updates;
     steps_ = progress.steps;
+    backwards_ = progress.backwards;
   }
 
   const std::string& tag() const { return tag_; }
@@ -336,19 +373,39 @@ class Trainer::State {
   }
 
   std::map<std::string, at::Tensor> gradients() const {
-    std::map<std::string, at::Tensor> gradients = accumulated_;
-    if (last_ != nullptr)
-      for (const auto& result : last_->executor->program().results)
-        if (result.role == Role::Gradient)
-          gradients.emplace(result.name, last_->executor->result(result.role, result.name));
+    return whole(last_ != nullptr ? gradients_in(*last_->executor) : accumulated_);
+  }
+
+ private:
+  static constexpr const char* kCount = "loss_count";
+  // In place of a micro-batch's number: backward() draws beside all of them.
+  static constexpr std::size_t kOfBackward = std::numeric_limits<std::size_t>::max();
+
+  void check_has_optimizer() const {
+    SHOAL_CHECK(!optimizers_.empty(), InvalidInput,
+                "trainer: there is no optimizer to step with. Remedy: give the Trainer one, or call "
+                "backward(batch), which leaves gradients in the parameters, and update them yourself");
+  }
+
+  // --- Gradients, as a program leaves them and whole.
+
+  static std::map<std::string, at::Tensor> gradients_in(const runtime::Executor& executor) {
+    std::map<std::string, at::Tensor> gradients;
+    for (const auto& result : executor.program().results)
+      if (result.role == Role::Gradient) gradients.emplace(result.name, executor.at(result.slot));
+    return gradients;
+  }
+  std::map<std::string, at::Tensor> whole(std::map<std::string, at::Tensor> gradients) const {
     if (ranks_)
       for (auto& [name, gradient] : gradients)
         gradient = ranks_->whole_of(gradient, ranks_->pins_of(name).gradient, shape_of(name));
     return gradients;
   }
-
- private:
-  static constexpr const char* kCount = "loss_count";
+  void keep_gradients() const {
+    if (!options_.keeps_gradients) return;
+    train::check_leaves_are_apart(parameters_);
+    train::set_gradients(parameters_, gradients());
+  }
 
   // --- What is here and what there is of it on all ranks.
 
@@ -541,7 +598,7 @@ class Trainer::State {
   // Everything but tensor contents that a captured graph depends on.
   std::string key_of(const train::SharedBatch& batch, Use use) const {
     std::ostringstream key;
-    key << static_cast<int>(use);
+    key << static_cast<int>(use == Use::Backward ? Use::Step : use);
     for_each_leaf(batch.part, [&](const std::string& path, const Batch& leaf) {
       key << ' ' << path << ':';
       if (const auto* tensor = std::get_if<at::Tensor>(&leaf.value())) {
@@ -602,7 +659,8 @@ class Trainer::State {
   }
 
   Step& find(const train::SharedBatch& batch, Use use) {
-    Step& step = found(batch, use);
+    Step& captured = found(batch, use);
+    Step& step = use == Use::Backward ? *captured.backward : captured;
     tag_ = step.tag;
     return step;
   }
@@ -624,17 +682,38 @@ class Trainer::State {
     };
     for (auto step = steps_kept_.begin(); step != steps_kept_.end(); ++step) {
       if (step->key != key || !holds(step->guards)) continue;
-      if (!step->executor || !is_current(step->groups)) {
-        if (last_ == &*step) last_ = nullptr;
-        append_update(*step);
-        make_executor(*step);
-      }
+      prepare(*step, use);
       steps_kept_.splice(steps_kept_.begin(), steps_kept_, step);
       return steps_kept_.front();
     }
-    steps_kept_.push_front(captured(all(), use, std::move(key)));
+    Step step = captured(all(), use, std::move(key));
+    prepare(step, use);
+    steps_kept_.push_front(std::move(step));
     while (steps_kept_.size() > options_.max_graphs) forget(std::prev(steps_kept_.end()));
     return steps_kept_.front();
+  }
+
+  // Makes what this use runs, unless it is there and right.
+  void prepare(Step& step, Use use) {
+    if (use == Use::Backward) {
+      if (step.backward) return;
+      auto backward = std::make_unique<Step>(Step{.key = {},
+                                                  .guards = {},
+                                                  .gradients = {},
+                                                  .constants = step.constants,
+                                                  .graph = step.gradients,
+                                                  .groups = {},
+                                                  .executor = nullptr,
+                                                  .names_of_inputs = step.names_of_inputs,
+                                                  .tag = step.tag});
+      make_executor(*backward);
+      step.backward = std::move(backward);
+      return;
+    }
+    if (step.executor && is_current(step.groups)) return;
+    if (last_ == &step) last_ = nullptr;
+    if (use == Use::Step) append_update(step);
+    make_executor(step);
   }
 
   void forget(std::list<Step>::iterator step) {
@@ -677,11 +756,7 @@ class Trainer::State {
       step.normaliser = train::normaliser_of(step.graph);
       if (step.normaliser.count) step.graph.add_result(Role::Output, kCount, *step.normaliser.count);
     }
-    if (use == Use::Step) {
-      step.gradients = std::move(step.graph);
-      append_update(step);
-    }
-    make_executor(step);
+    if (use == Use::Step || use == Use::Backward) step.gradients = std::move(step.graph);
     return step;
   }
 
@@ -832,12 +907,16 @@ class Trainer::State {
   std::list<Step> steps_kept_;                     // most recently used first
   Step* last_ = nullptr;                           // of the last update; in steps_kept_, or null
   std::int64_t steps_ = 0;
+  std::int64_t backwards_ = 0;
 };
 
 Trainer::Trainer(std::shared_ptr<torch::nn::Module> module, LossFunction loss, Optimizer optimizer,
                  TrainerOptions options)
     : state_(std::make_unique<State>(module, view_of(module, std::move(loss)),
                                      std::vector<OptimizerPart>{{{}, std::move(optimizer)}},
+                                     std::move(options))) {}
+Trainer::Trainer(std::shared_ptr<torch::nn::Module> module, LossFunction loss, TrainerOptions options)
+    : state_(std::make_unique<State>(module, view_of(module, std::move(loss)), std::vector<OptimizerPart>{},
                                      std::move(options))) {}
 Trainer::Trainer(ModelView model, std::vector<OptimizerPart> optimizers, TrainerOptions options)
     : state_(std::make_unique<State>(nullptr, std::move(model), std::move(optimizers), std::move(options))) {}
@@ -848,6 +927,7 @@ Trainer& Trainer::operator=(Trainer&&) noexcept = default;
 StepResult Trainer::step(const Batch& batch) { return state_->step(batch); }
 StepResult Trainer::step_over(std::span<const Batch> microbatches) { return state_->step_over(microbatches); }
 std::string Trainer::weighing(const Batch& microbatch) { return state_->weighing(microbatch); }
+double Trainer::backward(const Batch& batch) { return state_->backward(batch); }
 double Trainer::evaluate(const Batch& batch) { return state_->evaluate(batch); }
 const ir::Graph& Trainer::graph(const Batch& batch) { return state_->graph(batch); }
 std::map<std::string, at::Tensor> Trainer::optimizer_state() const { return state_->optimizer_state(); }

@@ -37,6 +37,9 @@ struct TrainerOptions {
   std::uint64_t seed = 0;  // of dropout and every other random op in the model
   std::size_t max_graphs =
       16;  // captured graphs kept, one a shape of the batch; the least recently used goes
+  // After a step each parameter's `.grad` is its gradient in that step, before clipping, as gradients() has
+  // it, and undefined where it got none. Otherwise a step leaves `.grad` alone.
+  bool keeps_gradients = false;
   observe::Trace* trace = nullptr;  // borrowed; spans of every instruction go there. null: none are recorded
   // Of one rank among several: every rank has a trainer of the same model, and calls it alike, with its part
   // of each batch. What it gives back (losses, norms, states, gradients) is that of all ranks together.
@@ -70,6 +73,7 @@ struct ModelView {
 // What a Trainer remembers from step to step besides the model and the optimizer's tensors.
 struct Progress {
   std::int64_t steps = 0;
+  std::int64_t backwards = 0;  // calls of backward(): each draws random numbers of its own
   std::map<std::string, std::int64_t> updates = {};  // by parameter; those that have had none are left out
 };
 
@@ -89,6 +93,15 @@ class Trainer {
                 std::move(optimizer), std::move(options)) {}
   Trainer(std::shared_ptr<torch::nn::Module> module, LossFunction loss, Optimizer optimizer,
           TrainerOptions options = {});
+  // Without an optimizer: for backward() and evaluate().
+  template <class Model, class Loss>
+    requires std::invocable<Loss&, Model&, const Batch&>
+  Trainer(Model model, Loss loss, TrainerOptions options = {})
+      : Trainer(module_of(model),
+                LossFunction([model, loss](const Batch& batch) mutable { return loss(model, batch); }),
+                std::move(options)) {}
+  Trainer(std::shared_ptr<torch::nn::Module> module, LossFunction loss, TrainerOptions options = {});
+  // No parts: as without an optimizer.
   Trainer(ModelView model, std::vector<OptimizerPart> optimizers, TrainerOptions options = {});
   ~Trainer();
   Trainer(Trainer&&) noexcept;
@@ -104,6 +117,13 @@ class Trainer {
   StepResult step_over(std::span<const Batch> microbatches);
   // How the micro-batches of a step_over count, for people.
   std::string weighing(const Batch& microbatch);
+  // Forward and backward without an update, for an optimizer of your own: each gradient is added to its
+  // parameter's `.grad`, in place where there is one, as loss.backward() does; buffers change as in forward.
+  // Returns the loss, also one that is not finite. Gradients are not clipped. Random ops draw from the number
+  // of calls so far, and other numbers than any step. Of several ranks: gradients of the whole batch, whole
+  // on each of them, and parameters that are kept in parts are in the module until the next call, as after
+  // materialize().
+  double backward(const Batch& batch);
   // The loss in evaluation mode, without gradients; nothing changes.
   double evaluate(const Batch& batch);
 

@@ -38,7 +38,7 @@ Snapshot snapshot_of(const TrainingState& state) {
 }
 
 std::string counts_of(const TrainingState& state) {
-  return json{{"step", state.step}, {"updates", state.updates}}.dump();
+  return json{{"step", state.step}, {"backwards", state.backwards}, {"updates", state.updates}}.dump();
 }
 
 void set_counts(TrainingState& state, const std::string& text) {
@@ -48,6 +48,10 @@ void set_counts(TrainingState& state, const std::string& text) {
                   counts.contains("updates") && counts["updates"].is_object(),
               Corrupt, "checkpoint: the trainer's counts have no step or no updates");
   state.step = counts["step"].get<std::int64_t>();
+  if (const auto backwards = counts.find("backwards"); backwards != counts.end()) {
+    SHOAL_CHECK(is_count(*backwards), Corrupt, "checkpoint: the trainer's backwards are no count");
+    state.backwards = backwards->get<std::int64_t>();
+  }
   for (const auto& [name, count] : counts["updates"].items()) {
     SHOAL_CHECK(is_count(count), Corrupt, "checkpoint: the updates of ", shoal::quoted(name),
                 " are no count");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a resumed run needs from a Trainer to go on bit for bit. Random numbers are functions of (seed, step),
-// so the step stands for them.
+// so the counts stand for them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,6 +20,7 @@ namespace shoal {
 
 struct TrainingState {
   std::int64_t step = 0;                        // updates made
+  std::int64_t backwards = 0;                   // gradients made without an update
   std::map<std::string, std::int64_t> updates;  // of each parameter, where its optimizer counts them
   std::map<std::string, at::Tensor> model;      // parameters and buffers: "fc.weight"
   std::map<std::string, at::Tensor> optimizer;  // "fc.weight.exp_avg"

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/train/gradients.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <utility>
+
+#include "shoal/base/error.h"
+
+namespace shoal::train {
+
+using capture::NamedTensor;
+
+void check_leaves_are_apart(const std::vector<NamedTensor>& parameters) {
+  std::map<std::pair<const void*, std::int64_t>, const NamedTensor*> by_memory;
+  for (const auto& parameter : parameters) {
+    const at::Tensor& tensor = parameter.tensor;
+    if (!tensor.requires_grad() || tensor.numel() == 0) continue;
+    const auto [first, is_new] =
+        by_memory.try_emplace({tensor.storage().unsafeGetStorageImpl(), tensor.storage_offset()}, &parameter);
+    SHOAL_CHECK(is_new || first->second->tensor.is_same(tensor), InvalidInput, "trainer: parameters ",
+                first->second->name, " and ", parameter.name,
+                " share memory and are two tensors: each would have a gradient of its own, and the graph has "
+                "their sum. Remedy: make them one parameter (b.weight = a.weight, not .data)");
+  }
+}
+
+static void accumulate(const at::Tensor& parameter, at::Tensor gradient) {
+  // What a source, a batch or another gradient shares is no memory to hand on.
+  if (gradient.storage().use_count() > 1) gradient = gradient.clone();
+  constexpr std::size_t kRefsHere = 1;
+  torch::autograd::AccumulateGrad::accumulateGrad(
+      parameter, parameter.mutable_grad(), gradient, kRefsHere,
+      [&](at::Tensor&& sum) { parameter.mutable_grad() = std::move(sum); });
+}
+
+void check_accumulates_alone(const std::vector<NamedTensor>& parameters) {
+  for (const auto& [name, tensor] : parameters)
+    SHOAL_CHECK(!tensor.requires_grad() || torch::autograd::impl::post_acc_grad_hooks(tensor) == nullptr,
+                InvalidInput, "trainer: parameter ", name,
+                " has a hook that is to run when its gradient has been accumulated "
+                "(register_post_accumulate_grad_hook), and backward() accumulates all gradients at its end. "
+                "Remedy: remove the hook, and do what it does after backward()");
+}
+
+void add_gradients(const std::vector<NamedTensor>& parameters, std::map<std::string, at::Tensor> gradients) {
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : parameters) {
+    auto gradient = gradients.extract(name);
+    if (gradient) accumulate(tensor, std::move(gradient.mapped()));
+  }
+}
+
+void set_gradients(const std::vector<NamedTensor>& parameters, std::map<std::string, at::Tensor> gradients) {
+  for (const auto& [name, tensor] : parameters) tensor.mutable_grad() = at::Tensor();
+  add_gradients(parameters, std::move(gradients));
+}
+
+}  // namespace shoal::train
