@@ -19,6 +19,7 @@ foreach(
   ir
   rendezvous
   comm
+  ps
   elastic
   sharding
   rewrite

@@ -20,6 +20,7 @@ foreach(
   shoal_comm_c10d
   shoal_elastic
   shoal_sharding
+  shoal_ps
 )
   if(TARGET ${target})
     list(APPEND all ${target})
@@ -69,4 +70,9 @@ if(sources)
     shoal_compiled_as_ours(bench_${name})
     add_dependencies(bench bench_${name})
   endforeach()
+  find_package(absl QUIET) # what bench/ps is measured against, where there is one
+  if(TARGET bench_ps AND TARGET absl::flat_hash_map)
+    target_link_libraries(bench_ps PRIVATE absl::flat_hash_map)
+    target_compile_definitions(bench_ps PRIVATE SHOAL_ABSL)
+  endif()
 endif()

@@ -16,6 +16,7 @@ LAYERS = {
     "ir": ["base"],
     "rendezvous": ["base", "observe"],
     "comm": ["base", "observe", "rendezvous"],
+    "ps": ["base", "rendezvous"],
     "elastic": ["base", "observe", "rendezvous", "comm"],
     "sharding": ["base", "ir"],
     "rewrite": ["base", "ir", "sharding"],

@@ -24,6 +24,7 @@
 #include <utility>
 
 #include "shoal/base/error.h"
+#include "shoal/base/philox.h"
 
 namespace shoal::aten {
 
@@ -43,17 +44,7 @@ static constexpr std::int64_t kLanes = 16;
 static constexpr std::int64_t kWords = 4 * kLanes;  // of 32 bits, in a group
 
 std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter, std::array<std::uint32_t, 2> key) {
-  for (int round = 0; round < kRounds; ++round) {
-    const std::uint64_t product0 = std::uint64_t{kMultiplier[0]} * counter[0];
-    const std::uint64_t product1 = std::uint64_t{kMultiplier[1]} * counter[2];
-    counter = {static_cast<std::uint32_t>(product1 >> 32) ^ counter[1] ^ key[0],
-               static_cast<std::uint32_t>(product1),
-               static_cast<std::uint32_t>(product0 >> 32) ^ counter[3] ^ key[1],
-               static_cast<std::uint32_t>(product0)};
-    key[0] += kWeyl[0];
-    key[1] += kWeyl[1];
-  }
-  return counter;
+  return shoal::philox(counter, key);
 }
 
 namespace {

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows a second that one core finds and copies, pushes into and shrinks; uniform keys; beside absl's map,
+// where there is one (Debian: libabsl-dev), from key to a row in one array.
+//
+//   bench/ps [--rows=20000000] [--dim=16] [--rounds=9] [--scored]
+//
+// A round is 2 M keys in batches of 4,096. Medians of rounds that take turns; time is the processor's.
+#include <fmt/core.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#ifdef SHOAL_ABSL
+#include <absl/container/flat_hash_map.h>
+#endif
+
+#include "shoal/ps/hash.h"
+#include "shoal/ps/table.h"
+
+namespace {
+
+using shoal::ps::Table;
+
+constexpr std::size_t kBatch = 4096, kRound = 2'000'000 / kBatch * kBatch;
+
+struct Options {
+  std::uint64_t rows = 20'000'000;
+  std::uint32_t dim = 16;
+  int rounds = 9;
+  bool scored = false;
+};
+
+// Key number i: 63 bits, in no order.
+std::uint64_t key_of(std::uint64_t i) { return shoal::ps::mixed(i + 1) >> 1; }
+
+// Keys that are there, drawn uniformly.
+std::vector<std::uint64_t> drawn(std::uint64_t rows, std::uint64_t round) {
+  std::vector<std::uint64_t> keys(kRound);
+  for (std::size_t i = 0; i < kRound; ++i) keys[i] = key_of(shoal::ps::mixed(round * kRound + i) % rows);
+  return keys;
+}
+
+// Of this thread: what other programs do on the machine shows less.
+double processor_seconds() {
+  timespec now = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+struct Timed {
+  std::string name;
+  std::vector<double> rates = {};
+
+  template <class Act>
+  void time(double rows, const Act& act) {
+    const double begin = processor_seconds();
+    act();
+    rates.push_back(rows / (processor_seconds() - begin));
+  }
+  double median() {
+    std::ranges::sort(rates);
+    return rates[rates.size() / 2];
+  }
+  void print() {
+    const double middle = median();
+    fmt::print("{:<28} {:7.2f} M rows/s   ({:.2f} to {:.2f}, {} rounds)\n", name, middle / 1e6,
+               rates.front() / 1e6, rates.back() / 1e6, rates.size());
+  }
+};
+
+template <class Act>
+void in_batches(const std::vector<std::uint64_t>& keys, const Act& act) {
+  for (std::size_t at = 0; at < keys.size(); at += kBatch) act(std::span(keys).subspan(at, kBatch));
+}
+
+Table made_table(const Options& options) {
+  Table table({.name = "bench",
+               .parts = {{.width = options.dim, .optimizer = {.rule = shoal::ps::RowRule::Adagrad}}},
+               .scored = options.scored,
+               .life = options.scored
+                           ? shoal::ps::Life{.decay = 0.98f, .min_score = 0.001f, .max_unseen_days = 30}
+                           : shoal::ps::Life{}});
+  std::vector<std::uint64_t> keys(kBatch);
+  const std::vector<float> gradients(kBatch * options.dim, 0.01f);
+  Timed insert{"insert (push of new keys)"};
+  insert.time(static_cast<double>(options.rows), [&] {
+    for (std::uint64_t i = 0; i < options.rows; i += kBatch) {
+      const std::size_t count = std::min<std::uint64_t>(kBatch, options.rows - i);
+      for (std::size_t j = 0; j < count; ++j) keys[j] = key_of(i + j);
+      table.push({.keys = std::span(keys).first(count),
+                  .gradients = std::span(gradients).first(count * options.dim)});
+    }
+  });
+  insert.print();
+  fmt::print("{} rows of {} bytes, {:.2f} bytes of index a key\n", table.num_rows(), table.bytes_a_row(),
+             static_cast<double>(table.index_bytes()) / static_cast<double>(table.num_rows()));
+  return table;
+}
+
+#ifdef SHOAL_ABSL
+struct Absl {
+  absl::flat_hash_map<std::uint64_t, std::uint32_t> slots;
+  shoal::ps::Arena rows;
+  std::size_t bytes;
+  explicit Absl(const Options& options)
+      : rows({2 * options.dim * sizeof(float)}), bytes(options.dim * sizeof(float)) {
+    slots.reserve(options.rows);
+    shoal::ps::Slots taken;
+    for (std::uint64_t i = 0; i < options.rows; ++i) {
+      const std::uint32_t slot = slots[key_of(i)] = taken.take(rows);
+      std::memset(rows.at(slot), 0, rows.stride());
+    }
+  }
+  void pull(std::span<const std::uint64_t> keys, float* to, std::size_t dim) const {
+    for (const std::uint64_t key : keys) {
+      std::memcpy(to, rows.at(slots.find(key)->second), bytes);
+      to += dim;
+    }
+  }
+  void pull_prefetched(std::span<const std::uint64_t> keys, float* to, std::size_t dim) const {
+    constexpr std::size_t kAhead = 16;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      if (i + kAhead < keys.size()) slots.prefetch(keys[i + kAhead]);
+      std::memcpy(to, rows.at(slots.find(keys[i])->second), bytes);
+      to += dim;
+    }
+  }
+};
+#endif
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    const auto value = [&] { return std::stoull(std::string(argument.substr(argument.find('=') + 1))); };
+    if (argument.starts_with("--rows="))
+      options.rows = value();
+    else if (argument.starts_with("--dim="))
+      options.dim = static_cast<std::uint32_t>(value());
+    else if (argument.starts_with("--rounds="))
+      options.rounds = static_cast<int>(value());
+    else if (argument == "--scored")
+      options.scored = true;
+    else {
+      fmt::print(stderr, "usage: ps [--rows=20000000] [--dim=16] [--rounds=9] [--scored]\n");
+      return 2;
+    }
+  }
+  Table table = made_table(options);
+  std::vector<float> rows(kBatch * options.dim);
+  const std::vector<float> gradients(kBatch * options.dim, 0.01f);
+  Timed pull{"find and copy"}, push{"Adagrad push"};
+#ifdef SHOAL_ABSL
+  const Absl absl(options);
+  Timed plain{"absl find and copy"}, prefetched{"absl, prefetched"};
+#endif
+  for (int round = 0; round < options.rounds; ++round) {
+    const auto keys = drawn(options.rows, static_cast<std::uint64_t>(round));
+    pull.time(kRound, [&] { in_batches(keys, [&](auto batch) { table.pull(batch, rows); }); });
+    push.time(kRound, [&] {
+      in_batches(keys, [&](auto batch) { table.push({.keys = batch, .gradients = gradients}); });
+    });
+#ifdef SHOAL_ABSL
+    plain.time(kRound,
+               [&] { in_batches(keys, [&](auto batch) { absl.pull(batch, rows.data(), options.dim); }); });
+    prefetched.time(kRound, [&] {
+      in_batches(keys, [&](auto batch) { absl.pull_prefetched(batch, rows.data(), options.dim); });
+    });
+#endif
+  }
+  pull.print();
+  push.print();
+#ifdef SHOAL_ABSL
+  plain.print();
+  prefetched.print();
+  fmt::print("find and copy ÷ absl: {:.2f}, ÷ absl prefetched: {:.2f}\n", pull.median() / plain.median(),
+             pull.median() / prefetched.median());
+#endif
+  if (options.scored) {
+    Timed shrink{"shrink, nothing expires"};
+    for (int round = 0; round < 3; ++round)
+      shrink.time(static_cast<double>(table.num_rows()), [&] { table.shrink(); });
+    shrink.print();
+  }
+  return 0;
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a table is: what workers and servers have to agree on, and what is saved with its rows.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shoal/base/dtype.h"
+#include "shoal/ps/initial.h"
+#include "shoal/ps/row_optimizer.h"
+
+namespace shoal::ps {
+
+// A stretch of a row with an optimizer of its own.
+struct Part {
+  std::uint32_t width = 0;  // values
+  RowOptimizer optimizer;
+  Initial initial;
+  float lowest = -std::numeric_limits<float>::infinity();  // bounds of its values
+  float highest = std::numeric_limits<float>::infinity();
+  // The score at which it is made; until then it reads as zeros. 0: made with its row.
+  float earned_at = 0;
+  friend bool operator==(const Part&, const Part&) = default;
+};
+
+enum class AdmissionRule : std::uint8_t {
+  Always,
+  Count,        // at the threshold-th push of its key
+  Probability,  // at each push with this probability
+  Score,        // when the pushes of its key add up to this score, counted in 64ths
+};
+
+std::string_view name_of(AdmissionRule rule);
+std::optional<AdmissionRule> parse_admission(std::string_view name);
+
+// When the key of a gradient gets a row.
+struct Admission {
+  AdmissionRule rule = AdmissionRule::Always;
+  float threshold = 0;
+  // How many rejected keys are remembered, at 4 bytes each; where there are more, those counted least are
+  // forgotten. A full table of them takes one key in 65,000 for another.
+  std::uint64_t candidates = 1 << 20;
+  friend bool operator==(const Admission&, const Admission&) = default;
+};
+
+// When a row goes. Its score is show_weight·(shows − clicks) + click_weight·clicks; both decay at each
+// shrink. Where any of this is to hold, the table is `scored`, at 12 bytes a row. A bound of 0 is none.
+struct Life {
+  float show_weight = 0.1f, click_weight = 1;
+  float decay = 1;
+  float min_score = 0;
+  std::uint32_t max_unseen_days = 0;
+  std::uint64_t max_rows = 0, max_bytes = 0;  // those of the lowest score go; bytes: of rows
+  friend bool operator==(const Life&, const Life&) = default;
+};
+
+struct Definition {
+  std::string name;
+  std::uint64_t seed = 0;
+  DType dtype = DType::Float32;  // of the values; or BFloat16. State is float32.
+  std::uint32_t shards = 1024;   // a power of two; over all servers
+  std::vector<Part> parts;
+  Admission admission;
+  bool scored = false;
+  Life life;
+  friend bool operator==(const Definition&, const Definition&) = default;
+};
+
+// Throws InvalidInput that names the table and the field.
+void check(const Definition& definition);
+
+// A line "field = value" a field. from_text throws InvalidInput for what is not one.
+std::string to_text(const Definition& definition);
+Definition definition_from_text(std::string_view text);
+
+// The first field that differs, with both values: "parts.0.width is 16, and 8 there"; "" where they are
+// equal.
+std::string difference(const Definition& here, const Definition& there);
+
+}  // namespace shoal::ps

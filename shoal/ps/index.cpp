@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// A key that finds its bucket full goes to the next one, and every bucket that it passed counts it. So a
+// search ends at the first bucket that nobody passed, and an erased key leaves nothing behind (as in Folly's
+// F14).
+#include "shoal/ps/index.h"
+
+#include <algorithm>
+
+#include "shoal/base/error.h"
+
+namespace shoal::ps {
+
+static constexpr std::size_t fullest(std::size_t buckets) { return buckets * 4; }  // four of five places
+
+void Index::insert(std::uint64_t key, std::uint32_t slot) {
+  if (num_keys_ >= fullest(buckets_.size())) rebuild(buckets_.size() + buckets_.size() * 2 / 5 + 1);
+  place(key, slot, true);
+  ++num_keys_;
+}
+
+void Index::place(std::uint64_t key, std::uint32_t slot, bool changed) {
+  std::uint32_t at = scaled(mixed(key), num_buckets());
+  for (; buckets_[at].used == (1U << kPlaces) - 1; at = after(at))
+    if (buckets_[at].passed != kManyPassed) ++buckets_[at].passed;
+  Bucket& bucket = buckets_[at];
+  const auto free = static_cast<std::size_t>(std::countr_one(bucket.used));
+  const auto bit = static_cast<std::uint8_t>(1U << free);
+  bucket.keys[free] = key;
+  bucket.slots[free] = slot;
+  bucket.used |= bit;
+  bucket.changed = static_cast<std::uint8_t>(changed ? bucket.changed | bit : bucket.changed & ~bit);
+}
+
+std::uint32_t Index::erase(std::uint64_t key) {
+  const std::uint64_t hash = mixed(key);
+  const Bucket* found = home(hash);
+  const int place = sought(found, key);
+  if (place < 0) return kAbsent;
+  const auto last = static_cast<std::uint32_t>(found - buckets_.data());
+  for (std::uint32_t at = scaled(hash, num_buckets()); at != last; at = after(at))
+    if (buckets_[at].passed != kManyPassed) --buckets_[at].passed;
+  buckets_[last].used &= static_cast<std::uint8_t>(~(1U << place));
+  --num_keys_;
+  return found->slots[static_cast<std::size_t>(place)];
+}
+
+void Index::fit() {
+  const std::size_t wanted = num_keys_ / 3 + 1;  // two thirds full
+  if (num_keys_ * 100 < fullest(buckets_.size()) * 70) rebuild(wanted);
+}
+
+void Index::rebuild(std::size_t num_buckets) {
+  SHOAL_CHECK(num_buckets < kAbsent, Infeasible, "ps: ", num_keys_,
+              " keys are more than a shard holds; give the table more shards");
+  std::vector<Bucket> old(num_buckets);
+  std::swap(old, buckets_);
+  for (const Bucket& bucket : old)
+    for (std::size_t i = 0; i < kPlaces; ++i)
+      if (((bucket.used >> i) & 1U) != 0)
+        place(bucket.keys[i], bucket.slots[i], ((bucket.changed >> i) & 1U) != 0);
+}
+
+void Index::clear_changed() {
+  for (Bucket& bucket : buckets_) bucket.changed = 0;
+}
+
+}  // namespace shoal::ps

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// What expires. A table above its bound loses the rows that rank lowest; the rank of the last one to go is
+// found by four counts of 16 bits each, so that no list of 20 million scores is made.
+//
+//   rank:  score as 32 bits in its order | hash of the key, 32 bits
+#include <algorithm>
+#include <bit>
+#include <vector>
+
+#include "shoal/ps/table.h"
+
+namespace shoal::ps {
+
+// Floats in the order of unsigned numbers.
+static std::uint32_t ordered(float number) {
+  const auto bits = std::bit_cast<std::uint32_t>(number);
+  return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
+}
+
+static std::uint64_t rank_of(float score, std::uint64_t key) {
+  return (std::uint64_t{ordered(score)} << 32) | (mixed(key) & 0xffffffffu);
+}
+
+Shrunk Table::shrink() {
+  const Life& life = definition_.life;
+  Shrunk shrunk = {.rows = num_rows()};
+  if (!definition_.scored) return shrunk;
+  std::vector<std::uint64_t> low, unseen;
+  for (Index& index : indices_) {
+    low.clear();
+    unseen.clear();
+    index.for_each([&](std::uint64_t key, std::uint32_t slot, bool) {
+      Usage& all = usage(slot);
+      all.shows *= life.decay;
+      all.clicks *= life.decay;
+      if (score(all) < life.min_score)
+        low.push_back(key);
+      else if (life.max_unseen_days > 0 && day_ > all.day && day_ - all.day > life.max_unseen_days)
+        unseen.push_back(key);
+    });
+    for (const auto* gone : {&low, &unseen})
+      for (const std::uint64_t key : *gone) erase(key);
+    shrunk.low_score += static_cast<std::int64_t>(low.size());
+    shrunk.unseen += static_cast<std::int64_t>(unseen.size());
+    index.fit();
+  }
+  std::uint64_t most = life.max_rows > 0 ? life.max_rows : ~std::uint64_t{0};
+  if (life.max_bytes > 0) most = std::min(most, life.max_bytes / static_cast<std::uint64_t>(bytes_a_row()));
+  const std::int64_t rows = num_rows();
+  if (static_cast<std::uint64_t>(rows) > most)
+    shrunk.over_bound = remove_lowest(rows - static_cast<std::int64_t>(most));
+  return shrunk;
+}
+
+// The rank below which, with it, there are `count` rows or more: more only where ranks are equal.
+std::uint64_t Table::rank_of_lowest(std::int64_t count) const {
+  std::uint64_t found = 0;
+  std::vector<std::int64_t> counts(1 << 16);
+  for (int shift = 48; shift >= 0; shift -= 16) {
+    std::ranges::fill(counts, 0);
+    for (const Index& index : indices_)
+      index.for_each([&](std::uint64_t key, std::uint32_t slot, bool) {
+        const std::uint64_t rank = rank_of(score(usage(slot)), key);
+        if (shift == 48 || (rank >> (shift + 16)) == (found >> (shift + 16)))
+          ++counts[(rank >> shift) & 0xffff];
+      });
+    std::uint64_t digit = 0;
+    for (; counts[digit] < count; ++digit) count -= counts[digit];
+    found |= digit << shift;
+  }
+  return found;
+}
+
+std::int64_t Table::remove_lowest(std::int64_t count) {
+  const std::uint64_t last = rank_of_lowest(count);
+  std::int64_t removed = 0;
+  std::vector<std::uint64_t> gone;
+  for (Index& index : indices_) {
+    gone.clear();
+    index.for_each([&](std::uint64_t key, std::uint32_t slot, bool) {
+      if (rank_of(score(usage(slot)), key) <= last) gone.push_back(key);
+    });
+    for (const std::uint64_t key : gone) erase(key);
+    removed += static_cast<std::int64_t>(gone.size());
+    index.fit();
+  }
+  return removed;
+}
+
+}  // namespace shoal::ps

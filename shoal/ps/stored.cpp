@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// A table's rows as they are stored: visited, put back, and made one number of.
+#include <algorithm>
+#include <cstring>
+
+#include "shoal/base/error.h"
+#include "shoal/base/text.h"
+#include "shoal/ps/table.h"
+
+namespace shoal::ps {
+
+void Table::for_each_row(std::uint32_t shard, bool only_changed,
+                         const std::function<void(const Row&)>& visit) const {
+  Row row;
+  indices_[shard].for_each([&](std::uint64_t key, std::uint32_t slot, bool changed) {
+    if (only_changed && !changed) return;
+    row.key = key;
+    row.usage = definition_.scored ? usage(slot) : Usage{};
+    row.parts = 0;
+    row.content.clear();
+    for (std::size_t part = 0; part < places_.size(); ++part) {
+      const Place& place = places_[part];
+      const std::byte* const at = part_at(slot, place);
+      if (!at) continue;
+      row.parts |= 1U << part;
+      row.content.emplace_back(at + place.values, place.value_bytes);
+      row.content.emplace_back(at + place.state, place.state_width * sizeof(float));
+    }
+    visit(row);
+  });
+}
+
+void Table::put(const Row& row) {
+  const std::uint64_t hash = mixed(row.key);
+  erase_quietly(row.key);
+  const std::uint32_t slot = make_row(hash, row.key);
+  if (definition_.scored) usage(slot) = row.usage;
+  std::size_t next = 0;
+  for (std::size_t part = 0; part < places_.size(); ++part) {
+    const Place& place = places_[part];
+    if (((row.parts >> part) & 1U) == 0) continue;
+    std::byte* const at = place.late < 0 ? rows_->at(slot) : make_late(hash, slot, part, row.key);
+    const auto values = row.content[next++], state = row.content[next++];
+    std::memcpy(at + place.values, values.data(), place.value_bytes);
+    if (!state.empty()) std::memcpy(at + place.state, state.data(), place.state_width * sizeof(float));
+  }
+}
+
+void Table::mark_saved() {
+  for (Index& index : indices_) index.clear_changed();
+  for (Shard& shard : shards_) shard.removed = {};
+  tells_removed_ = true;
+}
+
+static std::uint64_t folded(std::uint64_t hash, std::span<const std::byte> bytes) {
+  for (std::size_t at = 0; at < bytes.size(); at += sizeof(std::uint64_t)) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes.data() + at, std::min(sizeof word, bytes.size() - at));
+    hash = mixed(hash ^ word);
+  }
+  return hash;
+}
+
+std::uint64_t Table::digest() const {
+  std::uint64_t sum = 0;
+  for (std::uint32_t shard = 0; shard < definition_.shards; ++shard)
+    for_each_row(shard, false, [&](const Row& row) {
+      std::uint64_t hash = mixed(row.key + 1) ^ row.parts;
+      hash = folded(hash, std::as_bytes(std::span(&row.usage, 1)));
+      for (const auto bytes : row.content) hash = folded(hash, bytes);
+      sum += hash;
+    });
+  return sum;
+}
+
+}  // namespace shoal::ps

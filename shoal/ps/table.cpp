@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/ps/table.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "shoal/base/error.h"
+#include "shoal/base/text.h"
+
+namespace shoal::ps {
+
+static constexpr std::size_t kLine = 64;  // bytes of a cache line
+static constexpr std::uint32_t kNoSlot = Index::kAbsent;
+
+// Three short loops a block of keys: the buckets are asked for; the slots are found in them and the rows
+// asked for; the rows are used. Short, as a prefetch that misses the TLB holds its place in the processor's
+// window: the fewer instructions a key, the more keys are under way.
+template <class Home, class Find, class Use>
+static void in_blocks(std::span<const std::uint64_t> keys, const Home& home, const Find& find,
+                      const Use& use) {
+  constexpr std::size_t kBlock = 64;
+  std::array<const Index::Bucket*, kBlock> homes;
+  std::array<std::uint32_t, kBlock> slots;
+  for (std::size_t begin = 0; begin < keys.size(); begin += kBlock) {
+    const std::size_t count = std::min(kBlock, keys.size() - begin);
+    for (std::size_t i = 0; i < count; ++i) {
+      homes[i] = home(mixed(keys[begin + i]));
+      __builtin_prefetch(homes[i]);
+    }
+    for (std::size_t i = 0; i < count; ++i) slots[i] = find(homes[i], keys[begin + i]);
+    for (std::size_t i = 0; i < count; ++i) use(begin + i, slots[i]);
+  }
+}
+
+static void prefetch(const std::byte* from, std::size_t bytes) {
+  for (std::size_t at = 0; at < std::min(bytes, 4 * kLine); at += kLine) __builtin_prefetch(from + at);
+}
+
+static std::span<float> floats(std::byte* at, std::size_t count) {
+  return {reinterpret_cast<float*>(at), count};
+}
+
+static std::span<std::uint16_t> halves(std::byte* at, std::size_t count) {
+  return {reinterpret_cast<std::uint16_t*>(at), count};
+}
+
+Table::Table(Definition definition) : definition_(std::move(definition)) {
+  ps::check(definition_);
+  stream_ = stream_of(definition_.seed, definition_.name);
+  shard_shift_ = 32 - std::countr_zero(definition_.shards);
+  lay_out();
+  indices_.resize(definition_.shards);
+  const std::uint64_t candidates =
+      std::max<std::uint64_t>(16, definition_.admission.candidates / definition_.shards);
+  shards_.reserve(definition_.shards);
+  for (std::uint32_t i = 0; i < definition_.shards; ++i)
+    shards_.emplace_back(candidates).late.resize(late_.size());
+}
+
+void Table::lay_out() {
+  constexpr std::size_t kAlign = 16;
+  const std::size_t value_size = static_cast<std::size_t>(bytes_of(definition_.dtype));
+  const auto rounded = [](std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; };
+  for (const Part& part : definition_.parts) {
+    places_.push_back({.first = width_,
+                       .width = part.width,
+                       .value_bytes = part.width * value_size,
+                       .state_width = state_width(part.optimizer, part.width)});
+    width_ += part.width;
+  }
+  std::size_t row = 0;
+  for (std::size_t i = 0; i < places_.size(); ++i)
+    if (definition_.parts[i].earned_at == 0) {
+      places_[i].values = row;
+      row += places_[i].value_bytes;
+    }
+  row = rounded(row, sizeof(float));
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    Place& place = places_[i];
+    if (definition_.parts[i].earned_at == 0) {
+      place.state = row;
+      row += place.state_width * sizeof(float);
+      continue;
+    }
+    place.late = static_cast<int>(late_.size());
+    place.state = rounded(place.value_bytes, sizeof(float));
+    late_.push_back(std::make_unique<Arena>(
+        std::vector{rounded(place.state + place.state_width * sizeof(float), kAlign)}));
+  }
+  std::vector<std::size_t> columns = {rounded(row, kAlign)};
+  if (definition_.scored) columns.push_back(sizeof(Usage));
+  has_late_ = !late_.empty();
+  if (has_late_) columns.push_back(late_.size() * sizeof(std::uint32_t));
+  rows_ = std::make_unique<Arena>(columns);
+  is_plain_ = places_.size() == 1 && definition_.dtype == DType::Float32;
+}
+
+std::byte* Table::part_at(std::uint32_t slot, const Place& place) const {
+  if (place.late < 0) return rows_->at(slot);
+  const std::uint32_t late = late_slot(slot, place.late);
+  return late == kNoSlot ? nullptr : late_[static_cast<std::size_t>(place.late)]->at(late);
+}
+
+void Table::pull(std::span<const std::uint64_t> keys, std::span<float> rows) const {
+  SHOAL_CHECK(rows.size() == keys.size() * width_, InvalidInput, "ps: table ", quoted(definition_.name),
+              ": a pull of ", keys.size(), " keys of width ", width_, " got room for ", rows.size(),
+              " values");
+  const std::size_t value_bytes = places_[0].value_bytes,
+                    near = places_.size() == 1 ? value_bytes : rows_->stride();
+  in_blocks(
+      keys, [&](std::uint64_t hash) { return indices_[shard_at(hash)].home(hash); },
+      [&](const Index::Bucket* home, std::uint64_t key) {
+        const std::uint32_t slot = indices_[shard_of(key)].find(home, key);
+        if (slot != kNoSlot) prefetch(rows_->at(slot), near);
+        return slot;
+      },
+      [&](std::size_t i, std::uint32_t slot) {
+        float* const to = rows.data() + i * width_;
+        if (slot == kNoSlot)
+          copy_initial(keys[i], to);
+        else if (is_plain_)
+          std::memcpy(to, rows_->at(slot), value_bytes);
+        else
+          copy_row(slot, to);
+      });
+}
+
+void Table::copy_row(std::uint32_t slot, float* to) const {
+  for (const Place& place : places_) {
+    std::byte* const at = part_at(slot, place);
+    const std::span<float> part(to + place.first, place.width);
+    if (!at)
+      std::ranges::fill(part, 0.0f);
+    else if (definition_.dtype == DType::BFloat16)
+      widen(halves(at + place.values, place.width), part);
+    else
+      std::memcpy(part.data(), at + place.values, place.value_bytes);
+  }
+}
+
+void Table::copy_initial(std::uint64_t key, float* to) const {
+  std::vector<std::uint16_t> stored;
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    const Part& part = definition_.parts[i];
+    const std::span<float> values(to + places_[i].first, places_[i].width);
+    if (places_[i].late >= 0) {
+      std::ranges::fill(values, 0.0f);
+      continue;
+    }
+    fill(part.initial, stream_, key, static_cast<std::uint32_t>(i), values);
+    bound(values, part.lowest, part.highest);
+    if (definition_.dtype == DType::BFloat16) {
+      stored.resize(values.size());
+      narrow(values, stored, key);
+      widen(stored, values);
+    }
+  }
+}
+
+void Table::begin_part(std::size_t i, std::byte* row, std::uint64_t key) const {
+  const Part& part = definition_.parts[i];
+  const Place& place = places_[i];
+  std::vector<float> wide;
+  std::span<float> values;
+  if (definition_.dtype == DType::Float32) {
+    values = floats(row + place.values, place.width);
+  } else {
+    wide.resize(place.width);
+    values = wide;
+  }
+  fill(part.initial, stream_, key, static_cast<std::uint32_t>(i), values);
+  bound(values, part.lowest, part.highest);
+  if (definition_.dtype == DType::BFloat16) narrow(values, halves(row + place.values, place.width), key);
+  begin_state(part.optimizer, place.width, floats(row + place.state, place.state_width));
+}
+
+void Table::check(const Push& push) const {
+  const std::size_t count = push.keys.size();
+  const auto fits = [&](std::size_t size, std::size_t wanted, const char* what) {
+    SHOAL_CHECK(size == wanted, InvalidInput, "ps: table ", quoted(definition_.name), ": a push of ", count,
+                " keys has ", size, " ", what, ", wanted ", wanted);
+  };
+  fits(push.gradients.size(), count * width_, "numbers of gradients");
+  if (!push.shows.empty()) fits(push.shows.size(), count, "shows");
+  if (!push.clicks.empty()) fits(push.clicks.size(), count, "clicks");
+  SHOAL_CHECK(std::isfinite(push.rate) && push.rate >= 0, InvalidInput, "ps: table ",
+              quoted(definition_.name), ": a push's rate is ", push.rate, ", wanted a number not below 0");
+  const auto good = [](float number) { return std::isfinite(number) && number >= 0; };
+  for (std::size_t i = 0; i < count; ++i) {
+    SHOAL_CHECK(all_finite(push.gradients.subspan(i * width_, width_)), InvalidInput, "ps: table ",
+                quoted(definition_.name), ": the gradient of key ", push.keys[i],
+                " is not finite; nothing was pushed. Is the learning rate too high?");
+    SHOAL_CHECK((push.shows.empty() || good(push.shows[i])) && (push.clicks.empty() || good(push.clicks[i])),
+                InvalidInput, "ps: table ", quoted(definition_.name), ": shows or clicks of key ",
+                push.keys[i], " are not numbers from 0 on; nothing was pushed");
+  }
+}
+
+void Table::push(const Push& push) {
+  check(push);
+  std::vector<float> scratch(definition_.dtype == DType::BFloat16 ? width_ : 0);
+  in_blocks(
+      push.keys, [&](std::uint64_t hash) { return indices_[shard_at(hash)].home(hash); },
+      [&](const Index::Bucket* home, std::uint64_t key) {
+        const std::uint32_t slot = indices_[shard_of(key)].find_to_change(home, key);
+        if (slot != kNoSlot) {
+          prefetch(rows_->at(slot), rows_->stride());
+          if (definition_.scored) __builtin_prefetch(rows_->at(slot, kUsage));
+        }
+        return slot;
+      },
+      [&](std::size_t i, std::uint32_t slot) { push_one(push, i, mixed(push.keys[i]), slot, scratch); });
+}
+
+void Table::push_one(const Push& push, std::size_t at, std::uint64_t hash, std::uint32_t slot,
+                     std::span<float> scratch) {
+  const std::uint64_t key = push.keys[at];
+  const Usage seen = {.shows = push.shows.empty() ? 1 : push.shows[at],
+                      .clicks = push.clicks.empty() ? 0 : push.clicks[at],
+                      .day = day_};
+  Index& index = indices_[shard_at(hash)];
+  if (slot == kNoSlot) slot = index.find_to_change(index.home(hash), key);  // made since it was looked for?
+  if (slot == kNoSlot) {
+    if (!is_admitted(hash, key, seen, push.step)) return;
+    slot = make_row(hash, key);
+  }
+  float reached = 0;
+  if (definition_.scored) {
+    Usage& all = usage(slot);
+    all = {.shows = all.shows + seen.shows, .clicks = all.clicks + seen.clicks, .day = day_};
+    if (has_late_) reached = score(all);
+  }
+  for (std::size_t part = 0; part < places_.size(); ++part) {
+    if (std::byte* const row = part_at(slot, places_[part]))
+      apply(part, row, push, at, scratch);
+    else if (reached >= definition_.parts[part].earned_at)
+      make_late(hash, slot, part, key);
+  }
+}
+
+void Table::apply(std::size_t i, std::byte* row, const Push& push, std::size_t at,
+                  std::span<float> scratch) const {
+  const Part& part = definition_.parts[i];
+  const Place& place = places_[i];
+  const auto gradient = push.gradients.subspan(at * width_ + place.first, place.width);
+  const bool is_wide = definition_.dtype == DType::Float32;
+  const auto values = is_wide ? floats(row + place.values, place.width) : scratch.first(place.width);
+  if (!is_wide) widen(halves(row + place.values, place.width), values);
+  update(part.optimizer, push.rate, values, floats(row + place.state, place.state_width), gradient);
+  if (std::isfinite(part.lowest) || std::isfinite(part.highest)) bound(values, part.lowest, part.highest);
+  if (!is_wide) narrow(values, halves(row + place.values, place.width), push.keys[at] ^ mixed(push.step));
+}
+
+bool Table::is_admitted(std::uint64_t hash, std::uint64_t key, const Usage& seen, std::uint64_t step) {
+  constexpr float kSteps = 64;  // of a score
+  const Admission& admission = definition_.admission;
+  Candidates& candidates = shards_[shard_at(hash)].candidates;
+  const auto reaches = [&](float points, float threshold) {
+    const auto whole = static_cast<std::uint32_t>(std::lround(std::min(points, float{Candidates::kMost})));
+    if (static_cast<float>(candidates.add(hash, whole)) < threshold) return false;
+    candidates.forget(hash);
+    return true;
+  };
+  switch (admission.rule) {
+    case AdmissionRule::Always: return true;
+    case AdmissionRule::Count: return reaches(1, admission.threshold);
+    case AdmissionRule::Probability:
+      return draw(stream_, key, step) < static_cast<double>(admission.threshold);
+    case AdmissionRule::Score:
+      return reaches(kSteps * std::max(score(seen), 0.0f), kSteps * admission.threshold);
+  }
+  return true;
+}
+
+std::uint32_t Table::make_row(std::uint64_t hash, std::uint64_t key) {
+  const std::uint32_t slot = shards_[shard_at(hash)].slots.take(*rows_);
+  if (definition_.scored) usage(slot) = {};
+  for (std::size_t part = 0; part < places_.size(); ++part)
+    if (places_[part].late < 0)
+      begin_part(part, rows_->at(slot), key);
+    else
+      late_slot(slot, places_[part].late) = kNoSlot;
+  indices_[shard_at(hash)].insert(key, slot);
+  return slot;
+}
+
+std::byte* Table::make_late(std::uint64_t hash, std::uint32_t slot, std::size_t part, std::uint64_t key) {
+  const auto late = static_cast<std::size_t>(places_[part].late);
+  const std::uint32_t taken = shards_[shard_at(hash)].late[late].take(*late_[late]);
+  late_slot(slot, places_[part].late) = taken;
+  std::byte* const row = late_[late]->at(taken);
+  begin_part(part, row, key);
+  return row;
+}
+
+bool Table::erase(std::uint64_t key) {
+  const bool was_there = erase_quietly(key);
+  if (was_there && tells_removed_) shards_[shard_of(key)].removed.push_back(key);
+  return was_there;
+}
+
+bool Table::erase_quietly(std::uint64_t key) {
+  const std::size_t at = shard_at(mixed(key));
+  const std::uint32_t slot = indices_[at].erase(key);
+  if (slot == kNoSlot) return false;
+  Shard& shard = shards_[at];
+  for (std::size_t late = 0; late < late_.size(); ++late)
+    if (const std::uint32_t taken = late_slot(slot, static_cast<int>(late)); taken != kNoSlot)
+      shard.late[late].give_back(taken);
+  shard.slots.give_back(slot);
+  return true;
+}
+
+bool Table::contains(std::uint64_t key) const {
+  const std::uint64_t hash = mixed(key);
+  const Index& index = indices_[shard_at(hash)];
+  return index.find(index.home(hash), key) != kNoSlot;
+}
+
+Usage Table::usage_of(std::uint64_t key) const {
+  const std::uint64_t hash = mixed(key);
+  const Index& index = indices_[shard_at(hash)];
+  const std::uint32_t slot = index.find(index.home(hash), key);
+  return slot == kNoSlot || !definition_.scored ? Usage{} : usage(slot);
+}
+
+float Table::score(const Usage& usage) const {
+  const Life& life = definition_.life;
+  return life.show_weight * (usage.shows - usage.clicks) + life.click_weight * usage.clicks;
+}
+
+std::int64_t Table::num_rows() const {
+  std::size_t rows = 0;
+  for (const Index& index : indices_) rows += index.num_keys();
+  return static_cast<std::int64_t>(rows);
+}
+
+std::int64_t Table::index_bytes() const {
+  std::size_t bytes = 0;
+  for (const Index& index : indices_) bytes += index.bytes();
+  return static_cast<std::int64_t>(bytes);
+}
+
+std::int64_t Table::candidate_bytes() const {
+  std::size_t bytes = 0;
+  for (const Shard& shard : shards_) bytes += shard.candidates.bytes();
+  return static_cast<std::int64_t>(bytes);
+}
+
+std::int64_t Table::bytes_a_row() const {
+  std::size_t bytes = rows_->stride() + (definition_.scored ? sizeof(Usage) : 0);
+  for (const auto& late : late_) bytes += late->stride() + sizeof(std::uint32_t);
+  return static_cast<std::int64_t>(bytes);
+}
+
+}  // namespace shoal::ps

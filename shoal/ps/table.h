@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows by key, in shards that share nothing but where they get memory from.
+//
+//   key ─mixed─► shard ─► Index: bucket of 5 keys ─► slot ─► Arena:  values of the parts | their state
+//                                                      │             (a part that is to be earned: another
+//                                                      arena) └──► Arena:  shows, clicks, day (where the
+//                                                      table is scored)
+//
+// A whole batch goes through at once, so that memory is asked for what is needed next while the row before is
+// worked on. Calls with keys of different shards may run at the same time; everything else takes turns.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "shoal/ps/arena.h"
+#include "shoal/ps/candidates.h"
+#include "shoal/ps/definition.h"
+#include "shoal/ps/index.h"
+
+namespace shoal::ps {
+
+// Gradients of keys, one row of the table's width each, summed for each key. Borrowed.
+struct Push {
+  std::span<const std::uint64_t> keys;
+  std::span<const float> gradients;
+  std::span<const float> shows = {}, clicks = {};  // of each key; none: 1 and 0
+  std::uint64_t step = 0;                          // with the key, what admission by probability draws from
+  float rate = 1;                                  // multiplies every part's
+};
+
+struct Usage {
+  float shows = 0, clicks = 0;
+  std::uint32_t day = 0;  // of its last push
+  friend bool operator==(const Usage&, const Usage&) = default;
+};
+
+// A row as it is stored. Borrowed; until the table changes.
+struct Row {
+  std::uint64_t key = 0;
+  Usage usage;
+  std::uint32_t parts = 0;                          // bits: those that it has
+  std::vector<std::span<const std::byte>> content;  // two for each of them: values, state
+};
+
+struct Shrunk {
+  std::int64_t rows = 0;                                   // that were there
+  std::int64_t low_score = 0, unseen = 0, over_bound = 0;  // removed, and why
+  friend bool operator==(const Shrunk&, const Shrunk&) = default;
+};
+
+class Table {
+ public:
+  explicit Table(Definition definition);  // throws InvalidInput for one that is wrong
+
+  const Definition& definition() const { return definition_; }
+  std::size_t width() const { return width_; }  // values of all parts
+  std::uint32_t shard_of(std::uint64_t key) const {
+    return static_cast<std::uint32_t>((mixed(key) >> 32) >> shard_shift_);
+  }
+
+  // A key without a row reads as the row that it would begin with, a part that is not earned as zeros. Makes
+  // nothing, so that evaluation leaves no trace.
+  void pull(std::span<const std::uint64_t> keys, std::span<float> rows) const;
+  // All or nothing: throws InvalidInput for a number that is not finite, naming the key, and changes nothing.
+  void push(const Push& push);
+
+  void set_day(std::uint32_t day) { day_ = day; }  // what shrink() and usage count in
+  std::uint32_t day() const { return day_; }
+  // Decays all scores, then removes what expires.
+  Shrunk shrink();
+
+  bool contains(std::uint64_t key) const;
+  Usage usage_of(std::uint64_t key) const;  // zeros for a key without a row, or a table that is not scored
+  float score(const Usage& usage) const;
+  std::int64_t num_rows() const;
+  std::int64_t index_bytes() const;
+  std::int64_t candidate_bytes() const;
+  std::int64_t bytes_a_row() const;  // at its full length, with what is kept beside it
+  // A number that only equal rows have, whatever the history: of keys, usage, values and state.
+  std::uint64_t digest() const;
+
+  // For saving. Rows of a shard, all or those changed since mark_saved(); keys that went since.
+  void for_each_row(std::uint32_t shard, bool only_changed,
+                    const std::function<void(const Row&)>& visit) const;
+  std::span<const std::uint64_t> removed(std::uint32_t shard) const { return shards_[shard].removed; }
+  void mark_saved();
+  // For loading: makes or overwrites a row; state that is empty begins anew.
+  void put(const Row& row);
+  bool erase(std::uint64_t key);
+  // Bytes of a part's values, and of these and its state.
+  std::size_t value_bytes(std::size_t part) const { return places_[part].value_bytes; }
+  std::size_t part_bytes(std::size_t part) const {
+    return places_[part].value_bytes + places_[part].state_width * sizeof(float);
+  }
+
+ private:
+  static constexpr std::size_t kUsage = 1, kLateSlots = 2;  // columns of rows_
+
+  // Where a part lies.
+  struct Place {
+    std::size_t first = 0;  // its first value in a pulled row
+    std::size_t width = 0, value_bytes = 0, state_width = 0;
+    std::size_t values = 0, state = 0;  // bytes from the begin of its row
+    int late = -1;                      // which of the arenas for parts to be earned; -1: the main one
+  };
+  struct Shard {
+    explicit Shard(std::uint64_t keys) : candidates(keys) {}
+    Slots slots;
+    std::vector<Slots> late;
+    Candidates candidates;
+    std::vector<std::uint64_t> removed;  // since the last save
+  };
+
+  std::size_t shard_at(std::uint64_t hash) const { return (hash >> 32) >> shard_shift_; }
+  void lay_out();
+  std::byte* part_at(std::uint32_t slot, const Place& place) const;  // null where it is not earned
+  Usage& usage(std::uint32_t slot) const { return *reinterpret_cast<Usage*>(rows_->at(slot, kUsage)); }
+  std::uint32_t& late_slot(std::uint32_t slot, int late) const {
+    return reinterpret_cast<std::uint32_t*>(rows_->at(slot, kLateSlots))[late];
+  }
+  void copy_row(std::uint32_t slot, float* to) const;
+  void copy_initial(std::uint64_t key, float* to) const;
+  void check(const Push& push) const;
+  bool is_admitted(std::uint64_t hash, std::uint64_t key, const Usage& seen, std::uint64_t step);
+  std::uint32_t make_row(std::uint64_t hash, std::uint64_t key);
+  void begin_part(std::size_t part, std::byte* row, std::uint64_t key) const;
+  std::byte* make_late(std::uint64_t hash, std::uint32_t slot, std::size_t part, std::uint64_t key);
+  void push_one(const Push& push, std::size_t at, std::uint64_t hash, std::uint32_t slot,
+                std::span<float> scratch);
+  void apply(std::size_t part, std::byte* row, const Push& push, std::size_t at,
+             std::span<float> scratch) const;
+  bool erase_quietly(std::uint64_t key);  // the save hears nothing of it
+  std::uint64_t rank_of_lowest(std::int64_t count) const;
+  std::int64_t remove_lowest(std::int64_t count);
+
+  Definition definition_;
+  Stream stream_;
+  int shard_shift_ = 0;
+  std::size_t width_ = 0;
+  std::vector<Place> places_;  // as definition_.parts
+  bool has_late_ = false;
+  bool is_plain_ = false;  // one part of float32: a row's values are what is pulled
+  std::uint32_t day_ = 0;
+  std::unique_ptr<Arena> rows_;  // columns: parts, usage, slots in late_; what there is none of has none
+  std::vector<std::unique_ptr<Arena>> late_;  // of parts to be earned
+  std::vector<Index> indices_;  // of the shards; apart from the rest of them, so that all lie in a cache
+  std::vector<Shard> shards_;
+  bool tells_removed_ = false;  // since the first save
+};
+
+}  // namespace shoal::ps
