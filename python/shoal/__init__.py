@@ -19,6 +19,7 @@ if torch.__version__.split("+")[0] != TORCH_VERSION:
     )
 
 from shoal._shoal import (  # noqa: E402
+    BackwardResult,
     Corrupt,
     Error,
     Evaluation,
@@ -39,6 +40,7 @@ from shoal._shoal import (  # noqa: E402
 
 __version__ = VERSION
 __all__ = [
+    "BackwardResult",
     "Corrupt",
     "Error",
     "Evaluation",

@@ -67,6 +67,16 @@ class Evaluation:
         """What the model returned, if it was asked for; caches are None."""
     def __float__(self) -> float: ...
 
+class BackwardResult:
+    """What one backward() did, besides the gradients."""
+
+    @property
+    def loss(self) -> float: ...
+    @property
+    def outputs(self) -> Any:
+        """What the model returned, if it was asked for; caches are None."""
+    def __float__(self) -> float: ...
+
 class Parallelism:
     """How the ranks of a job train one model together: their degrees multiply to how many there are. One
     degree may be -1: what the others leave; replicate is, by default."""
@@ -115,20 +125,30 @@ class Trainer:
     def __init__(
         self,
         model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | None = None,
         loss_fn: Callable[[Any, Any], Any] | None = None,
         *,
         clip_norm: float = 0.0,
         seed: int = 0,
         max_graphs: int = 16,
+        keeps_gradients: bool = False,
         parallelism: Parallelism | None = None,
     ) -> None:
         """`loss_fn(model, batch)` returns the loss, or something with a loss in it. Without it the model is
         called with the batch (a mapping as keywords, a tuple or list as arguments), and its output has the
-        loss."""
+        loss. Without an optimizer there is backward() and evaluate(), and no step(). `keeps_gradients`: after
+        a step each parameter's grad is its gradient in that step, before clipping, whole on every rank, and
+        None where it got none; otherwise a step leaves grad alone."""
     def step(self, batch: Any, *, outputs: bool = False) -> StepResult:
         """One update. A loss that is not finite is an error; parameters, buffers and optimizer state are then
         as before the step."""
+    def backward(self, batch: Any, *, outputs: bool = False) -> BackwardResult:
+        """Forward and backward without an update, for an optimizer of your own: each gradient is added to its
+        parameter's grad, in place where there is one, as loss.backward() does; buffers change as in forward.
+        The loss is returned as it is, also one that is not finite, and nothing is clipped. Random ops draw
+        from the number of calls so far, and other numbers than any step. On several ranks the gradients are
+        those of the whole batch, whole on each rank, and parameters that are kept in parts are in the module
+        until the next call, as after materialize()."""
     def evaluate(self, batch: Any, *, outputs: bool = False) -> Evaluation:
         """The loss in evaluation mode, without gradients; nothing changes."""
     def graph(self, batch: Any) -> Graph:
@@ -146,7 +166,8 @@ class Trainer:
     @property
     def model(self) -> torch.nn.Module: ...
     @property
-    def optimizer(self) -> torch.optim.Optimizer: ...
+    def optimizer(self) -> torch.optim.Optimizer | None:
+        """None if it was given none."""
 
 def capture(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Graph:
     """The graph of fn(*args, **kwargs): forward, and backward if it returns a loss that requires a gradient.

@@ -78,7 +78,9 @@ static const Class& class_of(py::handle optimizer) {
   }
   fail(ErrorKind::InvalidInput, "trainer: the optimizer is a ", std::string(py::str(type.attr("__module__"))),
        ".", std::string(py::str(type.attr("__qualname__"))), ", which Shoal does not have; it has ",
-       supported);
+       supported,
+       ". Remedy: make the Trainer without an optimizer, call trainer.backward(batch) in place of "
+       "loss.backward(), and then the optimizer's own step()");
 }
 
 static py::list groups_of(const py::object& optimizer) { return optimizer.attr("param_groups"); }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shoal/train/trainer.h"
 
+#include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <memory>
@@ -29,23 +30,46 @@ struct Evaluation {
   py::object outputs;
 };
 
+struct Gradients {
+  double loss;
+  py::object outputs;
+};
+
+// PyTorch runs these parameter by parameter, and the capture would run them on recorded tensors.
+void refuse_hooks_after_accumulation(const ModelView::NamedTensors& parameters) {
+  for (const auto& [name, tensor] : parameters) {
+    if (!tensor.requires_grad() || torch::autograd::impl::post_acc_grad_hooks(tensor) == nullptr) continue;
+    const py::object hooks = py::cast(tensor).attr("_post_accumulate_grad_hooks");
+    SHOAL_CHECK(hooks.is_none() || py::len(hooks) == 0, InvalidInput, "trainer: parameter ", name,
+                " has a hook that is to run when its gradient has been accumulated "
+                "(register_post_accumulate_grad_hook), and backward() accumulates all gradients at its end. "
+                "Remedy: remove the hook, and do what it does after backward()");
+  }
+}
+
 // The interpreter's lock is held on the way in and out; graphs are captured and run without it.
 class PythonTrainer {
  public:
   PythonTrainer(py::object model, py::object optimizer, py::object loss_fn, double clip_norm,
-                std::uint64_t seed, std::size_t max_graphs, const std::optional<Degrees>& parallelism)
+                std::uint64_t seed, std::size_t max_graphs, bool keeps_gradients,
+                const std::optional<Degrees>& parallelism)
       : world_(world_for(parallelism)),
         model_(std::move(model), std::move(loss_fn)),
-        optimizer_(std::move(optimizer), model_.parameters()),
-        trainer_(made({.clip_norm = clip_norm, .seed = seed, .max_graphs = max_graphs}, parallelism)) {
+        optimizer_(recognised(std::move(optimizer))),
+        trainer_(made({.clip_norm = clip_norm,
+                       .seed = seed,
+                       .max_graphs = max_graphs,
+                       .keeps_gradients = keeps_gradients},
+                      parallelism)) {
     model_.refuse_use_in_parts();
+    if (!optimizer_) return;
     load_from_optimizer();
-    const py::handle hooked = optimizer_.object();
+    const py::handle hooked = optimizer_->object();
     hooks_.push_back(hooked.attr("register_state_dict_pre_hook")(
         py::cpp_function([this](const py::object&) { save_to_optimizer(); })));
     if (is_parallel())
       hooks_.push_back(hooked.attr("register_state_dict_post_hook")(
-          py::cpp_function([this](const py::object&, const py::object&) { optimizer_.clear_state(); })));
+          py::cpp_function([this](const py::object&, const py::object&) { optimizer_->clear_state(); })));
     hooks_.push_back(hooked.attr("register_load_state_dict_post_hook")(
         py::cpp_function([this](const py::object&) { load_from_optimizer(); })));
   }
@@ -67,9 +91,21 @@ class PythonTrainer {
       const py::gil_scoped_release unlocked;
       step.result = trainer_.step(batch);
     }
-    optimizer_.note_step();
+    if (optimizer_) optimizer_->note_step();
     step.outputs = model_.outputs(trainer_.outputs());
     return step;
+  }
+
+  Gradients backward(const py::object& python_batch, bool outputs) {
+    refuse_hooks_after_accumulation(model_.parameters());
+    const Batch batch = model_.start(python_batch, Model::Use::Step, outputs);
+    Gradients gradients{};
+    {
+      const py::gil_scoped_release unlocked;
+      gradients.loss = trainer_.backward(batch);
+    }
+    gradients.outputs = model_.outputs(trainer_.outputs());
+    return gradients;
   }
 
   Evaluation evaluate(const py::object& python_batch, bool outputs) {
@@ -100,8 +136,10 @@ class PythonTrainer {
     py::dict state;
     state["model"] = model_.module().attr("state_dict")();
     if (is_parallel()) state["model"] = py::module_::import("copy").attr("deepcopy")(state["model"]);
-    state["optimizer"] = optimizer_.object().attr("state_dict")();
-    state["steps"] = trainer_.progress().steps;
+    state["optimizer"] = optimizer_ ? py::object(optimizer_->object().attr("state_dict")()) : py::none();
+    const auto progress = trainer_.progress();
+    state["steps"] = progress.steps;
+    state["backwards"] = progress.backwards;
     return state;
   }
 
@@ -109,11 +147,16 @@ class PythonTrainer {
     for (const char* part : {"model", "optimizer", "steps"})
       SHOAL_CHECK(state.contains(part), InvalidInput, "trainer: the state has no \"", part,
                   "\"; give what state_dict() returned");
+    SHOAL_CHECK(state["optimizer"].is_none() == !optimizer_, InvalidInput,
+                "trainer: the state is of a Trainer ",
+                optimizer_ ? "without an optimizer, and this one has one"
+                           : "with an optimizer, and this one has none");
     materialize();
     model_.module().attr("load_state_dict")(state["model"]);
-    optimizer_.object().attr("load_state_dict")(state["optimizer"]);
+    if (optimizer_) optimizer_->object().attr("load_state_dict")(state["optimizer"]);
     auto progress = trainer_.progress();
     progress.steps = py::cast<std::int64_t>(state["steps"]);
+    if (state.contains("backwards")) progress.backwards = py::cast<std::int64_t>(state["backwards"]);
     trainer_.restore({}, progress);
   }
 
@@ -127,7 +170,9 @@ class PythonTrainer {
   }
   void forget_graphs() { trainer_.forget_graphs(); }
   py::object model() const { return py::reinterpret_borrow<py::object>(model_.module()); }
-  py::object optimizer() const { return py::reinterpret_borrow<py::object>(optimizer_.object()); }
+  py::object optimizer() const {
+    return optimizer_ ? py::reinterpret_borrow<py::object>(optimizer_->object()) : py::none();
+  }
 
  private:
   // None where there is one rank, which needs no others.
@@ -137,12 +182,16 @@ class PythonTrainer {
     parallelism->mesh(ranks);  // fits
     return ranks == 1 ? py::none() : the_world(parallelism->wait());
   }
+  std::optional<TorchOptimizer> recognised(py::object optimizer) const {
+    if (optimizer.is_none()) return std::nullopt;
+    return TorchOptimizer(std::move(optimizer), model_.parameters());
+  }
   Trainer made(TrainerOptions options, const std::optional<Degrees>& parallelism) {
     if (is_parallel()) {
       auto& world = py::cast<World&>(world_).communicator();
       options.parallelism = parallelism->with(parallelism->mesh(world.size()), world);
     }
-    auto parts = optimizer_.parts();
+    auto parts = optimizer_ ? optimizer_->parts() : std::vector<OptimizerPart>{};
     const py::gil_scoped_release unlocked;
     return {model_.view(), std::move(parts), std::move(options)};
   }
@@ -150,8 +199,9 @@ class PythonTrainer {
 
   // Schedulers change groups between steps; anything but the learning rate is part of the graph.
   void follow_optimizer() {
-    if (optimizer_.changed()) trainer_.set_optimizers(optimizer_.parts());
-    const auto rates = optimizer_.learning_rates();
+    if (!optimizer_) return;
+    if (optimizer_->changed()) trainer_.set_optimizers(optimizer_->parts());
+    const auto rates = optimizer_->learning_rates();
     for (std::size_t part = 0; part < rates.size(); ++part) trainer_.set_learning_rate(part, rates[part]);
   }
 
@@ -163,27 +213,31 @@ class PythonTrainer {
       const py::gil_scoped_release unlocked;
       state = trainer_.optimizer_state();
     }
-    optimizer_.set_state(state, trainer_.progress());
+    optimizer_->set_state(state, trainer_.progress());
   }
   void load_from_optimizer() {
     Progress progress;
-    const auto state = optimizer_.state(progress);
+    const auto state = optimizer_->state(progress);
     if (state.empty()) return;
     trainer_.restore(state, progress);
     if (is_parallel())
-      optimizer_.clear_state();
+      optimizer_->clear_state();
     else
       save_to_optimizer();
   }
 
   py::object world_;  // None: one rank. The trainer borrows its communicator
   Model model_;
-  TorchOptimizer optimizer_;
+  std::optional<TorchOptimizer> optimizer_;
   Trainer trainer_;
   std::vector<py::object> hooks_;  // on the optimizer, which may live longer
 };
 
 }  // namespace
+
+static std::string text_of_loss(const char* name, double loss) {
+  return std::string(name) + "(loss=" + std::string(py::repr(py::float_(loss))) + ")";
+}
 
 static std::string text_of(const Step& step) {
   return "StepResult(loss=" + std::string(py::repr(py::float_(step.result.loss))) +
@@ -210,20 +264,29 @@ void bind_train(py::module_& module) {
       .def_readonly("outputs", &Evaluation::outputs,
                     "What the model returned, if it was asked for; caches are None.")
       .def("__float__", [](const Evaluation& evaluation) { return evaluation.loss; })
-      .def("__repr__", [](const Evaluation& evaluation) {
-        return "Evaluation(loss=" + std::string(py::repr(py::float_(evaluation.loss))) + ")";
-      });
+      .def("__repr__",
+           [](const Evaluation& evaluation) { return text_of_loss("Evaluation", evaluation.loss); });
+  py::class_<Gradients>(module, "BackwardResult", "What one backward() did, besides the gradients.")
+      .def_readonly("loss", &Gradients::loss)
+      .def_readonly("outputs", &Gradients::outputs,
+                    "What the model returned, if it was asked for; caches are None.")
+      .def("__float__", [](const Gradients& gradients) { return gradients.loss; })
+      .def("__repr__",
+           [](const Gradients& gradients) { return text_of_loss("BackwardResult", gradients.loss); });
   py::class_<PythonTrainer>(module, "Trainer",
                             "Trains a module through its captured graph. One thread at a time.")
-      .def(py::init<py::object, py::object, py::object, double, std::uint64_t, std::size_t,
+      .def(py::init<py::object, py::object, py::object, double, std::uint64_t, std::size_t, bool,
                     const std::optional<Degrees>&>(),
-           py::arg("model"), py::arg("optimizer"), py::arg("loss_fn") = py::none(), py::kw_only(),
-           py::arg("clip_norm") = 0.0, py::arg("seed") = 0, py::arg("max_graphs") = 16,
-           py::arg("parallelism") = py::none())
+           py::arg("model"), py::arg("optimizer") = py::none(), py::arg("loss_fn") = py::none(),
+           py::kw_only(), py::arg("clip_norm") = 0.0, py::arg("seed") = 0, py::arg("max_graphs") = 16,
+           py::arg("keeps_gradients") = false, py::arg("parallelism") = py::none())
       .def("step", &PythonTrainer::step, py::arg("batch"), py::kw_only(), py::arg("outputs") = false,
            "One update. A loss that is not finite is an error; parameters, buffers and optimizer state are "
            "then as "
            "before the step.")
+      .def("backward", &PythonTrainer::backward, py::arg("batch"), py::kw_only(), py::arg("outputs") = false,
+           "Forward and backward without an update: each gradient is added to its parameter's grad, as "
+           "loss.backward() does.")
       .def("evaluate", &PythonTrainer::evaluate, py::arg("batch"), py::kw_only(), py::arg("outputs") = false,
            "The loss in evaluation mode, without gradients; nothing changes.")
       .def("graph", &PythonTrainer::graph, py::arg("batch"),
@@ -239,7 +302,7 @@ void bind_train(py::module_& module) {
       .def("forget_graphs", &PythonTrainer::forget_graphs,
            "Drops all captured graphs: for a model whose code or settings were changed between steps.")
       .def_property_readonly("model", &PythonTrainer::model)
-      .def_property_readonly("optimizer", &PythonTrainer::optimizer);
+      .def_property_readonly("optimizer", &PythonTrainer::optimizer, "None if it was given none.");
 }
 
 }  // namespace shoal::python

@@ -3,7 +3,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <utility>
 
@@ -34,15 +33,6 @@ static void accumulate(const at::Tensor& parameter, at::Tensor gradient) {
   torch::autograd::AccumulateGrad::accumulateGrad(
       parameter, parameter.mutable_grad(), gradient, kRefsHere,
       [&](at::Tensor&& sum) { parameter.mutable_grad() = std::move(sum); });
-}
-
-void check_accumulates_alone(const std::vector<NamedTensor>& parameters) {
-  for (const auto& [name, tensor] : parameters)
-    SHOAL_CHECK(!tensor.requires_grad() || torch::autograd::impl::post_acc_grad_hooks(tensor) == nullptr,
-                InvalidInput, "trainer: parameter ", name,
-                " has a hook that is to run when its gradient has been accumulated "
-                "(register_post_accumulate_grad_hook), and backward() accumulates all gradients at its end. "
-                "Remedy: remove the hook, and do what it does after backward()");
 }
 
 void add_gradients(const std::vector<NamedTensor>& parameters, std::map<std::string, at::Tensor> gradients) {

@@ -16,9 +16,6 @@ namespace shoal::train {
 // autograd gives each its own summand, and a graph has but their sum.
 void check_leaves_are_apart(const std::vector<capture::NamedTensor>& parameters);
 
-// Throws InvalidInput naming a parameter with a hook that is to run after accumulation.
-void check_accumulates_alone(const std::vector<capture::NamedTensor>& parameters);
-
 // Adds to the parameters' `.grad` as loss.backward() does: in place where there is one; else it becomes
 // memory that nobody else has, of the parameter's strides. Parameters without a gradient keep what they have.
 // The map is taken, so that gradients can be handed on without a copy.

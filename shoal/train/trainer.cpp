@@ -183,7 +183,6 @@ class Trainer::State {
   double backward(const Batch& batch) {
     const observe::Span span(options_.trace, "backward", 0, "trainer");
     train::check_leaves_are_apart(parameters_);
-    train::check_accumulates_alone(parameters_);
     const train::SharedBatch shared = agree(batch, Use::Backward);
     Step& step = find(shared, Use::Backward);
     bind(step, shared.part, backwards_ + 1, kOfBackward);
