@@ -51,10 +51,19 @@ static std::tuple<at::Tensor, at::Tensor> pack_padded_sequence(const at::Tensor&
   return {at::cat(steps), at::tensor(sizes, at::kLong)};
 }
 
+// As operators that know how to be cut.
+static at::Tensor rrelu_with_noise_backward(const at::Tensor& grad, const at::Tensor& self,
+                                            const at::Tensor& noise, const at::Scalar& lower,
+                                            const at::Scalar& upper, bool training, bool self_is_result) {
+  if (training) return grad * noise;
+  return at::leaky_relu_backward(grad, self, (lower.toDouble() + upper.toDouble()) / 2, self_is_result);
+}
+
 void register_composites(torch::Library& library) {
   library.impl("ctc_loss.Tensor", ctc_loss);
   library.impl("one_hot", one_hot);
   library.impl("_pack_padded_sequence", pack_padded_sequence);
+  library.impl("rrelu_with_noise_backward", rrelu_with_noise_backward);
 }
 
 }  // namespace shoal::capture

@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
 
-#include "shoal/aten/operators.h"
+#include <string>
+#include <vector>
+
 #include "shoal/aten/random.h"
 #include "shoal/aten/types.h"
+#include "shoal/aten/whole_draw.h"
 #include "shoal/base/error.h"
 #include "shoal/capture/capture.h"
 #include "shoal/capture/dispatch.h"
+#include "shoal/capture/operands.h"
 #include "shoal/capture/random.h"
 
 namespace shoal::capture {
 
-static at::Tensor drawn(const Draw& draw, at::TensorOptions options, const aten::RandomStream& stream) {
+static at::Tensor drawn(const Draw& draw, c10::Device device, const aten::RandomStream& stream) {
   const auto number = [&](std::size_t i) { return std::get<double>(draw.arguments.at(i).value); };
   const auto integer = [&](std::size_t i) { return std::get<std::int64_t>(draw.arguments.at(i).value); };
-  options = options.dtype(aten::to_torch(draw.dtype));
+  const auto options = at::TensorOptions(device).dtype(aten::to_torch(draw.dtype));
   if (draw.op == "shoal::bernoulli_tensor") return aten::bernoulli(draw.probabilities, options, stream);
   if (draw.op == "shoal::bernoulli") return aten::bernoulli(number(0), draw.shape, options, stream);
   if (draw.op == "shoal::exponential") return aten::exponential(number(0), draw.shape, options, stream);
@@ -23,36 +27,37 @@ static at::Tensor drawn(const Draw& draw, at::TensorOptions options, const aten:
   return aten::randint(integer(0), integer(1), draw.shape, options, stream);
 }
 
-class EagerRandom::State final : public Interceptor {
+class EagerRandom::State final : public Interceptor, private Draws {
  public:
   State(std::int64_t seed, std::int64_t step)
       : stream_{.seed = static_cast<std::uint64_t>(seed), .step = static_cast<std::uint64_t>(step)},
         interception_(*this) {}
 
-  bool wants_factory(const c10::OperatorHandle& op) override { return is_random(aten::name_of(op.schema())); }
+  bool wants_factory(const c10::OperatorHandle& op) override { return is_random(op); }
 
   void call(const c10::OperatorHandle& op, torch::jit::Stack& stack) override {
-    const auto& schema = op.schema();
-    if (!is_random(schema.name())) return op.callBoxed(stack);
-    const auto count = schema.arguments().size();
-    const torch::jit::Stack in(stack.end() - static_cast<std::ptrdiff_t>(count), stack.end());
-    torch::jit::drop(stack, count);
-    const at::Tensor self = !in.empty() && in[0].isTensor() ? in[0].toTensor() : at::Tensor();
-    const auto options = self.defined() ? self.options() : at::TensorOptions();
-    stream_.ordinal = static_cast<std::uint64_t>(ordinals_.next());
-    const auto tensor = drawn(draw_of(schema, in), options, stream_);
-    if (schema.name() == "aten::native_dropout") {
-      const double p = in[1].toDouble();
-      stack.emplace_back(self * tensor * (p == 1 ? 0.0 : 1 / (1 - p)));
-      stack.emplace_back(tensor);
-    } else if (schema.name().ends_with('_')) {
-      stack.emplace_back(self.copy_(tensor));
-    } else {
-      stack.emplace_back(tensor);
-    }
+    const auto in = torch::jit::last(stack, op.schema().arguments().size());
+    if (!is_random(op) || !draws(op.schema(), in)) return op.callBoxed(stack);
+    device_ = device_of(op.schema(), in);
+    call_random(op, stack, *this);
   }
 
  private:
+  at::Tensor draw(const Draw& draw) override { return drawn(draw, device_, next()); }
+  std::vector<at::Tensor> draw_whole(const c10::OperatorHandle& op,
+                                     const torch::jit::Stack& arguments) override {
+    return aten::draw_whole(op, arguments, next(), device_);
+  }
+  [[noreturn]] void refuse(const std::string& what, const std::string& remedy) override {
+    fail(ErrorKind::InvalidInput, "random: this ", what, ". Remedy: ", remedy);
+  }
+
+  const aten::RandomStream& next() {
+    stream_.ordinal = static_cast<std::uint64_t>(ordinals_.next());
+    return stream_;
+  }
+
+  c10::Device device_ = at::kCPU;  // of the call that draws
   aten::RandomStream stream_;
   Ordinals ordinals_;
   Interception interception_;

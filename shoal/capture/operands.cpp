@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include <optional>
+
 namespace shoal::capture {
 
 static const NeutralForm kNeutralForms[] = {
@@ -40,6 +42,18 @@ at::Tensor meta_of(const at::Tensor& tensor) {
   auto number = at::zeros({}, tensor.options().device(at::kCPU));
   number.unsafeGetTensorImpl()->set_wrapped_number(true);
   return number;
+}
+
+c10::Device device_of(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> in) {
+  std::optional<c10::Device> device;
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    if (in[i].isDevice() && schema.arguments()[i].name() == "device") return in[i].toDevice();
+    for_each_tensor(in[i], [&](const at::Tensor& tensor) {
+      // A 0-dim tensor of the CPU may meet tensors of any device.
+      if (!device || (tensor.dim() > 0 && device->is_cpu())) device = tensor.device();
+    });
+  }
+  return device.value_or(c10::Device(at::kCPU));
 }
 
 }  // namespace shoal::capture

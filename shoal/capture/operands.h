@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
 
 #include <string_view>
@@ -27,6 +28,9 @@ void for_each_tensor(const c10::IValue& value, const Visit& visit) {
       if (item.isTensor() && item.toTensor().defined()) visit(item.toTensor());
   }
 }
+
+// Where a call's results are: the device that it names, or that of its tensors.
+c10::Device device_of(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> in);
 
 // What an attention operator of one device is written down as, null for other operators. The executor chooses
 // again.

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random operators of ATen, as draws from Shoal's counter-based generators.
+// Random operators of ATen, as draws keyed by seed, step and ordinal.
+//
+//   dropout, rand, normal_, …       a counter-based draw, whose elements know their place in the whole
+//   log_normal_, rrelu, …           elementwise arithmetic on one
+//   randperm, multinomial, gamma, … by ATen itself, whole, with a generator of its own for each call
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -7,7 +11,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -24,8 +27,25 @@ struct Draw {
   DType dtype = DType::Float32;
 };
 
-// Whether this operator is drawn by draw_of; native_dropout is one that the caller puts together from a draw.
-bool is_random(std::string_view op);
+// Who makes the numbers of one call: nodes while a model is captured, tensors in an eager step.
+class Draws {
+ public:
+  virtual ~Draws() = default;
+  virtual at::Tensor draw(const Draw& draw) = 0;
+  // By ATen: `op` takes a generator, is given none here, and returns tensors alone.
+  virtual std::vector<at::Tensor> draw_whole(const c10::OperatorHandle& op,
+                                             const torch::jit::Stack& arguments) = 0;
+  [[noreturn]] virtual void refuse(const std::string& what, const std::string& remedy) = 0;
+};
+
+// Whether PyTorch says of this operator that it draws; and whether this call of it does: with dropout 0, or
+// in evaluation mode, it does not.
+bool is_random(const c10::OperatorHandle& op);
+bool draws(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> in);
+
+// Replaces the call's arguments on the stack by its results.
+void call_random(const c10::OperatorHandle& op, torch::jit::Stack& stack, Draws& by);
+
 // Numbers the random operators of one run. Code that sets PyTorch's generator back to an earlier state, as
 // checkpointing does before it runs a part of the model again, gets the numbers of that time again. The
 // generator is left as it was.
@@ -42,6 +62,5 @@ class Ordinals {
   at::Tensor before_;
   std::unordered_map<std::string, std::int64_t> known_;  // by the generator's state
 };
-Draw draw_of(const c10::FunctionSchema& schema, const torch::jit::Stack& in);
 
 }  // namespace shoal::capture

@@ -320,8 +320,8 @@ Recorder::Outputs Recorder::add_node(std::string op, std::vector<ir::Argument> a
   return captured_.graph.at(id).outputs;
 }
 
-Recorder::Outputs Recorder::emit(const c10::OperatorHandle& op, std::vector<ir::Argument> arguments,
-                                 c10::Device device) {
+std::vector<at::Tensor> Recorder::metas_of(const c10::OperatorHandle& op,
+                                           const std::vector<ir::Argument>& arguments) {
   const auto& schema = op.schema();
   Stack stack;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -331,9 +331,8 @@ Recorder::Outputs Recorder::emit(const c10::OperatorHandle& op, std::vector<ir::
     if (argument.name() == "pin_memory") value = c10::IValue();
     stack.push_back(std::move(value));
   }
-  std::vector<at::Tensor> metas;
   try {
-    metas = shapes_.results(op, stack);
+    return shapes_.results(op, stack);
   } catch (const Error&) {
     throw;
   } catch (const c10::NotImplementedError& error) {
@@ -342,7 +341,12 @@ Recorder::Outputs Recorder::emit(const c10::OperatorHandle& op, std::vector<ir::
                     error.what_without_backtrace() + ")",
                 "register a Meta kernel for it");
   }
-  auto name = aten::name_of(schema);
+}
+
+Recorder::Outputs Recorder::emit(const c10::OperatorHandle& op, std::vector<ir::Argument> arguments,
+                                 c10::Device device) {
+  const auto metas = metas_of(op, arguments);
+  auto name = aten::name_of(op.schema());
   if (const auto* form = neutral_form(name)) {
     const auto argument = [&](const char* wanted) {
       return *std::ranges::find(arguments, wanted, &ir::Argument::name);

@@ -52,12 +52,13 @@ class Recorder final : public Interceptor {
  private:
   // What is known of an operator from its schema.
   struct OpInfo {
-    enum class Kind { Functional, View, Write, Random, Reads, InPlaceView, Unsupported };
+    enum class Kind { Functional, View, Write, Reads, InPlaceView };
     Kind kind = Kind::Functional;
     std::string name;
     std::optional<c10::OperatorHandle> functional;  // of a Write
     std::vector<std::size_t> written;               // argument positions
     bool dynamic_shape = false;
+    bool is_random = false;  // as far as its schema says
   };
   struct Region {  // memory of a real tensor that stands for a value
     std::shared_ptr<Alias> alias;
@@ -66,6 +67,7 @@ class Recorder final : public Interceptor {
     ir::Role role;
     std::string name;
   };
+  class NodeDraws;
   using Outputs = std::vector<std::optional<ir::ValueId>>;
 
   const OpInfo& info_of(const c10::OperatorHandle& op);
@@ -88,6 +90,7 @@ class Recorder final : public Interceptor {
   std::vector<ir::Argument> arguments_of(const c10::FunctionSchema& schema, const torch::jit::Stack& in);
 
   // Making nodes.
+  std::vector<at::Tensor> metas_of(const c10::OperatorHandle& op, const std::vector<ir::Argument>& arguments);
   Outputs emit(const c10::OperatorHandle& op, std::vector<ir::Argument> arguments, c10::Device device);
   Outputs add_node(std::string op, std::vector<ir::Argument> arguments, const std::vector<at::Tensor>& metas,
                    c10::Device device, bool random);
@@ -107,7 +110,6 @@ class Recorder final : public Interceptor {
   void record_read(const OpInfo& info, const c10::OperatorHandle& op, torch::jit::Stack& stack);
   void push_results(const c10::OperatorHandle& op, const Outputs& outputs, torch::jit::Stack& stack);
   at::Tensor evaluate(ir::ValueId value, const std::string& op);
-  c10::Device device_of(const c10::FunctionSchema& schema, const torch::jit::Stack& in) const;
   void mask_to_positions(torch::jit::Stack& stack);
   static bool depends_on_data(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> in);
   [[noreturn]] void untraceable(const std::string& what, const std::string& remedy) const;

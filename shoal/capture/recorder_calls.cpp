@@ -53,9 +53,8 @@ const Recorder::OpInfo& Recorder::info_of(const c10::OperatorHandle& op) {
   for (const auto& result : schema.returns())
     is_view = is_view || (result.alias_info() && !result.alias_info()->isWrite());
 
-  if (is_random(name)) {
-    info.kind = OpInfo::Kind::Random;
-  } else if (op.hasTag(at::Tag::inplace_view)) {
+  info.is_random = is_random(op);
+  if (op.hasTag(at::Tag::inplace_view)) {
     info.kind = OpInfo::Kind::InPlaceView;
   } else if (!info.written.empty()) {
     info.kind = OpInfo::Kind::Write;
@@ -78,8 +77,6 @@ const Recorder::OpInfo& Recorder::info_of(const c10::OperatorHandle& op) {
     info.kind = OpInfo::Kind::View;
   } else if (op.hasTag(at::Tag::data_dependent_output)) {
     info.kind = OpInfo::Kind::Reads;
-  } else if (op.hasTag(at::Tag::nondeterministic_seeded) && neutral_form(name) == nullptr) {
-    info.kind = OpInfo::Kind::Unsupported;
   }
   return infos_.emplace(std::move(name), std::move(info)).first->second;
 }
@@ -92,26 +89,24 @@ static bool leaves_memory_as_it_is(std::string_view op) {
 
 bool Recorder::wants_factory(const c10::OperatorHandle& op) {
   const auto& info = info_of(op);
-  return info.kind == OpInfo::Kind::Random || leaves_memory_as_it_is(info.name);
+  return info.is_random || leaves_memory_as_it_is(info.name);
 }
 
 void Recorder::call(const c10::OperatorHandle& op, Stack& stack) {
   const OpInfo& info = info_of(op);
   const auto count = op.schema().arguments().size();
-  bool touches = info.kind == OpInfo::Kind::Random;
+  const bool draws = info.is_random && capture::draws(op.schema(), torch::jit::last(stack, count));
+  bool touches = draws;
   for (const auto& value : torch::jit::last(stack, count))
     for_each_tensor(value, [&](const at::Tensor& tensor) { touches = touches_value(tensor) || touches; });
   if (!touches) return compute(info, op, stack);
+  if (draws || (info.is_random && info.name.starts_with("aten::rrelu"))) return record_random(op, stack);
   switch (info.kind) {
     case OpInfo::Kind::Functional: return record(info, op, stack);
     case OpInfo::Kind::View: return record_view(info, op, stack);
     case OpInfo::Kind::InPlaceView: return record_in_place_view(info, op, stack);
     case OpInfo::Kind::Write: return record_write(info, op, stack);
-    case OpInfo::Kind::Random: return record_random(op, stack);
     case OpInfo::Kind::Reads: return record_read(info, op, stack);
-    case OpInfo::Kind::Unsupported:
-      untraceable("calls " + info.name + ", a random operator that Shoal does not draw itself",
-                  "build it from rand, randn, randint, bernoulli or dropout, which it does");
   }
 }
 
@@ -122,18 +117,6 @@ void Recorder::compute(const OpInfo& info, const c10::OperatorHandle& op, Stack&
     for_each_tensor(in[i], [&](const at::Tensor& tensor) { keep_constants_of(tensor); });
   op.callBoxed(stack);
   if (leaves_memory_as_it_is(info.name)) stack.back().toTensor().zero_();
-}
-
-c10::Device Recorder::device_of(const c10::FunctionSchema& schema, const Stack& in) const {
-  std::optional<c10::Device> device;
-  for (std::size_t i = 0; i < in.size(); ++i) {
-    if (in[i].isDevice() && schema.arguments()[i].name() == "device") return in[i].toDevice();
-    for_each_tensor(in[i], [&](const at::Tensor& tensor) {
-      // A 0-dim tensor of the CPU may meet tensors of any device.
-      if (!device || (tensor.dim() > 0 && device->is_cpu())) device = tensor.device();
-    });
-  }
-  return device.value_or(c10::Device(at::kCPU));
 }
 
 static Stack popped(Stack& stack, std::size_t count) {
@@ -315,52 +298,6 @@ void Recorder::record_write(const OpInfo& info, const c10::OperatorHandle& op, S
       const auto& output = outputs.at(next++);
       stack.emplace_back(output ? wrap(*output) : at::Tensor());
     }
-  }
-}
-
-ValueId Recorder::scalar(const char* name) {
-  const auto [found, added] = scalars_.try_emplace(name);
-  if (added) {
-    found->second = captured_.graph.add_source(ir::Role::Scalar, name, ir::contiguous(DType::Int64, {}));
-    metas_.push_back(at::empty({}, at::TensorOptions(at::kMeta).dtype(at::kLong)));
-    devices_.emplace_back(at::kCPU);
-    from_inputs_.push_back(false);
-  }
-  return found->second;
-}
-
-void Recorder::record_random(const c10::OperatorHandle& op, Stack& stack) {
-  const auto& schema = op.schema();
-  const auto in = popped(stack, schema.arguments().size());
-  const bool in_place = schema.name().ends_with('_');
-  if (in_place && !touches_value(in[0].toTensor())) promote(in[0].toTensor());
-  auto draw = draw_of(schema, in);
-  if (draw.probabilities.defined()) {
-    draw.arguments[0].value = value_of(draw.probabilities);
-    draw.shape = draw.probabilities.sizes().vec();
-  }
-  for (const char* name : {"seed", "step"}) draw.arguments.push_back({name, scalar(name)});
-  draw.arguments.push_back({"ordinal", ordinals_.next()});
-  const auto meta = at::empty(draw.shape, at::TensorOptions(at::kMeta).dtype(aten::to_torch(draw.dtype)));
-  const auto device = device_of(schema, in);
-  const auto drawn = add_node(draw.op, std::move(draw.arguments), {meta}, device, true).at(0).value();
-
-  if (schema.name() == "aten::native_dropout") {
-    const auto input = value_of(in[0].toTensor());
-    const double p = in[1].toDouble();
-    const auto kept = emit_one("aten::mul.Tensor", {{"self", input}, {"other", drawn}});
-    stack.emplace_back(
-        wrap(emit_one("aten::mul.Scalar", {{"self", kept}, {"other", p == 1 ? 0.0 : 1 / (1 - p)}})));
-    stack.emplace_back(wrap(drawn));
-  } else if (in_place) {
-    const at::Tensor self = in[0].toTensor();
-    auto* of = recorded(self);
-    View of_region = of ? View{} : view_of_region(*region_of(self), self);
-    View& view = of ? of->view : of_region;
-    write(view, conformed(drawn, read(view)));
-    stack.emplace_back(self);
-  } else {
-    stack.emplace_back(wrap(drawn));
   }
 }
 

@@ -203,6 +203,20 @@ static Metas mkldnn_rnn_layer_backward(const Stack& in) {
   return grads;
 }
 
+// multinomial(weights, num_samples, …) -> indices. Zeros, which would stand in, are no weights.
+static Metas multinomial(const Stack& in) {
+  const auto weights = in[0].toTensor();
+  auto sizes = weights.sizes().vec();
+  sizes.back() = in[1].toInt();
+  return {empty(sizes, weights, at::kLong)};
+}
+
+// randint_like(self, high, generator, dtype?, …) with a tensor as the limit, which has to be on the CPU
+static Metas randint_like(const Stack& in) {
+  const auto self = in[0].toTensor();
+  return {empty(self.sizes(), self, in[3].isNone() ? self.scalar_type() : in[3].toScalarType())};
+}
+
 namespace {
 struct ShapeFunction {
   std::string_view op;
@@ -221,10 +235,12 @@ static constexpr ShapeFunction kShapeFunctions[] = {
     {"aten::index_select", index_select},
     {"aten::mkldnn_rnn_layer", mkldnn_rnn_layer},
     {"aten::mkldnn_rnn_layer_backward", mkldnn_rnn_layer_backward},
+    {"aten::multinomial", multinomial},
     {"aten::native_batch_norm", native_batch_norm},
     {"aten::native_batch_norm_backward", native_batch_norm_backward},
     {"aten::native_layer_norm", native_layer_norm},
     {"aten::native_layer_norm_backward", native_layer_norm_backward},
+    {"aten::randint_like.Tensor_generator", randint_like},
 };
 
 // Their Meta kernels say other shapes than the CPU's kernels give.

@@ -490,6 +490,7 @@ static constexpr Row kKernels[] = {
     {"shoal::normal", make_normal},
     {"shoal::part", make_part},
     {"shoal::randint", make_randint},
+    {"shoal::random", make_random},
     {"shoal::rmsprop", make_rmsprop},
     {"shoal::sgd", make_sgd},
     {"shoal::sum_of_squares", make_sum_of_squares},

@@ -10,12 +10,15 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <array>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "shoal/aten/operators.h"
 #include "shoal/aten/random.h"
 #include "shoal/aten/types.h"
+#include "shoal/aten/whole_draw.h"
 #include "shoal/base/error.h"
 #include "shoal/runtime/arguments.h"
 #include "shoal/runtime/typed_kernel.h"
@@ -129,16 +132,15 @@ class Randomness {
       : seed_(slot_of(compute, "seed")),
         step_(slot_of(compute, "step")),
         ordinal_(integer_of(compute, "ordinal")) {
-    const auto* dtype = std::get_if<DType>(&argument_of(compute, "dtype"));
-    SHOAL_CHECK(dtype != nullptr, InvalidInput, compute.op, ": argument dtype is not a dtype");
-    dtype_ = aten::to_torch(*dtype);
     const std::vector<std::int64_t>*whole = nullptr, *box = nullptr;
-    for (const auto& argument : compute.arguments)
+    for (const auto& argument : compute.arguments) {
+      if (const auto* dtype = std::get_if<DType>(&argument.value)) dtype_ = aten::to_torch(*dtype);
       if (const auto* list = std::get_if<std::vector<std::int64_t>>(&argument.value)) {
         if (argument.name == "shape") shape_ = *list;
         if (argument.name == "whole") whole = list;
         if (argument.name == "box") box = list;
       }
+    }
     SHOAL_CHECK((whole == nullptr) == (box == nullptr), InvalidInput, compute.op,
                 ": got one of the arguments whole and box, wanted both or none");
     if (whole != nullptr) stretches_ = aten::stretches_of(*whole, *box);
@@ -199,6 +201,25 @@ std::unique_ptr<Kernel> make_normal(const Program& program, const Compute& compu
                     deviation = number_of(compute, "std"), outputs = Outputs(compute)](Slots& slots) {
     outputs.put(slots,
                 aten::normal(mean, deviation, random.shape(), random.options(slots), random.stream(slots)));
+  });
+}
+
+std::unique_ptr<Kernel> make_random(const Program& program, const Compute& compute) {
+  const auto* name = std::get_if<std::string>(&argument_of(compute, "op"));
+  SHOAL_CHECK(name != nullptr, InvalidInput, compute.op, ": argument op is not a name");
+  const auto op = aten::find_operator(*name);
+  SHOAL_CHECK(op, InvalidInput, "operator ", *name, " is not loaded: load the library that registers it");
+  std::vector<ir::Attribute> arguments;
+  for (const auto& parameter : op->schema().arguments())
+    arguments.push_back(parameter.name() == "generator" ? ir::Attribute() : argument_for(compute, parameter));
+  return kernel_of([random = Randomness(program, compute), op = *op, arguments = std::move(arguments),
+                    outputs = Outputs(compute)](Slots& slots) {
+    torch::jit::Stack stack;
+    for (std::size_t i = 0; i < arguments.size(); ++i)
+      stack.push_back(aten::ivalue_of(arguments[i], op.schema().arguments()[i],
+                                      [&](ir::ValueId slot) { return slots[slot.index]; }));
+    outputs.put(slots,
+                aten::draw_whole(op, std::move(stack), random.stream(slots), random.options(slots).device()));
   });
 }
 

@@ -27,5 +27,8 @@ std::unique_ptr<Kernel> make_exponential(const program::Program& program, const 
 std::unique_ptr<Kernel> make_normal(const program::Program& program, const program::Compute& compute);
 std::unique_ptr<Kernel> make_randint(const program::Program& program, const program::Compute& compute);
 std::unique_ptr<Kernel> make_uniform(const program::Program& program, const program::Compute& compute);
+// shoal::random(op, …, seed, step, ordinal): the operator of ATen of that name, its arguments but the
+// generator following: shoal/aten/whole_draw.h.
+std::unique_ptr<Kernel> make_random(const program::Program& program, const program::Compute& compute);
 
 }  // namespace shoal::runtime

@@ -323,6 +323,9 @@ static std::vector<Alone> alone() {
       {"shoal::uniform(from=0.0, to=1.0, shape=[4, 6], dtype=f32, seed=%0, step=%1, ordinal=3)",
        {kSeed, kSeed},
        drawn_type},
+      // What cauchy_ and geometric_ are made of.
+      {"aten::ceil(self=%0)", {kX}},
+      {"aten::tan(self=%0)", {kX}},
   };
 }
 
