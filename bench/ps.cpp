@@ -2,7 +2,7 @@
 // Rows a second that one core finds and copies, pushes into and shrinks; uniform keys; beside absl's map,
 // where there is one (Debian: libabsl-dev), from key to a row in one array.
 //
-//   bench/ps [--rows=20000000] [--dim=16] [--rounds=9] [--scored]
+//   bench/ps [--rows=20000000] [--dim=16] [--rounds=9] [--scored] [--save=FILE]
 //
 // A round is 2 M keys in batches of 4,096. Medians of rounds that take turns; time is the processor's.
 #include <fmt/core.h>
@@ -18,7 +18,9 @@
 #include <absl/container/flat_hash_map.h>
 #endif
 
+#include "shoal/base/file_system.h"
 #include "shoal/ps/hash.h"
+#include "shoal/ps/save.h"
 #include "shoal/ps/table.h"
 
 namespace {
@@ -32,6 +34,7 @@ struct Options {
   std::uint32_t dim = 16;
   int rounds = 9;
   bool scored = false;
+  std::string save;
 };
 
 // Key number i: 63 bits, in no order.
@@ -145,10 +148,12 @@ int main(int argc, char** argv) {
       options.dim = static_cast<std::uint32_t>(value());
     else if (argument.starts_with("--rounds="))
       options.rounds = static_cast<int>(value());
+    else if (argument.starts_with("--save="))
+      options.save = argument.substr(7);
     else if (argument == "--scored")
       options.scored = true;
     else {
-      fmt::print(stderr, "usage: ps [--rows=20000000] [--dim=16] [--rounds=9] [--scored]\n");
+      fmt::print(stderr, "usage: ps [--rows=20000000] [--dim=16] [--rounds=9] [--scored] [--save=FILE]\n");
       return 2;
     }
   }
@@ -182,6 +187,22 @@ int main(int argc, char** argv) {
   fmt::print("find and copy ÷ absl: {:.2f}, ÷ absl prefetched: {:.2f}\n", pull.median() / plain.median(),
              pull.median() / prefetched.median());
 #endif
+  if (!options.save.empty()) {
+    shoal::DiskFileSystem files;
+    Timed saving{"save, full"}, loading{"load, full"};
+    shoal::ps::SaveReport report;
+    const double count = static_cast<double>(table.num_rows());
+    saving.time(count, [&] { report = shoal::ps::save(table, files, options.save, {.origin = 1}); });
+    Table loaded(table.definition());
+    loading.time(count,
+                 [&] { shoal::ps::load(loaded, files, std::vector<std::filesystem::path>{options.save}); });
+    files.remove(options.save);
+    saving.print();
+    loading.print();
+    const double megabytes = static_cast<double>(report.bytes) / 1e6 / count;
+    fmt::print("save {:.0f} MB/s, load {:.0f} MB/s; digests {}\n", saving.median() * megabytes,
+               loading.median() * megabytes, loaded.digest() == table.digest() ? "equal" : "DIFFER");
+  }
   if (options.scored) {
     Timed shrink{"shrink, nothing expires"};
     for (int round = 0; round < 3; ++round)

@@ -46,10 +46,10 @@ void Table::put(const Row& row) {
   }
 }
 
-void Table::mark_saved() {
+void Table::mark_saved(const Saved& saved) {
   for (Index& index : indices_) index.clear_changed();
   for (Shard& shard : shards_) shard.removed = {};
-  tells_removed_ = true;
+  saved_ = saved;
 }
 
 static std::uint64_t folded(std::uint64_t hash, std::span<const std::byte> bytes) {

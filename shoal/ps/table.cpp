@@ -299,7 +299,7 @@ std::byte* Table::make_late(std::uint64_t hash, std::uint32_t slot, std::size_t 
 
 bool Table::erase(std::uint64_t key) {
   const bool was_there = erase_quietly(key);
-  if (was_there && tells_removed_) shards_[shard_of(key)].removed.push_back(key);
+  if (was_there && saved_.origin != 0) shards_[shard_of(key)].removed.push_back(key);
   return was_there;
 }
 

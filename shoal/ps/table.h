@@ -53,6 +53,13 @@ struct Shrunk {
   friend bool operator==(const Shrunk&, const Shrunk&) = default;
 };
 
+// Which save a table is as of: a full one (origin 0: none), and how many deltas after it.
+struct Saved {
+  std::uint64_t origin = 0;
+  std::uint32_t number = 0;
+  friend bool operator==(const Saved&, const Saved&) = default;
+};
+
 class Table {
  public:
   explicit Table(Definition definition);  // throws InvalidInput for one that is wrong
@@ -88,7 +95,8 @@ class Table {
   void for_each_row(std::uint32_t shard, bool only_changed,
                     const std::function<void(const Row&)>& visit) const;
   std::span<const std::uint64_t> removed(std::uint32_t shard) const { return shards_[shard].removed; }
-  void mark_saved();
+  void mark_saved(const Saved& saved);
+  const Saved& saved() const { return saved_; }
   // For loading: makes or overwrites a row; state that is empty begins anew.
   void put(const Row& row);
   bool erase(std::uint64_t key);
@@ -150,7 +158,7 @@ class Table {
   std::vector<std::unique_ptr<Arena>> late_;  // of parts to be earned
   std::vector<Index> indices_;  // of the shards; apart from the rest of them, so that all lie in a cache
   std::vector<Shard> shards_;
-  bool tells_removed_ = false;  // since the first save
+  Saved saved_;
 };
 
 }  // namespace shoal::ps

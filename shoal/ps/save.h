@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tables in files. All little-endian, every byte under a CRC-32C:
+//
+//   "shoalps1" kind number | origin | part parts | day, length of what follows | definition as text | CRC
+//   chunk:  what, parts of its rows | rows, bytes | rows or keys | CRC      … as many as there are
+//   chunk:  end, 0 | 0, 16 | numbers of rows and of removed keys | CRC
+//   row:    key | shows, clicks, day (of a scored table) | of each part values, state (not in a base)
+//
+// A full save has an origin, a number that tells it from other ones; deltas of it are numbered from 1. A save
+// of several servers is a file of each.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+
+#include "shoal/base/file_system.h"
+#include "shoal/ps/table.h"
+
+namespace shoal::ps {
+
+enum class SaveKind : std::uint8_t {
+  Full,
+  Delta,  // rows that changed and keys that went since the save before
+  Base,   // values alone, of rows with at least `min_score`: for serving
+};
+
+struct SaveOptions {
+  SaveKind kind = SaveKind::Full;
+  std::uint64_t origin = 0;           // of a full save: not 0, the same for all servers, and new
+  std::uint32_t part = 0, parts = 1;  // which of the servers' files
+  float min_score = 0;                // of a base
+};
+
+// How far a save has come, or what a load has read.
+struct SaveReport {
+  std::int64_t rows = 0, removed = 0, bytes = 0;
+  friend bool operator==(const SaveReport&, const SaveReport&) = default;
+};
+
+// Writes and syncs the file; the folder and a rename are the caller's. Until it returns the table must not
+// change; if it throws, the next delta has all that this one would have had. Throws InvalidInput for a delta
+// with nothing to be one of.
+SaveReport save(Table& table, FileSystem& files, const std::filesystem::path& path,
+                const SaveOptions& options);
+
+using Keeps = std::function<bool(std::uint64_t key)>;
+
+// Reads a save, given all its files in any order, into a table of the same definition: a full or a base into
+// an empty one, a delta where the save before it is the last that was loaded or saved. Of other servers'
+// rows, takes those that it keeps; all where that is empty. All files are looked through before the table is
+// changed: throws Corrupt for a damaged one, InvalidInput for one that does not belong here, and has changed
+// nothing then.
+SaveReport load(Table& table, FileSystem& files, std::span<const std::filesystem::path> paths,
+                const Keeps& keeps = {});
+
+}  // namespace shoal::ps
