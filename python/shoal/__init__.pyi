@@ -132,13 +132,19 @@ class Trainer:
         seed: int = 0,
         max_graphs: int = 16,
         keeps_gradients: bool = False,
+        spot_checks: float = 0.005,
         parallelism: Parallelism | None = None,
     ) -> None:
         """`loss_fn(model, batch)` returns the loss, or something with a loss in it. Without it the model is
         called with the batch (a mapping as keywords, a tuple or list as arguments), and its output has the
         loss. Without an optimizer there is backward() and evaluate(), and no step(). `keeps_gradients`: after
         a step each parameter's grad is its gradient in that step, before clipping, whole on every rank, and
-        None where it got none; otherwise a step leaves grad alone."""
+        None where it got none; otherwise a step leaves grad alone.
+
+        `spot_checks`: at the 2nd, 4th and 8th step of each captured graph, and then whenever that takes at most
+        this share of the time since, the model is called once more and compared with its graph; where it would
+        be another one now, the step is InvalidInput that names module, line and remedy, and changes nothing.
+        0: not after the 8th step; negative: never."""
     def step(self, batch: Any, *, outputs: bool = False) -> StepResult:
         """One update. A loss that is not finite is an error; parameters, buffers and optimizer state are then
         as before the step."""

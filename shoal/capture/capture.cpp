@@ -17,6 +17,7 @@
 
 #include "shoal/aten/interpreter.h"
 #include "shoal/base/error.h"
+#include "shoal/capture/difference.h"
 #include "shoal/capture/dispatch.h"
 #include "shoal/capture/recorder.h"
 
@@ -162,49 +163,52 @@ static Captured capture_once(const Request& request, std::optional<Recorder::Sto
   return std::move(recorder).finish();
 }
 
-// The first node or constant in which two captures of the same model differ.
-static std::optional<Recorder::Stop> difference(const ir::Graph& first, const ir::Graph& second) {
-  const auto name_of = [](const ir::Graph& graph, std::size_t node) {
-    return node < graph.nodes.size() ? graph.nodes[node].op : std::string("nothing more");
-  };
-  const auto type_of = [](const ir::Graph& graph, ir::ValueId value) { return graph.at(value).type; };
-  for (std::size_t n = 0; n < std::max(first.nodes.size(), second.nodes.size()); ++n) {
-    const auto at = static_cast<std::uint32_t>(n);
-    if (name_of(first, n) != name_of(second, n))
-      return Recorder::Stop{
-          at, concat("does something else each time: ", name_of(first, n), " when it was captured first, ",
-                     name_of(second, n), " the second time")};
-    const auto& a = first.nodes[n];
-    const auto& b = second.nodes[n];
-    if (a != b) return Recorder::Stop{at, concat("calls ", a.op, " with other arguments each time")};
-    for (const auto input : ir::inputs_of(a))
-      for (std::size_t s = 0; s < first.sources.size() && s < second.sources.size(); ++s)
-        if (first.sources[s].value == input && first.sources[s] != second.sources[s])
-          return Recorder::Stop{at, concat("gives ", a.op, " a constant whose content is another each time (",
-                                           "a Python or C++ counter, or random numbers made outside ATen)")};
-    for (const auto output : a.outputs)
-      if (output && type_of(first, *output) != type_of(second, *output))
-        return Recorder::Stop{at, concat("calls ", a.op, " with other shapes each time")};
-  }
-  return std::nullopt;
+// Random operators are told apart by the state of PyTorch's generator, which is one of the whole process.
+static std::unique_lock<std::mutex> only_capture() {
+  static std::mutex one_at_a_time;
+  return std::unique_lock(one_at_a_time);
+}
+
+// Throws where the difference is made, if the model gets there again.
+[[noreturn]] static void report(const Request& request, const Difference& found, const std::string& remedy) {
+  if (found.node) capture_once(request, Recorder::Stop{*found.node, found.what, remedy});
+  fail(ErrorKind::InvalidInput, "capture: the model ", found.what, ". Remedy: ", remedy);
 }
 
 Captured capture(const Request& request) {
-  // Random operators are told apart by the state of PyTorch's generator, which is one of the whole process.
-  static std::mutex one_at_a_time;
-  const std::lock_guard lock(one_at_a_time);
-  Captured first = capture_once(request, std::nullopt);
+  const auto lock = only_capture();
+  const Captured first = capture_once(request, std::nullopt);
   Captured second = capture_once(request, std::nullopt);
   if (first.graph == second.graph) return second;
-  if (auto stop = difference(first.graph, second.graph)) {
-    const auto why = stop->why;
-    capture_once(request,
-                 std::move(stop));  // throws where the difference is made, if the model gets there again
-    fail(ErrorKind::InvalidInput, "capture: the model ", why,
-         ". Remedy: make the model do the same each time it is called with the same batch");
+  if (const auto found =
+          difference(first.graph, second.graph, {"each time", "the first time", "the second time"}))
+    report(request, *found, "make the model do the same each time it is called with the same batch");
+  return second;
+}
+
+// A constant that is memory of the user's own, still the same, is what the captured step reads too.
+static void follow_live_constants(Captured& now, const ir::Graph& graph,
+                                  const std::vector<at::Tensor>& constants) {
+  std::size_t constant = 0;
+  for (std::size_t i = 0; i < std::min(now.graph.sources.size(), graph.sources.size()); ++i) {
+    auto& source = now.graph.sources[i];
+    if (now.graph.at(source.value).role != ir::Role::Constant) continue;
+    const auto number = constant++;
+    if (graph.at(graph.sources[i].value).role != ir::Role::Constant || number >= constants.size()) return;
+    if (same_memory(now.constants[number], constants[number]))
+      source.fingerprint = graph.sources[i].fingerprint;
   }
-  fail(ErrorKind::InvalidInput,
-       "capture: the model returns another result each time it is called with the same batch");
+}
+
+void check_again(const Request& request, const ir::Graph& graph, const std::vector<at::Tensor>& constants) {
+  const auto lock = only_capture();
+  Captured now = capture_once(request, std::nullopt);
+  follow_live_constants(now, graph, constants);
+  if (now.graph == graph) return;
+  if (const auto found = difference(graph, now.graph, {"than when its step was captured", "then", "now"}))
+    report(request, *found,
+           "what changes between steps belongs into the batch, a buffer or a parameter; or say it in "
+           "depends_on, and each value gets a step of its own; or call forget_graphs() after a change");
 }
 
 bool hold(const Guards& guards, std::span<const at::Tensor> inputs) {

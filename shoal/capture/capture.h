@@ -80,6 +80,11 @@ struct Captured {
 // error. Throws InvalidInput naming module path, source line and remedy for what cannot be captured.
 Captured capture(const Request& request);
 
+// Runs the model once more and compares with the graph and the constants that an earlier capture gave, for
+// inputs that lie as those did. Where something that the model reads has changed since, and the graph would
+// be another one now: InvalidInput naming the first node that differs, module, source line and remedy.
+void check_again(const Request& request, const ir::Graph& graph, const std::vector<at::Tensor>& constants);
+
 // Whether a graph with these guards is right for a batch of the shapes it was captured with.
 bool hold(const Guards& guards, std::span<const at::Tensor> inputs);
 

@@ -315,8 +315,7 @@ Recorder::Outputs Recorder::add_node(std::string op, std::vector<ir::Argument> a
   const auto running = torch::autograd::get_current_node();
   sequence_.push_back(phase_ == ir::Phase::Backward && running ? running->sequence_nr()
                                                                : at::sequence_number::peek() - 1);
-  if (stop_ && stop_->node == id.index)
-    untraceable(stop_->why, "make the model do the same each time it is called with the same batch");
+  if (stop_ && stop_->node == id.index) untraceable(stop_->why, stop_->remedy);
   return captured_.graph.at(id).outputs;
 }
 

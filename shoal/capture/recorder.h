@@ -26,10 +26,11 @@ namespace shoal::capture {
 
 class Recorder final : public Interceptor {
  public:
-  // `stop_at`: throw, with the user's source line, when that node is recorded; `why` is the message.
+  // Throw, with the user's source line, when that node is recorded; `why` is the message.
   struct Stop {
     std::uint32_t node;
     std::string why;
+    std::string remedy;
   };
   explicit Recorder(const Request& request, std::optional<Stop> stop = std::nullopt);
 

@@ -51,7 +51,7 @@ void refuse_hooks_after_accumulation(const ModelView::NamedTensors& parameters) 
 class PythonTrainer {
  public:
   PythonTrainer(py::object model, py::object optimizer, py::object loss_fn, double clip_norm,
-                std::uint64_t seed, std::size_t max_graphs, bool keeps_gradients,
+                std::uint64_t seed, std::size_t max_graphs, bool keeps_gradients, double spot_checks,
                 const std::optional<Degrees>& parallelism)
       : world_(world_for(parallelism)),
         model_(std::move(model), std::move(loss_fn)),
@@ -59,7 +59,8 @@ class PythonTrainer {
         trainer_(made({.clip_norm = clip_norm,
                        .seed = seed,
                        .max_graphs = max_graphs,
-                       .keeps_gradients = keeps_gradients},
+                       .keeps_gradients = keeps_gradients,
+                       .spot_check_share = spot_checks},
                       parallelism)) {
     model_.refuse_use_in_parts();
     if (!optimizer_) return;
@@ -275,11 +276,12 @@ void bind_train(py::module_& module) {
            [](const Gradients& gradients) { return text_of_loss("BackwardResult", gradients.loss); });
   py::class_<PythonTrainer>(module, "Trainer",
                             "Trains a module through its captured graph. One thread at a time.")
-      .def(py::init<py::object, py::object, py::object, double, std::uint64_t, std::size_t, bool,
+      .def(py::init<py::object, py::object, py::object, double, std::uint64_t, std::size_t, bool, double,
                     const std::optional<Degrees>&>(),
            py::arg("model"), py::arg("optimizer") = py::none(), py::arg("loss_fn") = py::none(),
            py::kw_only(), py::arg("clip_norm") = 0.0, py::arg("seed") = 0, py::arg("max_graphs") = 16,
-           py::arg("keeps_gradients") = false, py::arg("parallelism") = py::none())
+           py::arg("keeps_gradients") = false, py::arg("spot_checks") = TrainerOptions().spot_check_share,
+           py::arg("parallelism") = py::none())
       .def("step", &PythonTrainer::step, py::arg("batch"), py::kw_only(), py::arg("outputs") = false,
            "One update. A loss that is not finite is an error; parameters, buffers and optimizer state are "
            "then as "

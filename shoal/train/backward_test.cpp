@@ -209,13 +209,12 @@ TEST_CASE("draws go on where a saved state was") {
 TEST_CASE("a step and backward share one capture, and take turns") {
   auto model = net(), plain = net();
   int captures = 0;
-  Trainer trainer(
-      model,
-      [&captures](Sequential& m, const Batch& batch) {
-        ++captures;
-        return squared_error(m, batch);
-      },
-      SGD{.lr = 0.1});
+  Trainer trainer(model,
+                  [&captures](Sequential& m, const Batch& batch) {
+                    ++captures;
+                    return squared_error(m, batch);
+                  },
+                  SGD{.lr = 0.1}, {.spot_check_share = -1});
   torch::optim::SGD sgd(plain->parameters(), 0.1);
   for (int i = 0; i < 3; ++i) {
     trainer.backward(batch_of(i));

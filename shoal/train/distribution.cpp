@@ -294,35 +294,46 @@ static std::int64_t signed_hash(const std::string& text) {
   return static_cast<std::int64_t>(data::hash_bytes(text));
 }
 
+// One row a rank.
+static at::Tensor rows_of_all(const runtime::Group& group, const at::Tensor& mine) {
+  at::Tensor all = at::empty({group.size(), mine.numel()}, mine.options());
+  group.communicator
+      ->all_gather({mine.const_data_ptr(), mine.numel(), aten::from_torch(mine.scalar_type())},
+                   {all.data_ptr(), all.numel(), aten::from_torch(all.scalar_type())})
+      ->wait(group.limit);
+  return all;
+}
+
+// `sizes`: of all ranks' texts.
+static std::vector<std::string> texts_of_all(const runtime::Group& group, const std::string& text,
+                                             const std::vector<std::int64_t>& sizes) {
+  at::Tensor bytes = at::zeros({*std::ranges::max_element(sizes)}, at::kByte);
+  std::copy(text.begin(), text.end(), bytes.data_ptr<std::uint8_t>());
+  const at::Tensor all = rows_of_all(group, bytes);
+  std::vector<std::string> texts;
+  for (std::size_t rank = 0; rank < sizes.size(); ++rank) {
+    const auto* begin = all[static_cast<std::int64_t>(rank)].const_data_ptr<std::uint8_t>();
+    texts.emplace_back(begin, begin + sizes[rank]);
+  }
+  return texts;
+}
+
+static std::vector<std::int64_t> sizes_of_all(const runtime::Group& group, const std::string& text) {
+  const at::Tensor sizes =
+      rows_of_all(group, at::full({1}, static_cast<std::int64_t>(text.size()), at::kLong));
+  return {sizes.const_data_ptr<std::int64_t>(), sizes.const_data_ptr<std::int64_t>() + sizes.numel()};
+}
+
 void Distribution::check_same(const std::string& what, const std::string& text) const {
   const auto& group = groups_.world();
-  const auto gather = [&](const at::Tensor& mine) {
-    at::Tensor all = at::empty({group.size(), mine.numel()}, mine.options());
-    group.communicator
-        ->all_gather({mine.const_data_ptr(), mine.numel(), aten::from_torch(mine.scalar_type())},
-                     {all.data_ptr(), all.numel(), aten::from_torch(all.scalar_type())})
-        ->wait(group.limit);
-    return all;
-  };
-  at::Tensor mine = at::empty({2}, at::kLong);
-  mine[0] = signed_hash(text);
-  mine[1] = static_cast<std::int64_t>(text.size());
-  const at::Tensor all = gather(mine);
-  int other = -1;
-  std::int64_t longest = 0;
-  for (int rank = 0; rank < group.size(); ++rank) {
-    longest = std::max(longest, all[rank][1].item<std::int64_t>());
-    if (other < 0 && all[rank][0].item<std::int64_t>() != all[0][0].item<std::int64_t>()) other = rank;
-  }
-  if (other < 0) return;
-  at::Tensor bytes = at::zeros({longest}, at::kByte);
-  std::copy(text.begin(), text.end(), bytes.data_ptr<std::uint8_t>());
-  const at::Tensor texts = gather(bytes);
-  const auto text_of = [&](int rank) {
-    const auto* begin = texts[rank].const_data_ptr<std::uint8_t>();
-    return std::string(begin, begin + all[rank][1].item<std::int64_t>());
-  };
-  std::string first = text_of(0), second = text_of(other);
+  const at::Tensor hashes = rows_of_all(group, at::full({1}, signed_hash(text), at::kLong));
+  std::size_t other = 0;
+  for (int rank = group.size(); rank-- > 1;)
+    if (hashes[rank].item<std::int64_t>() != hashes[0].item<std::int64_t>())
+      other = static_cast<std::size_t>(rank);
+  if (other == 0) return;
+  const auto texts = texts_of_all(group, text, sizes_of_all(group, text));
+  std::string first = texts[0], second = texts[other];
   while (!first.empty() && first.substr(0, first.find('\n')) == second.substr(0, second.find('\n'))) {
     first.erase(0, std::min(first.find('\n'), first.size() - 1) + 1);
     second.erase(0, std::min(second.find('\n'), second.size() - 1) + 1);
@@ -330,6 +341,22 @@ void Distribution::check_same(const std::string& what, const std::string& text) 
   fail(ErrorKind::InvalidInput, "trainer: ranks differ in ", what, ": rank 0 has '",
        first.substr(0, first.find('\n')), "', rank ", other, " has '", second.substr(0, second.find('\n')),
        "'. Every rank has to run the same code with the same settings");
+}
+
+void Distribution::together(const std::function<void()>& act) const {
+  std::string error;
+  try {
+    act();
+  } catch (const std::exception& thrown) {
+    error = thrown.what();
+    if (error.empty()) error = "an error without words";
+  }
+  const auto& group = groups_.world();
+  const auto sizes = sizes_of_all(group, error);
+  if (std::ranges::all_of(sizes, [](std::int64_t size) { return size == 0; })) return;
+  const auto texts = texts_of_all(group, error, sizes);
+  const auto first = std::ranges::find_if(texts, [](const std::string& text) { return !text.empty(); });
+  fail(ErrorKind::InvalidInput, *first, " (rank ", first - texts.begin(), ")");
 }
 
 static bool is_cut(const Parallelism& parallelism, const std::string& input, std::size_t num_dims) {
@@ -362,10 +389,10 @@ static std::vector<int> data_ranks(const Mesh& mesh, const std::function<int(int
   return ranks;
 }
 
-SharedBatch Distribution::agree(const Batch& batch, const std::string& text) {
+SharedBatch Distribution::agree(const Batch& batch, const std::string& text, bool asks) {
   std::string structure = text + '\n';
   std::vector<std::pair<std::string, at::Tensor>> cut;
-  SharedBatch shared{batch, {}};
+  SharedBatch shared{batch, {}, false};
   for_each_leaf(batch, [&](const std::string& path, const Batch& leaf) {
     structure += concat("batch item ", path, ": ");
     if (const auto* tensor = std::get_if<at::Tensor>(&leaf.value())) {
@@ -386,10 +413,12 @@ SharedBatch Distribution::agree(const Batch& batch, const std::string& text) {
   });
   constexpr std::size_t kFew = 15;  // sizes that travel with the hash
   const auto& group = groups_.world();
-  const auto width = static_cast<std::int64_t>(std::max(cut.size(), kFew) + 1);
+  constexpr std::size_t kAsks = 1, kSizes = 2;  // where these are; the hash is the first
+  const auto width = static_cast<std::int64_t>(std::max(cut.size(), kFew) + kSizes);
   std::vector<std::int64_t> mine(static_cast<std::size_t>(width));
   mine[0] = signed_hash(structure);
-  for (std::size_t i = 0; i < cut.size(); ++i) mine[i + 1] = cut[i].second.size(0);
+  mine[kAsks] = asks;
+  for (std::size_t i = 0; i < cut.size(); ++i) mine[i + kSizes] = cut[i].second.size(0);
   std::vector<std::int64_t> all(mine.size() * static_cast<std::size_t>(group.size()));
   group.communicator
       ->all_gather({mine.data(), width, DType::Int64}, {all.data(), width * group.size(), DType::Int64})
@@ -399,27 +428,29 @@ SharedBatch Distribution::agree(const Batch& batch, const std::string& text) {
   };
   for (int rank = 1; rank < group.size(); ++rank)
     if (of(rank, 0) != of(0, 0)) check_same("what they were given", structure);
+  shared.asked = of(0, kAsks) != 0;
   const Mesh& mesh = parallelism_.mesh;
   const auto position = [this](int rank) { return data_position(rank); };
   const auto ranks = data_ranks(mesh, position);
   bool fits = true;
   for (std::size_t i = 0; i < cut.size(); ++i) {
     std::int64_t total = 0;
-    for (const int rank : ranks) total += of(rank, i + 1);
+    for (const int rank : ranks) total += of(rank, i + kSizes);
     shared.sizes[cut[i].first][0] = total;
     for (int rank = 0; rank < group.size(); ++rank) {
       const int first = ranks[static_cast<std::size_t>(data_position(rank))];
-      SHOAL_CHECK(of(rank, i + 1) == of(first, i + 1), InvalidInput, "trainer: batch item ", cut[i].first,
-                  " has ", of(rank, i + 1), " samples on rank ", rank, " and ", of(first, i + 1), " on rank ",
-                  first, ", which share their part of the batch: give both the same");
+      SHOAL_CHECK(of(rank, i + kSizes) == of(first, i + kSizes), InvalidInput, "trainer: batch item ",
+                  cut[i].first, " has ", of(rank, i + kSizes), " samples on rank ", rank, " and ",
+                  of(first, i + kSizes), " on rank ", first,
+                  ", which share their part of the batch: give both the same");
       const auto [begin, end] = samples_of(mesh, rank, total);
-      fits = fits && end - begin == of(rank, i + 1);
+      fits = fits && end - begin == of(rank, i + kSizes);
     }
   }
   if (fits) return shared;
   // Parts of other sizes than the graph cuts: put together and cut again.
   std::map<std::string, std::size_t> index;
-  for (std::size_t i = 0; i < cut.size(); ++i) index[cut[i].first] = i + 1;
+  for (std::size_t i = 0; i < cut.size(); ++i) index[cut[i].first] = i + kSizes;
   shared.part = map_tensors(batch, [&](const std::string& path, const at::Tensor& tensor) {
     const auto found = index.find(path);
     if (found == index.end()) return tensor;

@@ -24,6 +24,7 @@ namespace shoal::train {
 struct SharedBatch {
   Batch part;                                              // of this rank, cut as the graph wants it
   std::map<std::string, std::vector<std::int64_t>> sizes;  // of each tensor of the whole batch
+  bool asked = false;                                      // what rank 0 wished
 };
 
 // Where a step's graph has its parameters and its batch, without ranks. Throws InvalidInput where the plan is
@@ -40,8 +41,11 @@ class Distribution {
   // the ranks' models differ.
   Distribution(Parallelism parallelism, const NamedTensors& parameters, const NamedTensors& buffers);
 
-  // What the ranks were given, checked against each other. `text`: what else has to be the same.
-  SharedBatch agree(const Batch& batch, const std::string& text);
+  // What the ranks were given, checked against each other. `text`: what else has to be the same. `asks`: rank
+  // 0's reaches all of them.
+  SharedBatch agree(const Batch& batch, const std::string& text, bool asks);
+  // Every rank does it; where it throws on any of them, all of them throw what the first of these did.
+  void together(const std::function<void()>& act) const;
   // Every tensor of the batch, of all ranks.
   Batch whole(const SharedBatch& batch);
 

@@ -21,6 +21,7 @@
 #include "shoal/train/accumulate.h"
 #include "shoal/train/distribution.h"
 #include "shoal/train/gradients.h"
+#include "shoal/train/spot_checks.h"
 #include "shoal/train/update.h"
 
 namespace shoal {
@@ -42,6 +43,7 @@ Mode mode_of(Use use) { return use == Use::Evaluation ? Mode::Evaluate : Mode::T
 struct Step {
   std::string key;
   capture::Guards guards;
+  ir::Graph recorded;   // as the model was captured, for spot checks
   ir::Graph gradients;  // of Use::Step: without its update, which is appended when it is first used
   std::vector<at::Tensor> constants;
   ir::Graph graph;
@@ -57,6 +59,8 @@ struct Step {
   bool has_grad_norm = false;
   bool is_random = false;             // reads seed and step
   train::Normaliser normaliser = {};  // of a part
+  std::int64_t runs = 0;              // as spot checks count: steps, evaluations
+  std::int64_t last_step = 0;         // the last one that was counted
 };
 
 // Clipping and update of accumulated gradients.
@@ -137,7 +141,8 @@ class Trainer::State {
         options_(std::move(options)),
         parameters_(named(view_.parameters)),
         buffers_(named(view_.buffers)),
-        seed_(at::scalar_tensor(static_cast<std::int64_t>(options_.seed), at::kLong)) {
+        seed_(at::scalar_tensor(static_cast<std::int64_t>(options_.seed), at::kLong)),
+        spot_checks_(options_.spot_check_share) {
     SHOAL_CHECK(options_.max_graphs > 0, InvalidInput,
                 "trainer: max_graphs is 0; at least one graph must be kept");
     SHOAL_CHECK(!optimizers_.empty() || options_.clip_norm == 0, InvalidInput, "trainer: clip_norm is ",
@@ -152,7 +157,7 @@ class Trainer::State {
     check_has_optimizer();
     const observe::Span span(options_.trace, "step", 0, "trainer");
     const train::SharedBatch shared = agree(batch, Use::Step);
-    Step& step = find(shared, Use::Step);
+    Step& step = checked(shared, Use::Step);
     const auto number = steps_ + 1;
     const double scale = factor(options_.schedule, number);
     bind(step, shared.part, number);
@@ -184,7 +189,7 @@ class Trainer::State {
     const observe::Span span(options_.trace, "backward", 0, "trainer");
     train::check_leaves_are_apart(parameters_);
     const train::SharedBatch shared = agree(batch, Use::Backward);
-    Step& step = find(shared, Use::Backward);
+    Step& step = checked(shared, Use::Backward);
     bind(step, shared.part, backwards_ + 1, kOfBackward);
     step.executor->run(Segment::Gradients, options_.trace);
     const double loss = step.executor->result(Role::Loss, "loss").item<double>();
@@ -233,7 +238,7 @@ class Trainer::State {
   double evaluate(const Batch& batch) {
     const EvaluationMode mode(module_.get());
     const train::SharedBatch shared = agree(batch, Use::Evaluation);
-    Step& step = find(shared, Use::Evaluation);
+    Step& step = checked(shared, Use::Evaluation);
     bind(step, shared.part, steps_ + 1);
     step.executor->run(Segment::Gradients, options_.trace);
     const double loss = step.executor->result(Role::Loss, "loss").item<double>();
@@ -409,9 +414,34 @@ class Trainer::State {
   // --- What is here and what there is of it on all ranks.
 
   train::SharedBatch agree(const Batch& batch, Use use) {
-    if (!ranks_) return {batch, {}};
+    if (!ranks_) return {batch, {}, false};
     ranks_->drop();
-    return ranks_->agree(batch, concat("for ", static_cast<int>(use), ' ', view_.mode()));
+    std::string text = concat("for ", static_cast<int>(use), ' ', structure_of_model());
+    if (use == Use::Step || use == Use::Part) text += '\n' + settings();
+    return ranks_->agree(batch, text, spot_checks_.is_time());
+  }
+
+  // What an update takes that stands in no graph.
+  std::string settings() const {
+    const double scale = factor(options_.schedule, steps_ + 1);
+    std::ostringstream text;
+    text << std::setprecision(17) << "seed " << options_.seed << ", learning rates";
+    for (std::size_t part = 0; part < optimizers_.size(); ++part)
+      std::visit(
+          [&](const auto& optimizer) {
+            text << ' ' << learning_rates_[part].value_or(optimizer.lr) * scale;
+            for (const auto& group : optimizer.groups)
+              if (group.lr) text << ' ' << *group.lr * scale;
+          },
+          optimizers_[part].optimizer);
+    return std::move(text).str();
+  }
+
+  // Text of what a graph depends on besides the batch.
+  std::string structure_of_model() const {
+    std::string text = view_.mode();
+    if (options_.depends_on) text += ' ' + options_.depends_on();
+    return text;
   }
 
   at::IntArrayRef shape_of(const std::string& parameter) const {
@@ -481,7 +511,7 @@ class Trainer::State {
     std::optional<Kind> kind;
     for (std::size_t i = 0; i < microbatches.size(); ++i) {
       const train::SharedBatch shared = agree(microbatches[i], Use::Part);
-      Step& part = find(shared, Use::Part);
+      Step& part = checked(shared, Use::Part);
       SHOAL_CHECK(!kind || *kind == part.normaliser.kind, InvalidInput,
                   "trainer: the micro-batches of a step have losses of different kinds: ",
                   train::to_text(part.normaliser), " for number ", i, ", but not for those before");
@@ -613,7 +643,7 @@ class Trainer::State {
       }
     });
     key << ' ';
-    key << view_.mode() << ' ';
+    key << structure_of_model() << ' ';
     for (const auto& [name, parameter] : parameters_) key << parameter.requires_grad();
     return std::move(key).str();
   }
@@ -657,11 +687,10 @@ class Trainer::State {
     if (moved) forget_graphs();
   }
 
-  Step& find(const train::SharedBatch& batch, Use use) {
-    Step& captured = found(batch, use);
-    Step& step = use == Use::Backward ? *captured.backward : captured;
+  Step& find(const train::SharedBatch& batch, Use use) { return used(found(batch, use), use); }
+  Step& used(Step& step, Use use) {
     tag_ = step.tag;
-    return step;
+    return use == Use::Backward ? *step.backward : step;
   }
 
   Step& found(const train::SharedBatch& batch, Use use) {
@@ -715,19 +744,59 @@ class Trainer::State {
     make_executor(step);
   }
 
+  // What a run uses, after a spot check where one is due.
+  Step& checked(const train::SharedBatch& batch, Use use) {
+    Step& step = found(batch, use);
+    const bool goes_on = use == Use::Part && step.last_step == steps_ + 1;  // another micro-batch of a step
+    if (!goes_on) {
+      const auto number = step.runs + 1;
+      if (spot_checks_.is_due(number, ranks_ ? batch.asked : number > 8 && spot_checks_.is_time()))
+        spot_check(step, batch, use);
+      step.runs = number;
+      step.last_step = steps_ + 1;
+    }
+    return used(step, use);
+  }
+
+  void spot_check(const Step& step, const train::SharedBatch& batch, Use use) {
+    const observe::Span span(options_.trace, "spot check", 0, "trainer");
+    const Batch whole = ranks_ ? ranks_->whole(batch) : batch.part;
+    spot_checks_.run([&] {
+      auto request = request_of(whole, use);
+      for (auto& [name, tensor] : request.inputs) tensor = laid_as_recorded(step.recorded, name, tensor);
+      const auto check = [&] { capture::check_again(request, step.recorded, step.constants); };
+      if (ranks_)
+        ranks_->together(check);
+      else
+        check();
+    });
+  }
+
+  // A batch may lie otherwise than the first one did: the executor copies it then, as is done here.
+  static at::Tensor laid_as_recorded(const ir::Graph& graph, const std::string& name,
+                                     const at::Tensor& tensor) {
+    if (capture::is_beside(name)) return tensor;
+    for (const auto& source : graph.sources) {
+      const auto& [type, role, producer] = graph.at(source.value);
+      if (role != Role::Input || source.name != name || tensor.strides() == type.strides) continue;
+      return at::empty_strided(type.shape, type.strides, tensor.options()).copy_(tensor.detach());
+    }
+    return tensor;
+  }
+
   void forget(std::list<Step>::iterator step) {
     if (last_ == &*step) last_ = nullptr;
     steps_kept_.erase(step);
   }
 
-  Step captured(const Batch& batch, Use use, std::string key) {
-    const observe::Span span(options_.trace, "capture", 0, "trainer");
-    const capture::Request request{
+  // Borrows the batch.
+  capture::Request request_of(const Batch& batch, Use use) {
+    return {
         .parameters = parameters_,
         .buffers = buffers_,
         .inputs = inputs_of(batch),
         .loss =
-            [&](std::span<const at::Tensor> inputs) {
+            [this, &batch](std::span<const at::Tensor> inputs) {
               std::size_t next = 0;
               return view_.loss(
                   map_tensors(batch, [&](const std::string&, const at::Tensor&) { return inputs[next++]; }));
@@ -738,11 +807,17 @@ class Trainer::State {
         .writes_constant = view_.writes_constant,
         .source_line = view_.source_line,
     };
+  }
+
+  Step captured(const Batch& batch, Use use, std::string key) {
+    const observe::Span span(options_.trace, "capture", 0, "trainer");
+    const capture::Request request = request_of(batch, use);
     auto captured = capture::capture(request);
     std::vector<std::string> names_of_inputs;
     for (const auto& input : request.inputs) names_of_inputs.push_back(input.name);
     Step step{.key = std::move(key),
               .guards = std::move(captured.guards),
+              .recorded = {},
               .gradients = {},
               .constants = std::move(captured.constants),
               .graph = {},
@@ -750,6 +825,7 @@ class Trainer::State {
               .executor = nullptr,
               .names_of_inputs = std::move(names_of_inputs)};
     if (view_.tag) step.tag = view_.tag();
+    if (options_.spot_check_share >= 0) step.recorded = captured.graph;
     step.graph = rewrite::cleanup(std::move(captured.graph));
     if (use == Use::Part) {
       step.normaliser = train::normaliser_of(step.graph);
@@ -895,6 +971,7 @@ class Trainer::State {
   std::vector<NamedTensor> parameters_;
   std::vector<NamedTensor> buffers_;
   at::Tensor seed_;
+  train::SpotChecks spot_checks_;
   std::unique_ptr<train::Distribution> ranks_;     // null: one device
   std::map<std::string, at::Tensor> state_;        // optimizer state by name
   std::map<std::string, std::int64_t> updates_;    // by parameter

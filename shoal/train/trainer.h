@@ -40,6 +40,16 @@ struct TrainerOptions {
   // After a step each parameter's `.grad` is its gradient in that step, before clipping, as gradients() has
   // it, and undefined where it got none. Otherwise a step leaves `.grad` alone.
   bool keeps_gradients = false;
+  // A captured step cannot see that a setting of the model has changed. So the model is run once more and
+  // compared with its graph: at the 2nd, 4th and 8th step of each graph, and then whenever that takes at most
+  // this share of the time since. A difference is InvalidInput that names module, line and remedy; the step
+  // has then changed nothing. 0: not after the 8th step; negative: never.
+  double spot_check_share = 0.005;
+  // Text of whatever the model and the loss read besides parameters, buffers and the batch: each text has
+  // graphs of its own, so that a change is followed. For a member that is set between steps, and a closure's:
+  //
+  //   Trainer trainer(net, loss, AdamW{}, {.depends_on = [net] { return std::to_string(net->beta); }});
+  std::function<std::string()> depends_on = {};
   observe::Trace* trace = nullptr;  // borrowed; spans of every instruction go there. null: none are recorded
   // Of one rank among several: every rank has a trainer of the same model, and calls it alike, with its part
   // of each batch. What it gives back (losses, norms, states, gradients) is that of all ranks together.

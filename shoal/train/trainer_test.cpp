@@ -164,7 +164,7 @@ TEST_CASE("optimizers with other settings go on without another capture") {
   int captures = 0;
   auto view = view_of(model, outputs);
   view.loss = [&captures, loss = view.loss](const Batch& batch) { return ++captures, loss(batch); };
-  Trainer trainer(view, {{{}, AdamW{.lr = 0.1}}});
+  Trainer trainer(view, {{{}, AdamW{.lr = 0.1}}}, {.spot_check_share = -1});
   Trainer expected(same, squared_error, AdamW{.lr = 0.1});
   const auto batch = random_batch(4);
   CHECK(trainer.step(batch).loss == expected.step(batch).loss);
