@@ -25,6 +25,7 @@
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
 #include "shoal/rendezvous/deadline.h"
+#include "shoal/rendezvous/handshake.h"
 #include "shoal/rendezvous/table.h"
 #include "shoal/rendezvous/wire.h"
 
@@ -172,19 +173,14 @@ class TcpServer::Service {
         std::ignore = socket.close(ignored);
     });
     try {
-      const Bytes32 nonce = random_bytes();
-      std::string hello(wire::kMagic);
-      hello.append(reinterpret_cast<const char*>(nonce.data()), nonce.size());
+      const Greeter greeter(key_, wire::kMagic);
+      const std::string hello = greeter.hello();
       co_await asio::async_write(socket, asio::buffer(hello), use_awaitable);
-      std::array<std::uint8_t, wire::kAnswerBytes> answer;
+      Answer answer;
       co_await asio::async_read(socket, asio::buffer(answer), use_awaitable);
-      const std::span<const std::uint8_t> theirs =
-          std::span<const std::uint8_t>(answer).subspan(wire::kMagic.size(), 32);
-      if (std::memcmp(answer.data(), wire::kMagic.data(), wire::kMagic.size()) != 0 ||
-          !same(proof(key_, "client", nonce, theirs), std::span<const std::uint8_t>(answer).last(32)))
-        co_return false;
-      const Bytes32 own = proof(key_, "server", nonce, theirs);
-      co_await asio::async_write(socket, asio::buffer(own), use_awaitable);
+      const std::optional<Bytes32> reply = greeter.reply(answer);
+      if (!reply) co_return false;
+      co_await asio::async_write(socket, asio::buffer(*reply), use_awaitable);
       co_return true;
     } catch (const std::exception&) {
       co_return false;

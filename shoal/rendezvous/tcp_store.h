@@ -13,6 +13,7 @@
 
 namespace shoal::rendezvous {
 
+class Connection;
 namespace wire {
 struct Request;
 struct Reply;
@@ -48,7 +49,6 @@ class TcpStore : public Store {
   void close() noexcept;
 
  private:
-  class Connection;
   wire::Reply ask(const wire::Request& request, std::chrono::nanoseconds limit);
   std::unique_ptr<Connection> taken();
   void give_back(std::unique_ptr<Connection> connection);

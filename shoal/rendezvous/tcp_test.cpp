@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "shoal/base/error_test.h"
+#include "shoal/rendezvous/handshake.h"
 #include "shoal/rendezvous/tcp_server.h"
 #include "shoal/rendezvous/tcp_store.h"
 #include "shoal/rendezvous/wire.h"
@@ -49,7 +50,7 @@ static bool ends(int socket) {  // whether the other side closes, having said no
   std::size_t read = 0;
   while (recv(socket, &byte, 1, 0) == 1) ++read;
   close(socket);
-  return read <= wire::kHelloBytes;
+  return read <= kHelloBytes;
 }
 
 TEST_CASE("an epoch that is over is refused, and its keys and waits are gone; those of epoch 0 stay") {

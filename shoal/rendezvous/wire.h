@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a store's client and server say to each other over TCP.
 //
-//   client                                server
-//     ◄── "shoal-1\n", nonce s (32)
-//     ──► "shoal-1\n", nonce c (32), HMAC(key, "client" s c)      fixed sizes: nothing is parsed before this
-//     ◄── HMAC(key, "server" s c)                                 is right; else the connection is closed
-//     ──► length, Request
-//     ◄── length, Reply                                           one after the other
+//   both          prove the job's key (handshake.h), after the magic below
+//   client ──►    length, Request
+//          ◄──    length, Reply              one after the other
 #pragma once
 
 #include <cstdint>
@@ -14,13 +11,10 @@
 #include <string_view>
 
 #include "shoal/base/error.h"
-#include "shoal/rendezvous/key.h"
 
 namespace shoal::rendezvous::wire {
 
 constexpr std::string_view kMagic = "shoal-1\n";
-constexpr std::size_t kHelloBytes = kMagic.size() + 32;
-constexpr std::size_t kAnswerBytes = kMagic.size() + 64;
 constexpr std::uint32_t kMostBytes = 16U << 20;  // of a request or a reply
 
 enum class Op : std::uint8_t { Set, Get, Find, Add, CompareAndSet, Remove, NumKeys };

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// A client's end of a TCP connection: a plain socket with a deadline on every step, so that a client needs no
+// loop and no thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "shoal/rendezvous/deadline.h"
+#include "shoal/rendezvous/key.h"
+
+namespace shoal::rendezvous {
+
+// Who is called, and how errors speak of it.
+struct Peer {
+  std::string address;  // or a host's name
+  std::uint16_t port = 0;
+  std::string_view magic;   // what its hello begins with
+  std::string_view module;  // who calls: "rendezvous"
+  std::string_view is;      // "a store of this version of Shoal"
+  std::string_view host;    // what has ended if it is silent: "the job's first host"
+};
+
+// One thread; shut() any.
+class Connection {
+ public:
+  // Where nothing listens it is not open, and errno says why.
+  Connection(const Peer& peer, Clock::time_point deadline);
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+  ~Connection();
+
+  bool is_open() const { return socket_ >= 0; }
+  void shut() const noexcept;
+  const std::string& where() const { return where_; }
+
+  // Both sides prove the key. Throws PeerLost where the other side ends it.
+  void shake_hands(const Key& key);
+  // The same, for a key that nobody has accepted yet: who greets and then ends it has refused the key.
+  void shake_hands_first(const Key& key);
+
+  // All throw PeerLost where the other side has gone, or is silent until the deadline.
+  std::string read(std::size_t bytes, Clock::time_point deadline, const char* what);
+  void read(std::span<std::byte> to, Clock::time_point deadline, const char* what);
+  void write(std::string_view bytes, Clock::time_point deadline);
+
+ private:
+  Peer peer_;
+  std::string where_;
+  int socket_ = -1;
+  bool is_greeted_ = false;
+};
+
+}  // namespace shoal::rendezvous
