@@ -2,7 +2,10 @@
 // Rows a second that one core finds and copies, pushes into and shrinks; uniform keys; beside absl's map,
 // where there is one (Debian: libabsl-dev), from key to a row in one array.
 //
-//   bench/ps [--rows=20000000] [--dim=16] [--rounds=9] [--scored] [--save=FILE]
+//   bench/ps [--rows=20000000] [--dim=16] [--rounds=9] [--scored] [--save=FILE] [--tcp]
+//
+// --tcp: instead, through a client and a server of one loop on this host; rows a second of the server's
+// processor time, and how long a request of 4,096 keys takes.
 //
 // A round is 2 M keys in batches of 4,096. Medians of rounds that take turns; time is the processor's.
 #include <fmt/core.h>
@@ -19,8 +22,10 @@
 #endif
 
 #include "shoal/base/file_system.h"
+#include "shoal/ps/client.h"
 #include "shoal/ps/hash.h"
 #include "shoal/ps/save.h"
+#include "shoal/ps/server.h"
 #include "shoal/ps/table.h"
 
 namespace {
@@ -34,6 +39,7 @@ struct Options {
   std::uint32_t dim = 16;
   int rounds = 9;
   bool scored = false;
+  bool tcp = false;
   std::string save;
 };
 
@@ -48,11 +54,12 @@ std::vector<std::uint64_t> drawn(std::uint64_t rows, std::uint64_t round) {
 }
 
 // Of this thread: what other programs do on the machine shows less.
-double processor_seconds() {
+double seconds(clockid_t clock) {
   timespec now = {};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  clock_gettime(clock, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
+double processor_seconds() { return seconds(CLOCK_THREAD_CPUTIME_ID); }
 
 struct Timed {
   std::string name;
@@ -80,24 +87,32 @@ void in_batches(const std::vector<std::uint64_t>& keys, const Act& act) {
   for (std::size_t at = 0; at < keys.size(); at += kBatch) act(std::span(keys).subspan(at, kBatch));
 }
 
-Table made_table(const Options& options) {
-  Table table({.name = "bench",
-               .parts = {{.width = options.dim, .optimizer = {.rule = shoal::ps::RowRule::Adagrad}}},
-               .scored = options.scored,
-               .life = options.scored
-                           ? shoal::ps::Life{.decay = 0.98f, .min_score = 0.001f, .max_unseen_days = 30}
-                           : shoal::ps::Life{}});
+shoal::ps::Definition definition(const Options& options) {
+  shoal::ps::Definition definition = {
+      .name = "bench", .parts = {{.width = options.dim, .optimizer = {.rule = shoal::ps::RowRule::Adagrad}}}};
+  definition.scored = options.scored;
+  if (options.scored) definition.life = {.decay = 0.98f, .min_score = 0.001f, .max_unseen_days = 30};
+  return definition;
+}
+
+// Makes all rows through `push`.
+template <class PushTo>
+void insert_all(const Options& options, const PushTo& push) {
   std::vector<std::uint64_t> keys(kBatch);
   const std::vector<float> gradients(kBatch * options.dim, 0.01f);
+  for (std::uint64_t i = 0; i < options.rows; i += kBatch) {
+    const std::size_t count = std::min<std::uint64_t>(kBatch, options.rows - i);
+    for (std::size_t j = 0; j < count; ++j) keys[j] = key_of(i + j);
+    push(
+        {.keys = std::span(keys).first(count), .gradients = std::span(gradients).first(count * options.dim)});
+  }
+}
+
+Table made_table(const Options& options) {
+  Table table(definition(options));
   Timed insert{"insert (push of new keys)"};
-  insert.time(static_cast<double>(options.rows), [&] {
-    for (std::uint64_t i = 0; i < options.rows; i += kBatch) {
-      const std::size_t count = std::min<std::uint64_t>(kBatch, options.rows - i);
-      for (std::size_t j = 0; j < count; ++j) keys[j] = key_of(i + j);
-      table.push({.keys = std::span(keys).first(count),
-                  .gradients = std::span(gradients).first(count * options.dim)});
-    }
-  });
+  insert.time(static_cast<double>(options.rows),
+              [&] { insert_all(options, [&](const shoal::ps::Push& push) { table.push(push); }); });
   insert.print();
   fmt::print("{} rows of {} bytes, {:.2f} bytes of index a key\n", table.num_rows(), table.bytes_a_row(),
              static_cast<double>(table.index_bytes()) / static_cast<double>(table.num_rows()));
@@ -135,6 +150,39 @@ struct Absl {
 };
 #endif
 
+// Rows a second of the server's one thread: what the process used and this thread did not.
+void bench_tcp(const Options& options) {
+  const shoal::rendezvous::Key key = shoal::rendezvous::make_key();
+  const shoal::ps::Server server(key, {});
+  shoal::ps::Client client(key, server.endpoints());
+  const auto table = client.create(definition(options));
+  insert_all(options, [&](const shoal::ps::Push& push) { client.push(table, push); });
+  std::vector<float> rows(kBatch * options.dim);
+  const std::vector<float> gradients(kBatch * options.dim, 0.01f);
+  Timed pull{"TCP pull, a server core"}, push{"TCP push, a server core"};
+  std::vector<double> waits;
+  const auto server_seconds = [] { return seconds(CLOCK_PROCESS_CPUTIME_ID) - processor_seconds(); };
+  const auto time = [&](Timed& timed, const auto& keys, const auto& act) {
+    const double begin = server_seconds();
+    in_batches(keys, act);
+    timed.rates.push_back(kRound / (server_seconds() - begin));
+  };
+  for (int round = 0; round < options.rounds; ++round) {
+    const auto keys = drawn(options.rows, static_cast<std::uint64_t>(round));
+    time(pull, keys, [&](auto batch) {
+      const double begin = seconds(CLOCK_MONOTONIC);
+      client.pull(table, batch, rows);
+      waits.push_back(seconds(CLOCK_MONOTONIC) - begin);
+    });
+    time(push, keys, [&](auto batch) { client.push(table, {.keys = batch, .gradients = gradients}); });
+  }
+  pull.print();
+  push.print();
+  std::ranges::sort(waits);
+  fmt::print("pull of {} keys: median {:.2f} ms, p99 {:.2f} ms\n", kBatch, 1e3 * waits[waits.size() / 2],
+             1e3 * waits[waits.size() * 99 / 100]);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -150,12 +198,19 @@ int main(int argc, char** argv) {
       options.rounds = static_cast<int>(value());
     else if (argument.starts_with("--save="))
       options.save = argument.substr(7);
+    else if (argument == "--tcp")
+      options.tcp = true;
     else if (argument == "--scored")
       options.scored = true;
     else {
-      fmt::print(stderr, "usage: ps [--rows=20000000] [--dim=16] [--rounds=9] [--scored] [--save=FILE]\n");
+      fmt::print(stderr,
+                 "usage: ps [--rows=20000000] [--dim=16] [--rounds=9] [--scored] [--save=FILE] [--tcp]\n");
       return 2;
     }
+  }
+  if (options.tcp) {
+    bench_tcp(options);
+    return 0;
   }
   Table table = made_table(options);
   std::vector<float> rows(kBatch * options.dim);

@@ -25,4 +25,9 @@ constexpr std::uint32_t scaled(std::uint64_t hash, std::uint32_t count) {
   return static_cast<std::uint32_t>(((hash & 0xffffffffu) * count) >> 32);
 }
 
+// The shard of a key among `shards`, a power of two.
+constexpr std::uint32_t shard_of(std::uint64_t key, std::uint32_t shards) {
+  return static_cast<std::uint32_t>(((mixed(key) >> 32) * shards) >> 32);
+}
+
 }  // namespace shoal::ps

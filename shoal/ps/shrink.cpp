@@ -21,7 +21,7 @@ static std::uint64_t rank_of(float score, std::uint64_t key) {
   return (std::uint64_t{ordered(score)} << 32) | (mixed(key) & 0xffffffffu);
 }
 
-Shrunk Table::shrink() {
+Shrunk Table::shrink(std::uint32_t shares) {
   const Life& life = definition_.life;
   Shrunk shrunk = {.rows = num_rows()};
   if (!definition_.scored) return shrunk;
@@ -46,6 +46,7 @@ Shrunk Table::shrink() {
   }
   std::uint64_t most = life.max_rows > 0 ? life.max_rows : ~std::uint64_t{0};
   if (life.max_bytes > 0) most = std::min(most, life.max_bytes / static_cast<std::uint64_t>(bytes_a_row()));
+  most /= shares;
   const std::int64_t rows = num_rows();
   if (static_cast<std::uint64_t>(rows) > most)
     shrunk.over_bound = remove_lowest(rows - static_cast<std::int64_t>(most));

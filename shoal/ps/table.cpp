@@ -99,6 +99,28 @@ void Table::lay_out() {
   is_plain_ = places_.size() == 1 && definition_.dtype == DType::Float32;
 }
 
+void check(const Push& push, std::string_view table, std::size_t width) {
+  const std::size_t count = push.keys.size();
+  const auto fits = [&](std::size_t size, std::size_t wanted, const char* what) {
+    SHOAL_CHECK(size == wanted, InvalidInput, "ps: table ", quoted(table), ": a push of ", count,
+                " keys has ", size, " ", what, ", wanted ", wanted);
+  };
+  fits(push.gradients.size(), count * width, "numbers of gradients");
+  if (!push.shows.empty()) fits(push.shows.size(), count, "shows");
+  if (!push.clicks.empty()) fits(push.clicks.size(), count, "clicks");
+  SHOAL_CHECK(std::isfinite(push.rate) && push.rate >= 0, InvalidInput, "ps: table ", quoted(table),
+              ": a push's rate is ", push.rate, ", wanted a number not below 0");
+  const auto good = [](float number) { return std::isfinite(number) && number >= 0; };
+  for (std::size_t i = 0; i < count; ++i) {
+    SHOAL_CHECK(all_finite(push.gradients.subspan(i * width, width)), InvalidInput, "ps: table ",
+                quoted(table), ": the gradient of key ", push.keys[i],
+                " is not finite; nothing was pushed. Is the learning rate too high?");
+    SHOAL_CHECK((push.shows.empty() || good(push.shows[i])) && (push.clicks.empty() || good(push.clicks[i])),
+                InvalidInput, "ps: table ", quoted(table), ": shows or clicks of key ", push.keys[i],
+                " are not numbers from 0 on; nothing was pushed");
+  }
+}
+
 std::byte* Table::part_at(std::uint32_t slot, const Place& place) const {
   if (place.late < 0) return rows_->at(slot);
   const std::uint32_t late = late_slot(slot, place.late);
@@ -178,30 +200,8 @@ void Table::begin_part(std::size_t i, std::byte* row, std::uint64_t key) const {
   begin_state(part.optimizer, place.width, floats(row + place.state, place.state_width));
 }
 
-void Table::check(const Push& push) const {
-  const std::size_t count = push.keys.size();
-  const auto fits = [&](std::size_t size, std::size_t wanted, const char* what) {
-    SHOAL_CHECK(size == wanted, InvalidInput, "ps: table ", quoted(definition_.name), ": a push of ", count,
-                " keys has ", size, " ", what, ", wanted ", wanted);
-  };
-  fits(push.gradients.size(), count * width_, "numbers of gradients");
-  if (!push.shows.empty()) fits(push.shows.size(), count, "shows");
-  if (!push.clicks.empty()) fits(push.clicks.size(), count, "clicks");
-  SHOAL_CHECK(std::isfinite(push.rate) && push.rate >= 0, InvalidInput, "ps: table ",
-              quoted(definition_.name), ": a push's rate is ", push.rate, ", wanted a number not below 0");
-  const auto good = [](float number) { return std::isfinite(number) && number >= 0; };
-  for (std::size_t i = 0; i < count; ++i) {
-    SHOAL_CHECK(all_finite(push.gradients.subspan(i * width_, width_)), InvalidInput, "ps: table ",
-                quoted(definition_.name), ": the gradient of key ", push.keys[i],
-                " is not finite; nothing was pushed. Is the learning rate too high?");
-    SHOAL_CHECK((push.shows.empty() || good(push.shows[i])) && (push.clicks.empty() || good(push.clicks[i])),
-                InvalidInput, "ps: table ", quoted(definition_.name), ": shows or clicks of key ",
-                push.keys[i], " are not numbers from 0 on; nothing was pushed");
-  }
-}
-
 void Table::push(const Push& push) {
-  check(push);
+  check(push, definition_.name, width_);
   std::vector<float> scratch(definition_.dtype == DType::BFloat16 ? width_ : 0);
   in_blocks(
       push.keys, [&](std::uint64_t hash) { return indices_[shard_at(hash)].home(hash); },

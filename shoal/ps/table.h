@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "shoal/ps/arena.h"
@@ -32,6 +33,10 @@ struct Push {
   std::uint64_t step = 0;                          // with the key, what admission by probability draws from
   float rate = 1;                                  // multiplies every part's
 };
+
+// Throws InvalidInput, naming table and key, where it is not of the right size or has a number that is not
+// finite.
+void check(const Push& push, std::string_view table, std::size_t width);
 
 struct Usage {
   float shows = 0, clicks = 0;
@@ -66,9 +71,7 @@ class Table {
 
   const Definition& definition() const { return definition_; }
   std::size_t width() const { return width_; }  // values of all parts
-  std::uint32_t shard_of(std::uint64_t key) const {
-    return static_cast<std::uint32_t>((mixed(key) >> 32) >> shard_shift_);
-  }
+  std::uint32_t shard_of(std::uint64_t key) const { return static_cast<std::uint32_t>(shard_at(mixed(key))); }
 
   // A key without a row reads as the row that it would begin with, a part that is not earned as zeros. Makes
   // nothing, so that evaluation leaves no trace.
@@ -78,8 +81,9 @@ class Table {
 
   void set_day(std::uint32_t day) { day_ = day; }  // what shrink() and usage count in
   std::uint32_t day() const { return day_; }
-  // Decays all scores, then removes what expires.
-  Shrunk shrink();
+  // Decays all scores, then removes what expires. Bounds are those of all `shares` that the table's shards
+  // are spread over, and this is one of them.
+  Shrunk shrink(std::uint32_t shares = 1);
 
   bool contains(std::uint64_t key) const;
   Usage usage_of(std::uint64_t key) const;  // zeros for a key without a row, or a table that is not scored
@@ -133,7 +137,6 @@ class Table {
   }
   void copy_row(std::uint32_t slot, float* to) const;
   void copy_initial(std::uint64_t key, float* to) const;
-  void check(const Push& push) const;
   bool is_admitted(std::uint64_t hash, std::uint64_t key, const Usage& seen, std::uint64_t step);
   std::uint32_t make_row(std::uint64_t hash, std::uint64_t key);
   void begin_part(std::size_t part, std::byte* row, std::uint64_t key) const;

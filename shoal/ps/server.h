@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Serves tables to who has the job's key. A server has loops, each a thread with a port of its own that owns
+// every n-th shard of all tables (n: the loops of all servers); a client talks to the loop that owns a key,
+// so that no request passes from thread to thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "shoal/ps/table.h"
+#include "shoal/rendezvous/key.h"
+
+namespace shoal::ps {
+
+struct ServerOptions {
+  std::string address = "127.0.0.1";  // of one interface
+  std::uint32_t loops = 1;
+  std::uint32_t first_loop = 0, all_loops = 1;  // this server's first, and those of all servers
+  std::uint64_t epoch = 1;                      // requests of another one are refused
+};
+
+// Where a loop listens.
+struct Endpoint {
+  std::string address;
+  std::uint16_t port = 0;
+};
+
+class Server {
+ public:
+  // Throws InvalidInput where the address is not of here.
+  Server(const rendezvous::Key& key, const ServerOptions& options);
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+  ~Server();
+
+  std::vector<Endpoint> endpoints() const;  // one a loop
+  std::int64_t num_refused() const;         // connections without the key; any thread
+  std::int64_t num_applied() const;         // pushes; a repeated one counts once; any thread
+
+ private:
+  class Service;
+  std::unique_ptr<Service> service_;
+};
+
+}  // namespace shoal::ps

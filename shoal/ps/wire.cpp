@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/ps/wire.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+
+#include "shoal/base/crc32c.h"
+
+namespace shoal::ps::wire {
+
+static_assert(std::endian::native == std::endian::little,
+              "frames are structs and arrays as they lie in memory");
+
+namespace {
+
+struct PushHead {
+  std::uint64_t step = 0;
+  float rate = 1;
+  std::uint32_t with = 0;  // bits: shows, clicks
+};
+static_assert(sizeof(PushHead) == 16);
+
+}  // namespace
+
+static std::uint32_t crc_of(Head head, Parts payload) {
+  head.crc = 0;
+  std::uint32_t crc = crc32c(std::as_bytes(std::span(&head, 1)));
+  for (const auto part : payload) crc = crc32c(part, crc);
+  return crc;
+}
+
+std::vector<std::byte> frame(Head head, Parts payload) {
+  std::size_t bytes = 0;
+  for (const auto part : payload) bytes += part.size();
+  SHOAL_CHECK(bytes <= kMostBytes && head.count <= kMostKeys, InvalidInput, "ps: a request of ", head.count,
+              " keys and ", bytes, " bytes; at most ", kMostKeys, " keys and ", kMostBytes,
+              " bytes go at once");
+  std::vector<std::byte> all(sizeof head + bytes);
+  std::size_t at = sizeof head;
+  for (const auto part : payload) {
+    if (!part.empty()) std::memcpy(all.data() + at, part.data(), part.size());
+    at += part.size();
+  }
+  seal(all, head);
+  return all;
+}
+
+void seal(std::span<std::byte> frame, Head head) {
+  const std::span<const std::byte> payload = frame.subspan(sizeof head);
+  head.bytes = static_cast<std::uint32_t>(payload.size());
+  head.crc = crc_of(head, std::array{payload});
+  std::memcpy(frame.data(), &head, sizeof head);
+}
+
+Head head_of(std::span<const std::byte> bytes) {
+  SHOAL_CHECK(bytes.size() == sizeof(Head), Corrupt, "ps: a frame's head is cut short");
+  const auto operation = std::to_integer<std::uint8_t>(bytes[offsetof(Head, operation)]);
+  SHOAL_CHECK(operation >= 1 && operation <= static_cast<std::uint8_t>(kLastOperation), Corrupt,
+              "ps: a frame has operation ", int{operation}, ", which there is not");
+  Head head;
+  std::memcpy(&head, bytes.data(), sizeof head);
+  SHOAL_CHECK(head.magic == Head{}.magic && head.zero == 0, Corrupt, "ps: no frame begins like this");
+  SHOAL_CHECK(head.version == Head{}.version, Corrupt, "ps: a frame of version ", int{head.version},
+              ", wanted ", int{Head{}.version}, "; do all processes run the same Shoal?");
+  SHOAL_CHECK(head.bytes <= kMostBytes && head.count <= kMostKeys, Corrupt, "ps: a frame announces ",
+              head.count, " keys and ", head.bytes, " bytes");
+  return head;
+}
+
+void check_payload(const Head& head, std::span<const std::byte> payload) {
+  SHOAL_CHECK(payload.size() == head.bytes, Corrupt, "ps: a frame's payload is cut short");
+  SHOAL_CHECK(crc_of(head, std::array{payload}) == head.crc, Corrupt, "ps: a frame's checksum is wrong");
+}
+
+template <class T>
+static std::span<const T> taken(std::span<const std::byte>& from, std::size_t count) {
+  SHOAL_CHECK(from.size() >= count * sizeof(T), Corrupt, "ps: a frame has fewer bytes than its count says");
+  const std::span<const T> all(reinterpret_cast<const T*>(from.data()), count);
+  from = from.subspan(count * sizeof(T));
+  return all;
+}
+
+static void check_end(std::span<const std::byte> left) {
+  SHOAL_CHECK(left.empty(), Corrupt, "ps: a frame has more bytes than its count says");
+}
+
+std::span<const std::uint64_t> keys_of(const Head& head, std::span<const std::byte> payload) {
+  const auto keys = taken<std::uint64_t>(payload, head.count);
+  check_end(payload);
+  return keys;
+}
+
+Push push_of(const Head& head, std::span<const std::byte> payload, std::size_t width) {
+  const PushHead& begin = taken<PushHead>(payload, 1)[0];
+  SHOAL_CHECK(begin.with <= 3, Corrupt, "ps: a push has what there is not: ", begin.with);
+  Push push = {.step = begin.step, .rate = begin.rate};
+  push.keys = taken<std::uint64_t>(payload, head.count);
+  push.gradients = taken<float>(payload, head.count * width);
+  if ((begin.with & 1) != 0) push.shows = taken<float>(payload, head.count);
+  if ((begin.with & 2) != 0) push.clicks = taken<float>(payload, head.count);
+  check_end(payload);
+  return push;
+}
+
+std::vector<std::byte> push_frame(const Head& head, const Push& push) {
+  const PushHead begin = {.step = push.step,
+                          .rate = push.rate,
+                          .with = (push.shows.empty() ? 0U : 1U) | (push.clicks.empty() ? 0U : 2U)};
+  return frame(
+      head, std::array{std::as_bytes(std::span(&begin, 1)), std::as_bytes(push.keys),
+                       std::as_bytes(push.gradients), std::as_bytes(push.shows), std::as_bytes(push.clicks)});
+}
+
+std::uint32_t day_of(std::span<const std::byte> payload) {
+  const std::uint32_t day = taken<std::uint32_t>(payload, 1)[0];
+  check_end(payload);
+  return day;
+}
+
+std::vector<std::byte> failure(const Head& request, const Error& error) {
+  Head head = request;
+  head.operation = Operation::Failed;
+  head.count = 0;
+  const auto kind = static_cast<std::uint8_t>(error.kind());
+  const std::string_view text = std::string_view(error.what()).substr(0, kMostText);
+  return frame(head, std::array{std::as_bytes(std::span(&kind, 1)), std::as_bytes(std::span(text))});
+}
+
+void throw_failure(std::span<const std::byte> payload) {
+  SHOAL_CHECK(!payload.empty() && payload.size() <= kMostText + 1, Corrupt, "ps: an error of ",
+              payload.size(), " bytes");
+  const auto kind = std::to_integer<std::uint8_t>(payload[0]);
+  SHOAL_CHECK(kind <= static_cast<std::uint8_t>(ErrorKind::Internal), Corrupt,
+              "ps: an error of an unknown kind");
+  throw Error(static_cast<ErrorKind>(kind),
+              std::string(reinterpret_cast<const char*>(payload.data()) + 1, payload.size() - 1));
+}
+
+}  // namespace shoal::ps::wire

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// What clients and servers say to each other after the handshake (rendezvous/handshake.h): frames,
+// little-endian.
+//
+//   magic, version, operation, 0 | table, count | epoch | client | sequence | bytes, CRC-32C | payload
+//     4        1        1      2 |   4      4   |   8   |   8    |    8     |   4       4    |
+//
+//   create   the definition as text                                ─► the table's number, in `table`
+//   pull     keys                                                  ─► values of their rows, float32
+//   push     step, rate, 0 | keys | gradients | shows | clicks     ─► nothing
+//   shrink   the day                                               ─► what went, and why
+//            (a push or shrink that comes again with its sequence is answered as before, and not done again)
+//   digest   nothing                                               ─► the digest and number of rows of this
+//   loop
+//
+// The CRC is that of all other bytes of the frame. Nothing here reads past what it was given, or takes memory
+// that the frame has not announced within bounds.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shoal/base/error.h"
+#include "shoal/ps/table.h"
+
+namespace shoal::ps::wire {
+
+constexpr std::string_view kMagic = "shoalp1\n";  // of the handshake
+constexpr std::uint32_t kMostBytes = 256U << 20;  // of a payload
+constexpr std::uint32_t kMostKeys = 1U << 22;     // of a frame
+constexpr std::uint32_t kMostText = 1U << 16;     // of a definition or an error
+
+enum class Operation : std::uint8_t { Create = 1, Pull, Push, Shrink, Digest, Done, Failed };
+constexpr Operation kLastOperation = Operation::Failed;
+
+struct Head {
+  std::uint32_t magic = 0x46505353;  // "SSPF"
+  std::uint8_t version = 1;
+  Operation operation = Operation::Done;
+  std::uint16_t zero = 0;
+  std::uint32_t table = 0, count = 0;
+  std::uint64_t epoch = 0, client = 0, sequence = 0;
+  std::uint32_t bytes = 0;  // of the payload
+  std::uint32_t crc = 0;
+  friend bool operator==(const Head&, const Head&) = default;
+};
+static_assert(sizeof(Head) == 48);
+
+// A frame, as one piece. The head's bytes and CRC are filled in.
+using Parts = std::span<const std::span<const std::byte>>;
+std::vector<std::byte> frame(Head head, Parts payload);
+// The same in place, of bytes that have the payload behind room for the head.
+void seal(std::span<std::byte> frame, Head head);
+
+// Throw Corrupt for what is no frame: the first by the head alone, before its payload is waited for; the
+// second where anything in it is not what was sent.
+Head head_of(std::span<const std::byte> bytes);
+void check_payload(const Head& head, std::span<const std::byte> payload);
+
+// What a request's payload says, borrowed from it; throw Corrupt where it is not of the size that it has to
+// have. It lies at an address that 8 divides.
+std::span<const std::uint64_t> keys_of(const Head& head, std::span<const std::byte> payload);
+Push push_of(const Head& head, std::span<const std::byte> payload, std::size_t width);
+std::uint32_t day_of(std::span<const std::byte> payload);
+
+// The same, to be sent. The push is borrowed.
+std::vector<std::byte> push_frame(const Head& head, const Push& push);
+
+// An error as a payload, and thrown from one.
+std::vector<std::byte> failure(const Head& request, const Error& error);
+[[noreturn]] void throw_failure(std::span<const std::byte> payload);
+
+}  // namespace shoal::ps::wire
