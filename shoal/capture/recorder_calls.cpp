@@ -99,6 +99,11 @@ void Recorder::call(const c10::OperatorHandle& op, Stack& stack) {
   bool touches = draws;
   for (const auto& value : torch::jit::last(stack, count))
     for_each_tensor(value, [&](const at::Tensor& tensor) { touches = touches_value(tensor) || touches; });
+  // A write to a tensor that lasts is part of the step, whatever is written.
+  if (!touches && request_.writes_constant)
+    for (const auto i : info.written)
+      for_each_tensor(torch::jit::peek(stack, i, count),
+                      [&](const at::Tensor& tensor) { touches = request_.writes_constant(tensor) || touches; });
   if (!touches) return compute(info, op, stack);
   if (draws || (info.is_random && info.name.starts_with("aten::rrelu"))) return record_random(op, stack);
   switch (info.kind) {

@@ -11,56 +11,53 @@
 #include <utility>
 
 #include "shoal/base/error.h"
+#include "shoal/capture/capture.h"
 #include "shoal/python/source_line.h"
 
 namespace shoal::python {
-
-static ModelView::NamedTensors named(const py::object& pairs) {
-  ModelView::NamedTensors tensors;
-  for (const auto pair : pairs) {
-    const auto item = py::cast<std::pair<std::string, at::Tensor>>(pair);
-    tensors.emplace_back(item.first, item.second);
-  }
-  return tensors;
-}
 
 static bool has_memory(const at::Tensor& tensor) {
   return !tensor.has_storage() || tensor.numel() == 0 || tensor.storage().nbytes() > 0;
 }
 
-Model::Model(py::object module, py::object loss) : module_(std::move(module)), loss_(std::move(loss)) {
+static py::object uncompiled(const py::object& module) {
+  return py::hasattr(module, "_orig_mod") ? py::object(module.attr("_orig_mod")) : module;  // torch.compile's wrapper
+}
+
+static const py::object& checked_module(const py::object& module) {
   const py::object base = py::module_::import("torch.nn").attr("Module");
-  if (py::hasattr(module_, "_orig_mod")) module_ = module_.attr("_orig_mod");  // torch.compile's wrapper
-  SHOAL_CHECK(py::isinstance(module_, base), InvalidInput, "trainer: the model is a ",
-              std::string(py::str(py::type::handle_of(module_).attr("__name__"))),
+  SHOAL_CHECK(py::isinstance(module, base), InvalidInput, "trainer: the model is a ",
+              std::string(py::str(py::type::handle_of(module).attr("__name__"))),
               "; give a torch.nn.Module");
-  SHOAL_CHECK(loss_.is_none() || PyCallable_Check(loss_.ptr()), InvalidInput, "trainer: loss_fn is a ",
-              std::string(py::str(py::type::handle_of(loss_).attr("__name__"))),
+  return module;
+}
+
+static const py::object& checked_loss(const py::object& loss) {
+  SHOAL_CHECK(loss.is_none() || PyCallable_Check(loss.ptr()), InvalidInput, "trainer: loss_fn is a ",
+              std::string(py::str(py::type::handle_of(loss).attr("__name__"))),
               "; give a function of the model and the batch that returns the loss, or None");
-  for (const auto each : module_.attr("modules")()) {
-    modules_.push_back(py::reinterpret_borrow<py::object>(each));
-    const py::dict buffers = each.attr("_buffers");
-    for (const auto& [key, tensor] : buffers)
-      if (!tensor.is_none())
-        buffer_slots_.push_back(
-            {buffers, py::reinterpret_borrow<py::object>(key), py::reinterpret_borrow<py::object>(tensor)});
-  }
-  parameters_ = named(module_.attr("named_parameters")());
-  buffers_ = named(module_.attr("named_buffers")());
-  for (const auto& [name, tensor] : parameters_)
+  return loss;
+}
+
+Model::Model(py::object module, py::object loss, std::vector<std::string> ignores)
+    : module_(uncompiled(module)),
+      loss_(std::move(loss)),
+      watch_(checked_module(module_), checked_loss(loss_), std::move(ignores)) {
+  watch_.look();
+  for (const auto& [name, tensor] : parameters())
     SHOAL_CHECK(has_memory(tensor), InvalidInput, "trainer: parameter ", name,
                 " has no memory: another Trainer keeps it in parts; call its materialize() first, on every "
                 "rank");
 }
 
 void Model::refuse_use_in_parts() const {
-  if (std::ranges::all_of(parameters_, [](const auto& item) { return has_memory(item.second); })) return;
+  if (std::ranges::all_of(parameters(), [](const auto& item) { return has_memory(item.second); })) return;
   py::module_::import("shoal._parts").attr("guard")(module_);
 }
 
 ModelView Model::view() {
-  return {.parameters = parameters_,
-          .buffers = buffers_,
+  return {.parameters = parameters(),
+          .buffers = buffers(),
           .loss = [this](const Batch& batch) { return run(batch); },
           .mode = [this] { return mode(); },
           .outputs =
@@ -68,10 +65,30 @@ ModelView Model::view() {
                 const py::gil_scoped_acquire lock;
                 return std::exchange(results_, {});
               },
-          .source_line = source_line};
+          .source_line = source_line,
+          .shared_mode = [this] { return shared_mode(); },
+          .tag =
+              [this] {
+                const py::gil_scoped_acquire lock;
+                return keep_effects();
+              },
+          .writes_constant =
+              [this](const at::Tensor& tensor) {
+                const py::gil_scoped_acquire lock;
+                const bool is_known = watch_.make_input(tensor);
+                again_ = again_ || is_known;
+                return is_known;
+              }};
 }
 
 Batch Model::start(py::handle batch, Use use, bool keep_outputs) {
+  watch_.look();
+  if (auto signature = watch_.signature(); signature != signature_) {
+    signature_ = std::move(signature);
+    ++generation_;
+  }
+  again_ = false;
+  values_changed_.reset();
   Tree tree = tree_of(batch);
   const auto structure = structure_of(tree);
   const auto [first, is_first] = structures_.try_emplace(use, structure);
@@ -93,18 +110,22 @@ Batch Model::start(py::handle batch, Use use, bool keep_outputs) {
                 "(torch.as_tensor makes a tensor of an array)");
     values += name + "=" + std::string(py::repr(leaf.object)) + ";";
   });
+  for (const auto& [name, tensor] : watch_.beside()) tensors.emplace(name, Batch(tensor));
   batch_ = std::move(tree);
   values_ = std::move(values);
   keep_outputs_ = keep_outputs;
   return tensors;
 }
 
-// Training flags, autocast, and what of the batch is no tensor: each makes another graph.
-std::string Model::mode() const {
-  const py::gil_scoped_acquire lock;
+// What the watch sees, autocast, and what of the batch is no tensor: each makes another graph.
+std::string Model::mode() const { return signature_ + surroundings(); }
+
+// What all ranks have to have alike: not the content of what is watched, as a path or a rank may stand in it, but that
+// it changes at the same steps.
+std::string Model::shared_mode() const { return std::to_string(generation_) + surroundings(); }
+
+std::string Model::surroundings() const {
   std::string text;
-  text.reserve(modules_.size() + values_.size() + 32);
-  for (const auto& module : modules_) text += py::bool_(module.attr("training")) ? '1' : '0';
   for (const auto device : {at::kCPU, at::kCUDA})
     if (at::autocast::is_autocast_enabled(device))
       text += std::string(" autocast ") + c10::toString(at::autocast::get_autocast_dtype(device));
@@ -112,23 +133,60 @@ std::string Model::mode() const {
   return text + values_;
 }
 
-// `self.mean = …` in forward puts another tensor into the buffer's place; a captured step writes into the
-// buffer, which other graphs and the user hold. `write`: while the model is recorded.
-void Model::keep_replaced_buffers(bool write) {
-  for (const auto& [buffers, key, tensor] : buffer_slots_) {
-    const py::object now = py::reinterpret_borrow<py::object>(PyDict_GetItem(buffers.ptr(), key.ptr()));
-    if (now.is(tensor)) continue;
-    buffers[key] = tensor;
-    if (!write) continue;
-    const at::Tensor old = THPVariable_Unpack(tensor.ptr());
-    const bool fits =
-        now && THPVariable_Check(now.ptr()) && THPVariable_Unpack(now.ptr()).sizes() == old.sizes();
-    SHOAL_CHECK(fits, InvalidInput, "capture: the model replaces its buffer ", std::string(py::str(key)),
-                " by something of another shape while it runs; keep the shape, or make it no buffer");
-    const at::Tensor value = THPVariable_Unpack(now.ptr());
+static std::string sizes_of(const Tree& batch) {
+  std::string text;
+  for_each_leaf(batch, [&](const std::string& path, const Tree& leaf) {
+    if (leaf.kind == Tree::Kind::Tensor) text += concat(path, THPVariable_Unpack(leaf.object.ptr()).sizes(), ' ');
+  });
+  return text;
+}
+
+// After a recorded run: buffers that were replaced are written into, and what else it has left somewhere becomes
+// outputs.
+void Model::take_effects(Effects effects) {
+  if (again_) throw Again{};
+  {
     const py::gil_scoped_release unlocked;
     const at::NoGradGuard no_grad;
-    old.copy_(value);
+    for (const auto& [buffer, value] : effects.copies) at::Tensor(buffer).copy_(value);
+  }
+  SHOAL_CHECK(!values_changed_ || *values_changed_ == effects.values, InvalidInput,
+              "capture: the model changes ",
+              effects.values.empty() ? values_changed_->front().first : effects.values.front().first,
+              " in another way each time it is called with the same batch. Remedy: make it do the same, or, if no result "
+              "depends on it, Trainer(…, ignores=[…])");
+  if (!values_changed_) changes_.check(effects, sizes_of(batch_));
+  values_changed_ = effects.values;
+  for (std::size_t i = 0; i < effects.outputs.size(); ++i)
+    results_.emplace_back("effect." + std::to_string(i), effects.outputs[i]);
+  effects.outputs.clear();
+  effects.copies.clear();
+  effects_ = std::move(effects);
+}
+
+// For the graph that was captured: its tag.
+std::string Model::keep_effects() {
+  if (effects_.list.empty()) return "";
+  auto tag = std::to_string(++last_tag_);
+  kept_effects_.emplace(tag, std::move(effects_));
+  effects_ = {};
+  return tag;
+}
+
+void Model::finish(const std::string& tag, const std::map<std::string, at::Tensor>& outputs) {
+  if (const auto kept = kept_effects_.find(tag); kept != kept_effects_.end()) {
+    std::vector<at::Tensor> tensors;
+    for (auto output = outputs.find("effect." + std::to_string(tensors.size())); output != outputs.end();
+         output = outputs.find("effect." + std::to_string(tensors.size())))
+      tensors.push_back(output->second);
+    kept->second.apply(tensors);
+  }
+  for (const auto& [name, leaf] : watch_.beside()) {
+    if (!leaf.requires_grad()) continue;
+    const auto gradient = outputs.find(capture::gradient_name(name));
+    if (gradient == outputs.end()) continue;
+    auto& sum = at::Tensor(leaf).mutable_grad();
+    sum = sum.defined() ? sum + gradient->second : gradient->second;
   }
 }
 
@@ -175,6 +233,7 @@ at::Tensor Model::run(const Batch& batch) {
   results_.clear();
   // Casts of parameters that autocast has kept from outside are no values of this capture, and the other way.
   at::autocast::clear_cache();
+  const Generators generators(watch_);
   py::object result;
   try {
     result = called_in_capture([&] {
@@ -184,9 +243,12 @@ at::Tensor Model::run(const Batch& batch) {
       });
       return call(containers);
     });
-    keep_replaced_buffers(true);
+    Effects effects = take_back(watch_);
+    generators.check(watch_);
+    take_effects(std::move(effects));
   } catch (...) {
-    keep_replaced_buffers(false);
+    generators.restore();
+    take_back(watch_);
     at::autocast::clear_cache();
     throw;
   }
@@ -213,8 +275,9 @@ at::Tensor Model::run(const Batch& batch) {
 }
 
 py::object Model::outputs(const std::map<std::string, at::Tensor>& tensors) const {
-  if (tensors.empty()) return py::none();
-  const auto& any = tensors.begin()->first;  // "output0.logits"
+  const auto first = tensors.lower_bound("output");
+  if (first == tensors.end() || !first->first.starts_with("output")) return py::none();
+  const auto& any = first->first;  // "output0.logits"
   const auto dot = any.find('.');
   const auto prefix = any.substr(0, dot + 1);
   const auto number = std::stoul(any.substr(6, dot - 6));
@@ -225,15 +288,17 @@ py::object Model::outputs(const std::map<std::string, at::Tensor>& tensors) cons
   });
 }
 
-std::vector<bool> Model::enter_evaluation() {
-  std::vector<bool> modes;
-  for (const auto& module : modules_) modes.push_back(py::bool_(module.attr("training")));
+Model::Modes Model::enter_evaluation() {
+  watch_.look();
+  Modes modes;
+  for (const auto& module : watch_.modules()) modes.emplace_back(module, py::bool_(module.attr("training")));
   module_.attr("eval")();
   return modes;
 }
 
-void Model::restore_modes(const std::vector<bool>& modes) {
-  for (std::size_t i = 0; i < modes.size(); ++i) modules_[i].attr("training") = py::bool_(modes[i]);
+void Model::restore_modes(const Modes& modes) {
+  for (const auto& [module, training] : modes)
+    if (bool(py::bool_(module.attr("training"))) != training) module.attr("training") = py::bool_(training);
 }
 
 // What goes wrong below Python, in LibTorch's words, and the remedy.

@@ -11,7 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "shoal/python/effects.h"
 #include "shoal/python/tree.h"
+#include "shoal/python/watch.h"
 #include "shoal/train/trainer.h"
 
 namespace shoal::python {
@@ -20,7 +22,8 @@ namespace shoal::python {
 class Model {
  public:
   // `loss`: loss(model, batch), or None: the model is called with the batch, and its output has the loss.
-  Model(py::object module, py::object loss);
+  // `ignores`: see Watch.
+  Model(py::object module, py::object loss, std::vector<std::string> ignores);
 
   // Borrows this.
   ModelView view();
@@ -28,36 +31,45 @@ class Model {
   // What the next run is for. Checks that the batch has the structure of the first one of its kind.
   enum class Use { Step, Evaluation };
   Batch start(py::handle batch, Use use, bool keep_outputs);
+  // A run that has to be recorded again: it wrote to a tensor that only now is known to be no constant.
+  struct Again {};
+  // What a step has changed around the model happens: `tag` and `outputs` are the trainer's, of that step.
+  void finish(const std::string& tag, const std::map<std::string, at::Tensor>& outputs);
   // What the model returned, with these tensors; caches are None.
   py::object outputs(const std::map<std::string, at::Tensor>& tensors) const;
 
-  const ModelView::NamedTensors& parameters() const { return parameters_; }
+  // As `start` has found them.
+  const ModelView::NamedTensors& parameters() const { return watch_.parameters(); }
+  const ModelView::NamedTensors& buffers() const { return watch_.buffers(); }
   py::handle module() const { return module_; }
   // From now on, modules whose parameters have no memory throw when they are called or saved.
   void refuse_use_in_parts() const;
 
   // Evaluation mode for all of the module; returns the modes there were, for restore_modes().
-  std::vector<bool> enter_evaluation();
-  void restore_modes(const std::vector<bool>& modes);
+  using Modes = std::vector<std::pair<py::object, bool>>;
+  Modes enter_evaluation();
+  static void restore_modes(const Modes& modes);
 
  private:
   at::Tensor run(const Batch& batch);
   py::object call(py::handle batch) const;
   std::string mode() const;
-  void keep_replaced_buffers(bool write);
-
-  struct BufferSlot {
-    py::dict buffers;  // of the module that owns it
-    py::object key;
-    py::object tensor;
-  };
+  std::string shared_mode() const;
+  std::string surroundings() const;
+  void take_effects(Effects effects);
+  std::string keep_effects();
 
   py::object module_;
   py::object loss_;
-  std::vector<py::object> modules_;
-  ModelView::NamedTensors parameters_;
-  ModelView::NamedTensors buffers_;
-  std::vector<BufferSlot> buffer_slots_;
+  Watch watch_;
+  Changes changes_;
+  std::string signature_;         // of the watch, at the last start
+  std::int64_t generation_ = 0;   // how often it was another than before
+  bool again_ = false;            // see Again
+  Effects effects_;               // of the run that was recorded last
+  std::optional<std::vector<std::pair<std::string, std::string>>> values_changed_;  // by the first run since start
+  std::map<std::string, Effects> kept_effects_;  // by tag
+  std::int64_t last_tag_ = 0;
   Tree batch_;          // of the run that is under way
   std::string values_;  // its leaves that are no tensors
   bool keep_outputs_ = false;

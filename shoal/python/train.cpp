@@ -52,9 +52,9 @@ class PythonTrainer {
  public:
   PythonTrainer(py::object model, py::object optimizer, py::object loss_fn, double clip_norm,
                 std::uint64_t seed, std::size_t max_graphs, bool keeps_gradients, double spot_checks,
-                const std::optional<Degrees>& parallelism)
+                const std::optional<Degrees>& parallelism, std::vector<std::string> ignores)
       : world_(world_for(parallelism)),
-        model_(std::move(model), std::move(loss_fn)),
+        model_(std::move(model), std::move(loss_fn), std::move(ignores)),
         optimizer_(recognised(std::move(optimizer))),
         trainer_(made({.clip_norm = clip_norm,
                        .seed = seed,
@@ -86,12 +86,8 @@ class PythonTrainer {
 
   Step step(const py::object& python_batch, bool outputs) {
     follow_optimizer();
-    const Batch batch = model_.start(python_batch, Model::Use::Step, outputs);
     Step step;
-    {
-      const py::gil_scoped_release unlocked;
-      step.result = trainer_.step(batch);
-    }
+    run(python_batch, Model::Use::Step, outputs, [&](const Batch& batch) { step.result = trainer_.step(batch); });
     if (optimizer_) optimizer_->note_step();
     step.outputs = model_.outputs(trainer_.outputs());
     return step;
@@ -99,36 +95,32 @@ class PythonTrainer {
 
   Gradients backward(const py::object& python_batch, bool outputs) {
     refuse_hooks_after_accumulation(model_.parameters());
-    const Batch batch = model_.start(python_batch, Model::Use::Step, outputs);
     Gradients gradients{};
-    {
-      const py::gil_scoped_release unlocked;
-      gradients.loss = trainer_.backward(batch);
-    }
+    run(python_batch, Model::Use::Step, outputs,
+        [&](const Batch& batch) { gradients.loss = trainer_.backward(batch); });
     gradients.outputs = model_.outputs(trainer_.outputs());
     return gradients;
   }
 
   Evaluation evaluate(const py::object& python_batch, bool outputs) {
-    const Batch batch = model_.start(python_batch, Model::Use::Evaluation, outputs);
     const auto modes = model_.enter_evaluation();
     Evaluation evaluation{};
     try {
-      const py::gil_scoped_release unlocked;
-      evaluation.loss = trainer_.evaluate(batch);
+      run(python_batch, Model::Use::Evaluation, outputs,
+          [&](const Batch& batch) { evaluation.loss = trainer_.evaluate(batch); });
     } catch (...) {
-      model_.restore_modes(modes);
+      Model::restore_modes(modes);
       throw;
     }
-    model_.restore_modes(modes);
+    Model::restore_modes(modes);
     evaluation.outputs = model_.outputs(trainer_.outputs());
     return evaluation;
   }
 
   ir::Graph graph(const py::object& python_batch) {
-    const Batch batch = model_.start(python_batch, Model::Use::Step, false);
-    const py::gil_scoped_release unlocked;
-    return trainer_.graph(batch);
+    ir::Graph graph;
+    act_on(python_batch, Model::Use::Step, false, [&](const Batch& batch) { graph = trainer_.graph(batch); });
+    return graph;
   }
 
   // Gathered parameters are copied: the module's memory for them goes with the next step.
@@ -197,6 +189,28 @@ class PythonTrainer {
     return {model_.view(), std::move(parts), std::move(options)};
   }
   bool is_parallel() const { return !world_.is_none(); }
+
+  // Calls the trainer with the batch and what stands beside it, as the model is now. Without the interpreter's lock.
+  void act_on(const py::object& python_batch, Model::Use use, bool outputs,
+              const std::function<void(const Batch&)>& act) {
+    constexpr int kMost = 8;  // times that another tensor beside the model turns out to be written
+    for (int time = 0; time < kMost; ++time) {
+      const Batch batch = model_.start(python_batch, use, outputs);
+      trainer_.set_tensors(model_.parameters(), model_.buffers());
+      try {
+        const py::gil_scoped_release unlocked;
+        return act(batch);
+      } catch (const Model::Again&) {
+      }
+    }
+    fail(ErrorKind::InvalidInput, "trainer: the model writes to other tensors beside it each time it is called");
+  }
+  // The same, and what the step has changed around the model happens.
+  void run(const py::object& python_batch, Model::Use use, bool outputs,
+           const std::function<void(const Batch&)>& act) {
+    act_on(python_batch, use, outputs, act);
+    model_.finish(trainer_.tag(), trainer_.outputs());
+  }
 
   // Schedulers change groups between steps; anything but the learning rate is part of the graph.
   void follow_optimizer() {
@@ -277,11 +291,11 @@ void bind_train(py::module_& module) {
   py::class_<PythonTrainer>(module, "Trainer",
                             "Trains a module through its captured graph. One thread at a time.")
       .def(py::init<py::object, py::object, py::object, double, std::uint64_t, std::size_t, bool, double,
-                    const std::optional<Degrees>&>(),
+                    const std::optional<Degrees>&, std::vector<std::string>>(),
            py::arg("model"), py::arg("optimizer") = py::none(), py::arg("loss_fn") = py::none(),
            py::kw_only(), py::arg("clip_norm") = 0.0, py::arg("seed") = 0, py::arg("max_graphs") = 16,
            py::arg("keeps_gradients") = false, py::arg("spot_checks") = TrainerOptions().spot_check_share,
-           py::arg("parallelism") = py::none())
+           py::arg("parallelism") = py::none(), py::arg("ignores") = std::vector<std::string>())
       .def("step", &PythonTrainer::step, py::arg("batch"), py::kw_only(), py::arg("outputs") = false,
            "One update. A loss that is not finite is an error; parameters, buffers and optimizer state are "
            "then as "

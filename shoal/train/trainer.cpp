@@ -416,7 +416,7 @@ class Trainer::State {
   train::SharedBatch agree(const Batch& batch, Use use) {
     if (!ranks_) return {batch, {}, false};
     ranks_->drop();
-    std::string text = concat("for ", static_cast<int>(use), ' ', structure_of_model());
+    std::string text = concat("for ", static_cast<int>(use), ' ', shared_structure());
     if (use == Use::Step || use == Use::Part) text += '\n' + settings();
     return ranks_->agree(batch, text, spot_checks_.is_time());
   }
@@ -435,6 +435,11 @@ class Trainer::State {
           },
           optimizers_[part].optimizer);
     return std::move(text).str();
+  }
+
+  // Of what structure_of_model says, what all ranks have to have alike.
+  std::string shared_structure() const {
+    return view_.shared_mode ? view_.shared_mode() : structure_of_model();
   }
 
   // Text of what a graph depends on besides the batch.

@@ -73,11 +73,14 @@ struct ModelView {
   std::function<std::string()> mode;  // text of what a graph depends on besides the batch: training flags, …
   std::function<NamedTensors()> outputs = {};  // what the run by `loss` made besides the loss; may be empty
   std::function<std::string()> source_line = {};  // of the code that runs, for messages; empty: C++ code
+  // What of `mode` all ranks have to have alike; empty: all of it.
+  std::function<std::string()> shared_mode = {};
   // Text that stays with the graph that the last run by `loss` made: see Trainer::tag. May be empty.
   std::function<std::string()> tag = {};
   // Told of a tensor that is none of the above, nor of the batch, when the model writes into it; may be
   // empty.
-  std::function<void(const at::Tensor&)> writes_constant = {};
+  // Returns true if it will be an input when the step is recorded again, which it sees to.
+  std::function<bool(const at::Tensor&)> writes_constant = {};
 };
 
 // What a Trainer remembers from step to step besides the model and the optimizer's tensors.

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which globals a function's code reads, by its bytecode: attributes of the same name are told apart."""
+
+import dis
+import functools
+import os
+import site
+import sys
+import sysconfig
+import types
+
+# Where code lies that nobody changes while a program runs.
+_LIBRARIES = tuple(
+    os.path.join(os.path.realpath(folder), "")
+    for folder in {
+        *site.getsitepackages(),
+        sysconfig.get_path("stdlib"),
+        sysconfig.get_path("purelib"),
+        sysconfig.get_path("platlib"),
+    }
+)
+
+
+@functools.lru_cache(maxsize=65536)
+def globals_read(code: types.CodeType) -> tuple[tuple[str, ...], ...]:
+    """Chains of names: ("alpha",), or ("config", "alpha") for an attribute of a global. Code that stands inside of this
+    code counts."""
+    chains = set()
+    chain = []
+    for instruction in dis.get_instructions(code):
+        name = instruction.opname
+        if name in ("LOAD_GLOBAL", "LOAD_NAME"):
+            chain = [instruction.argval]
+            chains.add(tuple(chain))
+        elif chain and name in ("LOAD_ATTR", "LOAD_METHOD") and len(chain) < 4:
+            chain.append(instruction.argval)
+            chains.add(tuple(chain))
+        elif name not in ("EXTENDED_ARG", "CACHE", "PUSH_NULL"):
+            chain = []
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            chains.update(globals_read(constant))
+    return tuple(sorted(chains))
+
+
+@functools.lru_cache(maxsize=65536)
+def is_library(file: str) -> bool:
+    """Whether code of this file is a library's, not the user's."""
+    return file.startswith("<frozen") or os.path.realpath(file).startswith(_LIBRARIES)
+
+
+@functools.lru_cache(maxsize=65536)
+def is_library_module(name: str) -> bool:
+    """The same for a module by its name, as classes and functions have it in __module__."""
+    root = name.partition(".")[0]
+    if root in ("builtins", "torch", "numpy", "shoal") or root in sys.stdlib_module_names and root != "__main__":
+        return True
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return file is not None and is_library(file)

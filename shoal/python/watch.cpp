@@ -1,0 +1,623 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/python/watch.h"
+
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "shoal/base/error.h"
+
+namespace shoal::python {
+
+// Longer lists and dictionaries are data, not settings: what they are and how long is watched, not what is in them.
+static constexpr Py_ssize_t kLong = 4096;
+static constexpr Py_ssize_t kArrayBytes = 65536;  // larger arrays likewise
+
+// Of a module's dictionary: what plays no part in a step.
+static constexpr std::array<std::string_view, 5> kSkipped = {
+    "_load_state_dict_post_hooks", "_load_state_dict_pre_hooks", "_non_persistent_buffers_set", "_state_dict_hooks",
+    "_state_dict_pre_hooks"};
+// Of a module's dictionary: their keys are the module's own attributes for the user.
+static constexpr std::array<std::string_view, 3> kTransparent = {"_buffers", "_modules", "_parameters"};
+
+struct Watch::Python {
+  py::object module_class = py::module_::import("torch.nn").attr("Module");
+  py::object globals_read = py::module_::import("shoal._names").attr("globals_read");
+  py::object is_library = py::module_::import("shoal._names").attr("is_library");
+  py::object is_library_module = py::module_::import("shoal._names").attr("is_library_module");
+  py::object partial = py::module_::import("functools").attr("partial");
+  py::object deque = py::module_::import("collections").attr("deque");
+  py::object random = py::module_::import("random").attr("Random");
+  py::object match = py::module_::import("fnmatch").attr("fnmatchcase");
+  // Objects of libraries whose attributes are settings.
+  py::object namespaces = py::make_tuple(py::module_::import("types").attr("SimpleNamespace"),
+                                         py::module_::import("argparse").attr("Namespace"));
+  // Objects that change at each step, and that no model reads.
+  py::object busy = py::make_tuple(py::module_::import("torch.optim").attr("Optimizer"),
+                                   py::module_::import("torch.optim.lr_scheduler").attr("LRScheduler"),
+                                   py::module_::import("torch.utils.data").attr("DataLoader"),
+                                   py::module_::import("torch.utils.data").attr("Dataset"),
+                                   py::module_::import("torch.utils.data").attr("Sampler"),
+                                   py::module_::import("logging").attr("Logger"));
+  py::object ndarray, numpy_generators = py::tuple();
+
+  Python() {
+    const py::dict loaded = py::module_::import("sys").attr("modules");
+    if (!loaded.contains("numpy")) return;
+    const py::module_ numpy = py::module_::import("numpy");
+    ndarray = numpy.attr("ndarray");
+    numpy_generators =
+        py::make_tuple(numpy.attr("random").attr("RandomState"), numpy.attr("random").attr("Generator"));
+  }
+};
+
+static py::object type_of(py::handle object) {
+  return py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())));
+}
+
+static std::string joined(const std::string& path, const std::string& name) {
+  return path.empty() ? name : path + "." + name;
+}
+
+template <std::size_t n>
+static bool is_one_of(const std::array<std::string_view, n>& names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+Watch::Watch(py::object module, py::object loss, std::vector<std::string> ignores)
+    : module_(std::move(module)),
+      loss_(std::move(loss)),
+      ignores_(std::move(ignores)),
+      python_(std::make_shared<Python>()) {}
+
+bool Watch::ignores(const std::string& path) const {
+  return std::ranges::any_of(
+      ignores_, [&](const std::string& pattern) { return py::bool_(python_->match(path, pattern)); });
+}
+
+std::string Watch::first_use_of(const std::string& global) const {
+  for (const auto& [name, where] : global_uses_)
+    if (name == global) return where;
+  return "";
+}
+
+std::string Watch::signature() const {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (const auto part : {total_.low, total_.high})
+    for (int shift = 60; shift >= 0; shift -= 4) text += kDigits[(part >> shift) & 15];
+  return text;
+}
+
+bool Watch::make_input(const at::Tensor& tensor) {
+  const auto* impl = tensor.unsafeGetTensorImpl();
+  const auto found = std::ranges::find_if(seen_, [&](const Seen& seen) {
+    const auto& each = THPVariable_Unpack(seen.tensor.ptr());
+    return each.unsafeGetTensorImpl() == impl ||
+           (each.has_storage() && tensor.has_storage() && each.is_alias_of(tensor));
+  });
+  if (found == seen_.end() || found->role != Seen::Role::Constant) return false;
+  make_input(found->path);
+  return true;
+}
+
+bool Watch::is_input_path(const std::string& path) const {
+  return std::ranges::any_of(input_paths_, [&](const std::string& each) {
+    return path.starts_with(each) && (path.size() == each.size() || path[each.size()] == '.');
+  });
+}
+
+// ---- Looking again
+
+static std::uint64_t version_of([[maybe_unused]] PyObject* dictionary) {
+#if PY_VERSION_HEX < 0x030C0000
+  return reinterpret_cast<PyDictObject*>(dictionary)->ma_version_tag;
+#else
+  return 0;  // not counted
+#endif
+}
+
+static PyObject* dictionary_of(const Place& place) {
+  return place.kind == Place::Kind::Type ? reinterpret_cast<PyTypeObject*>(place.holder.ptr())->tp_dict
+                                         : place.holder.ptr();
+}
+
+static bool is_dictionary(Place::Kind kind) {
+  return kind == Place::Kind::Dict || kind == Place::Kind::Type || kind == Place::Kind::Names;
+}
+
+static std::string bytes_of(const py::object& array) {
+  Py_buffer view;
+  if (PyObject_GetBuffer(array.ptr(), &view, PyBUF_FULL_RO) != 0) {
+    PyErr_Clear();
+    return py::str(py::repr(array));
+  }
+  std::string bytes(static_cast<std::size_t>(view.len), '\0');
+  PyBuffer_ToContiguous(bytes.data(), &view, view.len, 'C');
+  PyBuffer_Release(&view);
+  return bytes;
+}
+
+static bool holds_same(const Contents& now, const Place& place) {
+  const auto identical = [](const py::object& a, const py::object& b) { return a.ptr() == b.ptr(); };
+  return std::ranges::equal(now.values, place.values, identical) &&
+         (place.keys.empty() || std::ranges::equal(now.keys, place.keys, identical));
+}
+
+// Whether nothing was put there or taken away; without allocating where that is cheap to see.
+bool Watch::is_same(const Place& place) {
+  PyObject* holder = place.holder.ptr();
+  switch (place.kind) {
+    case Place::Kind::Dict:
+    case Place::Kind::Type:
+    case Place::Kind::Names: {
+      const auto version = version_of(dictionary_of(place));
+      if (version != 0 && version == place.version) return true;
+      if (place.kind != Place::Kind::Names) break;
+      for (std::size_t i = 0; i < place.keys.size(); ++i)
+        if (PyDict_GetItemWithError(holder, place.keys[i].ptr()) != place.values[i].ptr()) return false;
+      return true;
+    }
+    case Place::Kind::List:
+      if (PyList_GET_SIZE(holder) != static_cast<Py_ssize_t>(place.values.size())) return false;
+      for (std::size_t i = 0; i < place.values.size(); ++i)
+        if (PyList_GET_ITEM(holder, static_cast<Py_ssize_t>(i)) != place.values[i].ptr()) return false;
+      return true;
+    case Place::Kind::Cell: return PyCell_GET(holder) == place.values[0].ptr();
+    case Place::Kind::Function:
+      return PyFunction_GET_CODE(holder) == place.values[0].ptr() &&
+             PyFunction_GET_DEFAULTS(holder) == place.values[1].ptr() &&
+             PyFunction_GET_KW_DEFAULTS(holder) == place.values[2].ptr() &&
+             PyFunction_GET_CLOSURE(holder) == place.values[3].ptr();
+    case Place::Kind::Array: return bytes_of(place.holder) == place.bytes;
+    default: break;
+  }
+  return holds_same(contents_of(place), place);
+}
+
+static std::array<const void*, 2> hooks_of(py::handle tensor) {
+  const auto* raw = reinterpret_cast<const THPVariable*>(tensor.ptr());
+  return {raw->backward_hooks, raw->post_accumulate_grad_hooks};
+}
+
+bool Watch::same_tensor(Seen& seen) {
+  const auto& tensor = THPVariable_Unpack(seen.tensor.ptr());
+  const auto hooks = hooks_of(seen.tensor);
+  if (hooks[0] != seen.hooks[0] || hooks[1] != seen.hooks[1]) return false;
+  if (seen.role == Seen::Role::Own) return true;  // looked at by the trainer
+  const bool is_moved = tensor.requires_grad() != seen.requires_grad ||
+                        (tensor.has_storage() && (tensor.storage().data() != seen.memory ||
+                                                  tensor.storage_offset() != seen.offset));
+  if (is_moved) {
+    if (seen.role == Seen::Role::Constant) input_paths_.insert(seen.path);
+    return false;
+  }
+  if (seen.role == Seen::Role::Input || tensor.is_inference() || tensor._version() == seen.version) return true;
+  input_paths_.insert(seen.path);
+  return false;
+}
+
+// A tensor in the place of another one of the same type, where both are inputs.
+bool Watch::patch_tensor(Place& place, std::size_t i, const py::object& now) {
+  if (!THPVariable_Check(place.values[i].ptr()) || !THPVariable_Check(now.ptr())) return false;
+  const at::Tensor &old = THPVariable_Unpack(place.values[i].ptr()), &fresh = THPVariable_Unpack(now.ptr());
+  const auto found = seen_at_.find(old.unsafeGetTensorImpl());
+  if (found == seen_at_.end() || seen_at_.contains(fresh.unsafeGetTensorImpl())) return false;
+  auto& seen = seen_[found->second];
+  if (seen.role == Seen::Role::Constant && seen.path == place.path_of(i)) input_paths_.insert(seen.path);
+  if (seen.role != Seen::Role::Input || seen.path != place.path_of(i)) return false;
+  const bool same_type = old.sizes() == fresh.sizes() && old.strides() == fresh.strides() &&
+                         old.dtype() == fresh.dtype() && old.device() == fresh.device() &&
+                         old.requires_grad() == fresh.requires_grad() && !fresh.grad_fn() &&
+                         !own_memory_.contains(fresh.storage().unsafeGetStorageImpl());
+  const auto hooks = hooks_of(now);
+  if (!same_type || hooks[0] != seen.hooks[0] || hooks[1] != seen.hooks[1]) return false;
+  const auto input = std::ranges::find(beside_, "~" + seen.path, &NamedTensors::value_type::first);
+  if (input == beside_.end()) return false;
+  input->second = fresh;
+  const auto at = found->second;
+  seen_at_.erase(found);
+  seen_at_.emplace(fresh.unsafeGetTensorImpl(), at);
+  seen.tensor = now;
+  seen.memory = fresh.storage().data();
+  seen.offset = fresh.storage_offset();
+  place.values[i] = now;
+  return true;
+}
+
+// Follows numbers that are others now, and tensors that are inputs. False if more has changed.
+bool Watch::patch(std::size_t index) {
+  Place& place = places_[index];
+  const Contents now = contents_of(place);
+  if (place.kind == Place::Kind::Function || place.kind == Place::Kind::Array || place.kind == Place::Kind::Set)
+    return false;
+  const auto identical = [](const py::object& a, const py::object& b) { return a.ptr() == b.ptr(); };
+  if (now.values.size() != place.values.size() || !std::ranges::equal(now.keys, place.keys, identical)) return false;
+  bool is_other = false;
+  for (std::size_t i = 0; i < now.values.size(); ++i) {
+    const auto& value = now.values[i];
+    if (value.ptr() == place.values[i].ptr()) continue;
+    is_other = true;
+    if (!value || !place.values[i]) return false;
+    if (is_plain_value(value) && is_plain_value(place.values[i])) {
+      place.values[i] = value;
+      place.digests[i] = describe(value, place.path_of(i), false);
+    } else if (!patch_tensor(place, i, value)) {
+      return false;
+    }
+  }
+  if (is_other)
+    finish(place);
+  else if (is_dictionary(place.kind))
+    place.version = version_of(dictionary_of(place));
+  return true;
+}
+
+// The digest of what is there, and its version.
+void Watch::finish(Place& place) {
+  const auto ordinal = static_cast<std::uint64_t>(&place - places_.data());
+  total_.low -= place.digest.low;
+  total_.high -= place.digest.high;
+  Digest sum = Digest::of(static_cast<char>('A' + static_cast<int>(place.kind)), place.values.size());
+  for (std::size_t i = 0; i < place.digests.size(); ++i) {
+    if (i < place.keys.size() && ignores_.size() > 0 && ignores(place.path_of(i))) continue;
+    Digest digest = place.digests[i].at(i);
+    if (i < place.keys.size()) digest += Digest::of(std::string(py::str(place.keys[i]))).at(i);
+    sum += digest;
+  }
+  if (place.kind == Place::Kind::Array) sum += Digest::of(place.bytes);
+  place.digest = sum.at(ordinal);
+  total_ += place.digest;
+  if (is_dictionary(place.kind)) place.version = version_of(dictionary_of(place));
+}
+
+bool Watch::look() {
+  bool more = is_stale_;
+  for (std::size_t i = 0; i < places_.size() && !more; ++i) {
+    if (is_same(places_[i])) {
+      if (places_[i].kind == Place::Kind::Names) places_[i].version = version_of(dictionary_of(places_[i]));
+      continue;
+    }
+    more = !patch(i);
+  }
+  for (auto& seen : seen_) {
+    if (more) break;
+    more = !same_tensor(seen);
+  }
+  if (!more) return false;
+  walk();
+  return true;
+}
+
+// ---- Walking
+
+void Watch::take_own_tensors() {
+  own_.clear();
+  own_memory_.clear();
+  parameters_.clear();
+  buffers_.clear();
+  const auto take = [&](const char* method, NamedTensors& to) {
+    for (const auto pair : module_.attr(method)()) {
+      const auto item = py::cast<std::pair<std::string, at::Tensor>>(pair);
+      to.emplace_back(item.first, item.second);
+      own_.emplace(item.second.unsafeGetTensorImpl(), item.first);
+      if (item.second.has_storage()) own_memory_.insert(item.second.storage().unsafeGetStorageImpl());
+    }
+  };
+  take("named_parameters", parameters_);
+  take("named_buffers", buffers_);
+  modules_.clear();
+  for (const auto each : module_.attr("modules")()) modules_.push_back(py::reinterpret_borrow<py::object>(each));
+}
+
+void Watch::walk() {
+  // Slots whose tensor was replaced by another one: from now on an input, not a graph for each.
+  for (const auto& place : places_) {
+    if (place.kind == Place::Kind::Function || place.kind == Place::Kind::Array) continue;
+    const Contents now = contents_of(place);
+    for (std::size_t i = 0; i < now.values.size() && i < place.values.size(); ++i) {
+      const bool both = now.values[i] && place.values[i] && now.values[i].ptr() != place.values[i].ptr() &&
+                        THPVariable_Check(now.values[i].ptr()) && THPVariable_Check(place.values[i].ptr());
+      if (!both) continue;
+      const auto seen = seen_at_.find(THPVariable_Unpack(place.values[i].ptr()).unsafeGetTensorImpl());
+      if (seen != seen_at_.end() && seen_[seen->second].role == Seen::Role::Constant)
+        input_paths_.insert(place.path_of(i));
+    }
+  }
+  std::vector<Place> old_places = std::move(places_);  // objects stay alive: no address is given out twice
+  std::vector<Seen> old_seen = std::move(seen_);
+  old_numbers_ = std::move(numbers_);
+  numbers_.clear();
+  places_.clear();
+  seen_.clear();
+  seen_at_.clear();
+  beside_.clear();
+  ordinals_.clear();
+  generators_.clear();
+  global_uses_.clear();
+  total_ = {};
+  take_own_tensors();
+  describe_all();
+  old_numbers_.clear();
+  is_stale_ = false;
+}
+
+void Watch::describe_all() {
+  Digest roots = describe(module_, "", true).at(0);
+  if (!loss_.is_none()) roots += describe(loss_, "loss_fn", false).at(1);
+  for (auto& place : places_) finish(place);
+  total_ += roots;
+  for (std::size_t i = 0; i < beside_.size(); ++i) total_ += Digest::of(beside_[i].first).at(i);
+}
+
+Digest Watch::number_of(char kind, py::handle object) {
+  const auto [found, added] = numbers_.try_emplace(object.ptr());
+  if (added) {
+    const auto old = old_numbers_.find(object.ptr());
+    found->second = {old == old_numbers_.end() ? ++last_number_ : old->second.first,
+                     py::reinterpret_borrow<py::object>(object)};
+  }
+  return Digest::of(kind, found->second.first);
+}
+
+Digest Watch::follow(Place::Kind kind, py::object holder, const std::string& path, bool in_module,
+                     std::vector<py::object> names) {
+  if (kind != Place::Kind::Names) {
+    const auto [found, added] = ordinals_.try_emplace(holder.ptr(), places_.size());
+    if (!added) return Digest::of('@', found->second);
+  }
+  const auto index = places_.size();
+  places_.push_back({.kind = kind, .holder = std::move(holder), .path = path, .keys = std::move(names), .values = {}});
+  Contents contents = contents_of(places_[index]);
+  if (kind == Place::Kind::Dict || kind == Place::Kind::Type) places_[index].keys = std::move(contents.keys);
+  places_[index].values = contents.values;
+  if (kind == Place::Kind::Array) places_[index].bytes = bytes_of(places_[index].holder);
+  std::vector<Digest> digests;
+  for (std::size_t i = 0; i < contents.values.size(); ++i) {
+    const auto& value = contents.values[i];
+    if (!value)
+      digests.emplace_back();
+    else if (kind == Place::Kind::Function && PyTuple_Check(value.ptr()) && i == 3)
+      digests.push_back(describe_closure(contents.values[0], value, path));
+    else
+      digests.push_back(describe(value, places_[index].path_of(i), in_module));
+  }
+  places_[index].digests = std::move(digests);
+  return Digest::of('@', index);
+}
+
+Digest Watch::describe_closure(const py::object& code, const py::object& cells, const std::string& path) {
+  const py::tuple names = code.attr("co_freevars");
+  Digest digest;
+  for (std::size_t i = 0; i < names.size(); ++i)
+    digest += describe(PyTuple_GET_ITEM(cells.ptr(), static_cast<Py_ssize_t>(i)), joined(path, py::str(names[i])), false)
+                  .at(i);
+  return digest;
+}
+
+Digest Watch::describe_tensor(py::handle value, const std::string& path) {
+  const at::Tensor& tensor = THPVariable_Unpack(value.ptr());
+  const auto* impl = tensor.unsafeGetTensorImpl();
+  if (const auto found = seen_at_.find(impl); found != seen_at_.end()) {
+    const auto& seen = seen_[found->second];
+    return seen.role == Seen::Role::Constant ? number_of('t', value) : Digest::of('T', found->second);
+  }
+  Seen seen{.tensor = py::reinterpret_borrow<py::object>(value),
+            .path = path,
+            .role = Seen::Role::Constant,
+            .version = tensor.is_inference() ? 0 : static_cast<std::uint32_t>(tensor._version()),
+            .memory = tensor.has_storage() ? tensor.storage().data() : nullptr,
+            .offset = tensor.has_storage() ? tensor.storage_offset() : 0,
+            .requires_grad = tensor.requires_grad(),
+            .hooks = {hooks_of(value)[0], hooks_of(value)[1]}};
+  const bool shows_own =
+      own_.contains(impl) ||
+      (tensor.has_storage() && own_memory_.contains(tensor.storage().unsafeGetStorageImpl()));
+  const bool can_be_input = tensor.layout() == at::kStrided && tensor.has_storage() && !tensor.is_sparse();
+  if (shows_own) {
+    seen.role = Seen::Role::Own;
+  } else if (can_be_input && ((tensor.requires_grad() && tensor.is_leaf()) || is_input_path(path))) {
+    seen.role = Seen::Role::Input;
+    beside_.emplace_back("~" + path, tensor);
+  }
+  const auto hooked = Digest::of('h', (seen.hooks[0] != nullptr ? 1U : 0U) + (seen.hooks[1] != nullptr ? 2U : 0U));
+  const auto index = seen_.size();
+  Digest hooks = hooked;
+  for (const auto* dictionary : seen.hooks)
+    if (dictionary != nullptr)
+      hooks += describe(py::handle(static_cast<PyObject*>(const_cast<void*>(dictionary))), path + ".hooks", false);
+  const bool is_constant = seen.role == Seen::Role::Constant;
+  const bool is_input = seen.role == Seen::Role::Input;
+  const auto version = seen.version;
+  seen_at_.emplace(impl, index);
+  seen_.push_back(std::move(seen));
+  Digest digest = is_constant ? number_of('t', value) : Digest::of('T', index);
+  if (is_constant) digest += Digest::of('v', version);
+  if (is_input || own_.contains(impl)) {
+    std::string type = std::string(tensor.dtype().name()) + (tensor.requires_grad() ? "g" : "");
+    for (const auto size : tensor.sizes()) type += "," + std::to_string(size);
+    if (is_input)
+      for (const auto stride : tensor.strides()) type += ";" + std::to_string(stride);
+    digest += Digest::of(type);
+  }
+  return digest += hooks;
+}
+
+// A module of the model or beside it. Tensors of one beside are inputs from the start: they are trained or averaged by
+// someone else.
+Digest Watch::describe_module(const py::object& module, const std::string& path) {
+  const py::object type = type_of(module);
+  describe_type(type, py::str(type.attr("__name__")));
+  for (const char* kind : {"_parameters", "_buffers"}) {
+    const py::object tensors = module.attr(kind);
+    if (!PyDict_Check(tensors.ptr())) continue;  // of torch.jit
+    for (const auto& [name, tensor] : py::reinterpret_borrow<py::dict>(tensors))
+      if (!tensor.is_none() && THPVariable_Check(tensor.ptr()) &&
+          !own_.contains(THPVariable_Unpack(tensor.ptr()).unsafeGetTensorImpl()))
+        input_paths_.insert(joined(path, py::str(name)));
+  }
+  Digest digest = number_of('c', type);
+  digest += follow(Place::Kind::Dict, module.attr("__dict__"), path, true);
+  return digest;
+}
+
+void Watch::describe_type(const py::object& type, const std::string& path) {
+  for (const auto base : py::tuple(type.attr("__mro__"))) {
+    const auto each = py::reinterpret_borrow<py::object>(base);
+    if (py::bool_(python_->is_library_module(each.attr("__module__"))) || ordinals_.contains(each.ptr())) continue;
+    follow(Place::Kind::Type, each, path, false);
+  }
+}
+
+Digest Watch::describe_function(const py::object& function, const std::string& path) {
+  const py::object code = function.attr("__code__");
+  if (py::bool_(python_->is_library(code.attr("co_filename")))) {
+    // A library's function is what it is, but what it closes over may be the user's.
+    if (PyFunction_GetClosure(function.ptr()) == nullptr) return number_of('l', function);
+    return follow(Place::Kind::Function, function, path, false);
+  }
+  if (ordinals_.contains(function.ptr())) return follow(Place::Kind::Function, function, path, false);
+  const Digest digest = follow(Place::Kind::Function, function, path, false);
+  const std::string where = std::string(py::str(code.attr("co_filename"))) + ":" +
+                            std::string(py::str(code.attr("co_firstlineno"))) + " (" +
+                            std::string(py::str(code.attr("co_name"))) + ")";
+  // By dictionary: a function's own globals, and those of the user's modules that it names.
+  std::vector<std::pair<py::object, std::vector<py::object>>> read;
+  const auto note = [&](const py::object& dictionary, const py::object& name) {
+    auto entry = std::ranges::find_if(read, [&](const auto& each) { return each.first.is(dictionary); });
+    if (entry == read.end()) entry = read.insert(read.end(), {dictionary, {}});
+    if (std::ranges::none_of(entry->second, [&](const py::object& each) { return each.equal(name); }))
+      entry->second.push_back(name);
+  };
+  const py::object globals = function.attr("__globals__");
+  for (const auto chain : python_->globals_read(code)) {
+    py::object dictionary = globals;
+    const py::tuple names = py::reinterpret_borrow<py::tuple>(chain);
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      const py::object name = names[i];
+      if (PyDict_Contains(dictionary.ptr(), name.ptr()) != 1) {
+        if (i == 0 && !py::hasattr(py::module_::import("builtins"), name)) note(dictionary, name);
+        break;
+      }
+      const py::object value = dictionary[name];
+      if (!PyModule_Check(value.ptr())) {
+        note(dictionary, name);
+        break;
+      }
+      global_uses_.emplace_back(py::str(value.attr("__name__")), where);
+      if (py::bool_(python_->is_library_module(value.attr("__name__")))) break;
+      dictionary = value.attr("__dict__");
+    }
+  }
+  Digest all = digest;
+  for (auto& [dictionary, names] : read) all += follow(Place::Kind::Names, dictionary, path, false, std::move(names));
+  return all;
+}
+
+Digest Watch::describe_instance(const py::object& object, const std::string& path, bool in_module) {
+  const py::object type = type_of(object);
+  const bool is_library = py::bool_(python_->is_library_module(type.attr("__module__")));
+  const bool followed = !py::isinstance(object, python_->busy) &&
+                        (!is_library || py::isinstance(object, python_->namespaces) ||
+                         (in_module && !PyType_Check(object.ptr())));
+  if (!followed) return number_of('o', object);
+  Digest digest = number_of('c', type);
+  describe_type(type, py::str(type.attr("__name__")));
+  bool found = false;
+  if (py::hasattr(object, "__dict__") && PyDict_CheckExact(py::object(object.attr("__dict__")).ptr())) {
+    digest += follow(Place::Kind::Dict, object.attr("__dict__"), path, in_module);
+    found = true;
+  }
+  std::vector<py::object> slots;
+  for (const auto base : py::tuple(type.attr("__mro__"))) {
+    const py::dict dictionary(base.attr("__dict__"));
+    if (!dictionary.contains("__slots__")) continue;
+    py::object names = dictionary["__slots__"];
+    if (PyUnicode_Check(names.ptr())) names = py::make_tuple(names);
+    for (const auto name : names)
+      if (std::string(py::str(name)) != "__dict__" && std::string(py::str(name)) != "__weakref__")
+        slots.push_back(py::reinterpret_borrow<py::object>(name));
+  }
+  if (!slots.empty()) {
+    digest += follow(Place::Kind::Slots, object, path, in_module, std::move(slots));
+    found = true;
+  }
+  if (!found) digest += number_of('o', object);
+  return digest;
+}
+
+Digest Watch::describe(py::handle value, const std::string& path, bool in_module) {
+  PyObject* raw = value.ptr();
+  if (PyFloat_CheckExact(raw)) {
+    const double number = PyFloat_AS_DOUBLE(raw);
+    std::uint64_t bits = 0;
+    std::memcpy(&bits, &number, sizeof bits);
+    return Digest::of(std::string("f") + std::to_string(bits));
+  }
+  if (is_plain_value(value))
+    return Digest::of(std::string(Py_TYPE(raw)->tp_name) + ":" + std::string(py::repr(value)));
+  const auto object = py::reinterpret_borrow<py::object>(value);
+  const auto last = path.substr(path.rfind('.') + 1);
+  if (THPVariable_Check(raw)) return describe_tensor(value, path);
+  if (PyTuple_Check(raw)) {
+    Digest digest = Digest::of(std::string("tuple") + Py_TYPE(raw)->tp_name + std::to_string(PyTuple_GET_SIZE(raw)));
+    if (PyTuple_GET_SIZE(raw) > kLong) return number_of('o', value);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(raw); ++i)
+      digest += describe(PyTuple_GET_ITEM(raw, i), path + "." + std::to_string(i), in_module)
+                    .at(static_cast<std::uint64_t>(i));
+    return digest;
+  }
+  if (PyDict_Check(raw)) {
+    if (PyDict_Size(raw) > kLong) return number_of('o', value) += Digest::of('n', static_cast<std::uint64_t>(PyDict_Size(raw)));
+    const bool of_module = in_module && is_one_of(kTransparent, last);
+    if (in_module && is_one_of(kSkipped, last)) return {};
+    const auto own = of_module ? path.substr(0, path.size() - std::min(path.size(), last.size() + 1)) : path;
+    return Digest::of(Py_TYPE(raw)->tp_name) += follow(Place::Kind::Dict, object, own, in_module);
+  }
+  if (PyList_Check(raw)) {
+    if (PyList_GET_SIZE(raw) > kLong) return number_of('o', value) += Digest::of('n', static_cast<std::uint64_t>(PyList_GET_SIZE(raw)));
+    return Digest::of(Py_TYPE(raw)->tp_name) += follow(Place::Kind::List, object, path, in_module);
+  }
+  if (PyAnySet_Check(raw)) {
+    if (PySet_GET_SIZE(raw) > kLong || PyFrozenSet_CheckExact(raw)) return number_of('o', value);
+    if (in_module && is_one_of(kSkipped, last)) return {};
+    return follow(Place::Kind::Set, object, path, in_module);
+  }
+  if (PyFunction_Check(raw)) return describe_function(object, path);
+  if (PyMethod_Check(raw))
+    return describe(PyMethod_GET_FUNCTION(raw), path, false) += describe(PyMethod_GET_SELF(raw), path, in_module).at(1);
+  if (PyCell_Check(raw)) {
+    return follow(Place::Kind::Cell, object, path, in_module);
+  }
+  if (py::isinstance(object, python_->module_class)) return describe_module(object, path);
+  if (PyType_Check(raw)) {
+    describe_type(object, py::str(object.attr("__name__")));
+    return number_of('c', value);
+  }
+  if (Py_TYPE(raw) == &PyProperty_Type)
+    return number_of('p', value) += describe(object.attr("fget"), path, false);
+  if (Py_TYPE(raw) == &PyStaticMethod_Type || Py_TYPE(raw) == &PyClassMethod_Type)
+    return Digest::of(Py_TYPE(raw)->tp_name) += describe(object.attr("__func__"), path, false);
+  if (py::isinstance(object, python_->partial)) {
+    Digest digest = describe(object.attr("func"), path, false).at(0);
+    digest += describe(object.attr("args"), path, false).at(1);
+    return digest += describe(object.attr("keywords"), path, false).at(2);
+  }
+  if (py::isinstance(object, python_->random) || py::isinstance(object, python_->numpy_generators)) {
+    generators_.emplace_back(path, object);
+    return number_of('r', value);
+  }
+  if (python_->ndarray && py::isinstance(object, python_->ndarray)) {
+    if (py::cast<Py_ssize_t>(object.attr("nbytes")) > kArrayBytes) return number_of('o', value);
+    return follow(Place::Kind::Array, object, path, false);
+  }
+  if (py::isinstance(object, python_->deque)) return follow(Place::Kind::Deque, object, path, in_module);
+  if (PyModule_Check(raw) || PyCode_Check(raw) || PyCFunction_Check(raw)) return number_of('o', value);
+  if (py::hasattr(object, "__wrapped__") && PyFunction_Check(py::object(object.attr("__wrapped__")).ptr()))
+    return number_of('o', value) += describe(object.attr("__wrapped__"), path, false);
+  return describe_instance(object, path, in_module);
+}
+
+}  // namespace shoal::python
