@@ -172,8 +172,8 @@ void Effects::apply(const std::vector<at::Tensor>& tensors) const {
         failed = value ? PyObject_SetAttr(holder, effect.key.ptr(), value.ptr())
                        : PyObject_DelAttr(holder, effect.key.ptr());
       else
-        failed = value ? PyDict_SetItem(holder, effect.key.ptr(), value.ptr())
-                       : PyDict_DelItem(holder, effect.key.ptr());
+        failed = value ? PyObject_SetItem(holder, effect.key.ptr(), value.ptr())
+                       : PyObject_DelItem(holder, effect.key.ptr());
       if (failed != 0) throw py::error_already_set();
     } else if (effect.place.kind == Place::Kind::Cell) {
       put(effect.place, {{}, {value}});

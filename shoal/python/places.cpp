@@ -145,7 +145,7 @@ void put(const Place& place, const Contents& contents) {
         const bool stays = wanted != contents.keys.end() && contents.values[static_cast<std::size_t>(
                                                                 wanted - contents.keys.begin())];
         if (stays || !now.values[static_cast<std::size_t>(&key - now.keys.data())]) continue;
-        check(by_attribute ? PyObject_DelAttr(holder, key.ptr()) : PyDict_DelItem(holder, key.ptr()));
+        check(by_attribute ? PyObject_DelAttr(holder, key.ptr()) : PyObject_DelItem(holder, key.ptr()));
       }
       for (std::size_t i = 0; i < contents.keys.size(); ++i) {
         const auto& key = contents.keys[i];
@@ -159,7 +159,7 @@ void put(const Place& place, const Contents& contents) {
                                     : old && old.is(value);
           if (!is_there) check(PyObject_SetAttr(holder, key.ptr(), value.ptr()));
         } else if (PyDict_GetItemWithError(holder, key.ptr()) != value.ptr()) {
-          check(PyDict_SetItem(holder, key.ptr(), value.ptr()));
+          check(PyObject_SetItem(holder, key.ptr(), value.ptr()));  // an OrderedDict has an order of its own
         }
       }
       break;
