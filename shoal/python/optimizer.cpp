@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "shoal/base/error.h"
+#include "shoal/train/update.h"
 
 namespace shoal::python {
 
@@ -63,8 +64,9 @@ struct Class {
 }  // namespace
 static constexpr std::array<Class, 3> kClasses = {{{"Adam", adam}, {"AdamW", adamw}, {"SGD", sgd}}};
 
-// Options that say how torch.optim computes, not what.
-static constexpr std::array<std::string_view, 4> kHow = {"capturable", "foreach", "fused", "initial_lr"};
+// Options that say how torch.optim computes, not what, and the learning rate, which is read at each step.
+static constexpr std::array<std::string_view, 5> kFree = {"capturable", "foreach", "fused", "initial_lr",
+                                                          "lr"};
 static constexpr std::array<const char*, 4> kUnsupported = {"amsgrad", "dampening", "differentiable",
                                                             "maximize"};
 
@@ -83,33 +85,71 @@ static const Class& class_of(py::handle optimizer) {
        "loss.backward(), and then the optimizer's own step()");
 }
 
+// Classes that keep no count of updates with their state.
+static constexpr std::array<std::string_view, 2> kWithoutStep = {"Muon", "SGD"};
+
 static py::list groups_of(const py::object& optimizer) { return optimizer.attr("param_groups"); }
 
 TorchOptimizer::TorchOptimizer(py::object optimizer, const ModelView::NamedTensors& parameters)
     : optimizer_(std::move(optimizer)) {
   class_of(optimizer_);
-  std::unordered_map<const void*, std::string> names;
-  for (const auto& [name, tensor] : parameters) names.emplace(tensor.unsafeGetTensorImpl(), name);
-  for (const auto group : groups_of(optimizer_)) {
-    auto& members = names_.emplace_back();
-    for (const auto parameter : group["params"]) {
-      const at::Tensor tensor = THPVariable_Unpack(parameter.ptr());
-      const auto found = names.find(tensor.unsafeGetTensorImpl());
-      SHOAL_CHECK(
-          found != names.end(), InvalidInput, "trainer: parameter ", members.size(),
-          " of the optimizer's group ", names_.size() - 1, ", of shape ", tensor.sizes(),
-          ", is none of the model's; make the optimizer from model.parameters(), after the model has its "
-          "final parameters");
-      members.push_back(found->second);
-    }
-  }
+  follow(parameters);
+  SHOAL_CHECK(members_.empty() || foreign_.size() < members_.size(), InvalidInput,
+              "trainer: parameter 0 of the optimizer's group 0, of shape ", foreign_[0].second.sizes(),
+              ", is none of the model's, and so are all others; make the optimizer from model.parameters(), "
+              "after the model has its final parameters");
 }
 
-std::vector<OptimizerPart> TorchOptimizer::parts() const {
+bool TorchOptimizer::follow(const ModelView::NamedTensors& parameters) {
+  const auto same = [](const at::Tensor& a, const auto& b) { return a.is_same(b.second); };
+  const bool renamed = !std::ranges::equal(known_, parameters, same);
+  if (!renamed && !has_tensor_options_ && groups_seen_.hold(groups_of(optimizer_))) return false;
+  class_of(optimizer_);
+  known_.clear();
+  for (const auto& [name, tensor] : parameters) known_.push_back(tensor);
+  auto members = members_of(parameters);
+  auto options = this->options();
+  groups_seen_.take(groups_of(optimizer_), kFree);
+  if (members == members_ && options == options_) return false;
+  members_ = std::move(members);
+  options_ = std::move(options);
+  return true;
+}
+
+std::vector<TorchOptimizer::Member> TorchOptimizer::members_of(const ModelView::NamedTensors& parameters) {
+  std::unordered_map<const void*, std::string> names;
+  for (const auto& [name, tensor] : parameters) names.emplace(tensor.unsafeGetTensorImpl(), name);
+  const std::string_view type = class_of(optimizer_).name;
+  const bool counts = std::ranges::find(kWithoutStep, type) == kWithoutStep.end();
+  std::vector<Member> members;
+  std::set<std::string> seen;
+  foreign_.clear();
+  std::size_t group = 0;
+  for (const auto each : groups_of(optimizer_)) {
+    std::size_t number = 0;
+    for (const auto parameter : each["params"]) {
+      const at::Tensor tensor = THPVariable_Unpack(parameter.ptr());
+      const auto found = names.find(tensor.unsafeGetTensorImpl());
+      const auto place = concat("param_groups[", group, "][", number++, "]");
+      if (found == names.end()) {
+        names.emplace(tensor.unsafeGetTensorImpl(), place);
+        foreign_.emplace_back(place, tensor);
+      }
+      const auto& name = names.at(tensor.unsafeGetTensorImpl());
+      SHOAL_CHECK(seen.insert(name).second, InvalidInput, "trainer: parameter ", name,
+                  " is in the optimizer twice, also as ", place,
+                  ", and PyTorch would update it twice; leave it in one place");
+      members.push_back({name, py::reinterpret_borrow<py::object>(parameter), tensor, group, counts, {}});
+    }
+    ++group;
+  }
+  const auto all = parts_of(members);
+  for (auto& member : members) member.keeps = train::state_suffixes(all[member.group].optimizer);
+  return members;
+}
+
+std::vector<OptimizerPart> TorchOptimizer::parts_of(const std::vector<Member>& members) const {
   const auto& of = class_of(optimizer_);
-  SHOAL_CHECK(groups_of(optimizer_).size() == names_.size(), InvalidInput, "trainer: the optimizer has ",
-              groups_of(optimizer_).size(), " parameter groups and had ", names_.size(),
-              "; make another Trainer for it");
   std::vector<OptimizerPart> parts;
   for (const auto handle : groups_of(optimizer_)) {
     const py::dict group = py::reinterpret_borrow<py::dict>(handle);
@@ -117,12 +157,13 @@ std::vector<OptimizerPart> TorchOptimizer::parts() const {
       SHOAL_CHECK(!is_set(group, option), InvalidInput, "trainer: the optimizer's group ", parts.size(),
                   " has ", option, "=", std::string(py::str(group[option])),
                   ", which Shoal does not have for torch.optim.", of.name, "; leave it at its default");
-    const auto& members = names_.at(parts.size());
-    parts.push_back({.contains = [own = std::set<std::string>(members.begin(), members.end())](
-                                     const std::string& name) { return own.contains(name); },
-                     .optimizer = of.made(group)});
+    std::set<std::string> own;
+    for (const auto& member : members)
+      if (member.group == parts.size()) own.insert(member.name);
+    parts.push_back(
+        {.contains = [own = std::move(own)](const std::string& name) { return own.contains(name); },
+         .optimizer = of.made(group)});
   }
-  options_ = options();
   return parts;
 }
 
@@ -133,61 +174,24 @@ std::vector<double> TorchOptimizer::learning_rates() const {
   return rates;
 }
 
-bool TorchOptimizer::changed() const { return options() != options_; }
+static bool has_tensor(py::handle value) {
+  if (THPVariable_Check(value.ptr())) return true;
+  if (!PyTuple_Check(value.ptr()) && !PyList_Check(value.ptr())) return false;
+  return std::ranges::any_of(py::reinterpret_borrow<py::sequence>(value),
+                             [](py::handle item) { return THPVariable_Check(item.ptr()); });
+}
 
-std::string TorchOptimizer::options() const {
+std::string TorchOptimizer::options() {
+  has_tensor_options_ = false;
   std::string text;
   for (const auto group : groups_of(optimizer_))
     for (const auto& [key, value] : py::reinterpret_borrow<py::dict>(group)) {
       const std::string name = py::str(key);
-      if (name == "params" || name == "lr" || std::ranges::find(kHow, name) != kHow.end()) continue;
+      if (name == "params" || std::ranges::find(kFree, name) != kFree.end()) continue;
+      has_tensor_options_ = has_tensor_options_ || has_tensor(value);
       text += name + "=" + std::string(py::repr(value)) + ";";
     }
   return text;
-}
-
-void TorchOptimizer::for_each_parameter(
-    const std::function<void(const std::string&, py::handle)>& visit) const {
-  std::size_t number = 0;
-  for (const auto group : groups_of(optimizer_)) {
-    const auto& members = names_.at(number++);
-    std::size_t member = 0;
-    for (const auto parameter : group["params"]) visit(members.at(member++), parameter);
-  }
-}
-
-std::map<std::string, at::Tensor> TorchOptimizer::state(Progress& progress) const {
-  std::map<std::string, at::Tensor> state;
-  const py::dict all = optimizer_.attr("state");
-  for_each_parameter([&](const std::string& name, py::handle parameter) {
-    if (!all.contains(parameter)) return;
-    for (const auto& [key, value] : py::dict(all[parameter])) {
-      if (!THPVariable_Check(value.ptr())) continue;
-      const at::Tensor tensor = THPVariable_Unpack(value.ptr());
-      if (std::string(py::str(key)) == "step")
-        progress.updates[name] = static_cast<std::int64_t>(tensor.item<double>());
-      else
-        state.emplace(name + "." + std::string(py::str(key)), tensor);
-    }
-  });
-  for (const auto& [name, updates] : progress.updates) progress.steps = std::max(progress.steps, updates);
-  return state;
-}
-
-void TorchOptimizer::set_state(const std::map<std::string, at::Tensor>& state,
-                               const Progress& progress) const {
-  const py::object all = optimizer_.attr("state");
-  for_each_parameter([&](const std::string& name, py::handle parameter) {
-    py::dict own;
-    for (auto item = state.lower_bound(name + ".");
-         item != state.end() && item->first.starts_with(name + "."); ++item)
-      own[py::str(item->first.substr(name.size() + 1))] = py::cast(item->second);
-    if (own.empty()) return;
-    const auto updates = progress.updates.find(name);
-    if (updates != progress.updates.end() && own.contains("exp_avg"))
-      own["step"] = py::cast(at::scalar_tensor(static_cast<double>(updates->second), at::kFloat));
-    all[parameter] = own;
-  });
 }
 
 void TorchOptimizer::note_step() const { optimizer_.attr("_opt_called") = true; }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // A torch.optim optimizer, read for what it says: class, parameter groups and their options. Its step() is
-// never called; schedulers that change its groups are followed.
+// never called; what changes its groups between steps is followed.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>
 
-#include <functional>
-#include <map>
+#include <cstddef>
 #include <string>
 #include <vector>
 
+#include "shoal/python/identities.h"
 #include "shoal/train/optimizer.h"
 #include "shoal/train/trainer.h"
 
@@ -18,32 +18,49 @@ namespace shoal::python {
 class TorchOptimizer {
  public:
   // Throws InvalidInput for a class or an option that Shoal does not have, with the list of those it has, and
-  // for a parameter that is none of the model's.
+  // if none of its parameters is the model's.
   TorchOptimizer(py::object optimizer, const ModelView::NamedTensors& parameters);
 
-  // One part a parameter group.
-  std::vector<OptimizerPart> parts() const;
-  std::vector<double> learning_rates() const;
-  // Whether an option other than the learning rate differs from what it was when parts() was called last.
-  bool changed() const;
+  // Looks up groups, members and options, and whether they, or the names of members, are others than before:
+  // everything but learning rates. Cheap where nothing was touched.
+  bool follow(const ModelView::NamedTensors& parameters);
 
-  // The optimizer's own state, to and from names like "fc.weight.exp_avg". Tensors are shared.
-  std::map<std::string, at::Tensor> state(Progress& progress) const;
-  void set_state(const std::map<std::string, at::Tensor>& state, const Progress& progress) const;
-  void clear_state() const { optimizer_.attr("state").attr("clear")(); }
+  // One part a parameter group.
+  std::vector<OptimizerPart> parts() const { return parts_of(members_); }
+  std::vector<double> learning_rates() const;
+
+  struct Member {
+    std::string name;  // the model's, or "param_groups[1][0]"
+    py::object parameter;
+    at::Tensor tensor;  // the parameter
+    std::size_t group;
+    bool counts;                     // its state has a "step"
+    std::vector<std::string> keeps;  // other names in its state: "exp_avg"
+    bool operator==(const Member& other) const {
+      return name == other.name && parameter.is(other.parameter) && group == other.group &&
+             counts == other.counts && keeps == other.keeps;
+    }
+  };
+  const std::vector<Member>& members() const { return members_; }
+  // Those that are none of the model's: updated where the loss depends on them.
+  const ModelView::NamedTensors& foreign() const { return foreign_; }
 
   // Schedulers warn when they run before the optimizer did.
   void note_step() const;
-  py::handle object() const { return optimizer_; }
+  const py::object& object() const { return optimizer_; }
 
  private:
-  // Calls visit(name, parameter) for every parameter of the groups.
-  void for_each_parameter(const std::function<void(const std::string&, py::handle)>& visit) const;
-  std::string options() const;
+  std::vector<Member> members_of(const ModelView::NamedTensors& parameters);
+  std::vector<OptimizerPart> parts_of(const std::vector<Member>& members) const;
+  std::string options();
 
   py::object optimizer_;
-  std::vector<std::vector<std::string>> names_;  // of each group's parameters
-  mutable std::string options_;
+  std::vector<Member> members_;
+  ModelView::NamedTensors foreign_;
+  std::vector<at::Tensor> known_;  // the model's parameters
+  Identities groups_seen_;
+  std::string options_;
+  bool has_tensor_options_ = false;
 };
 
 }  // namespace shoal::python

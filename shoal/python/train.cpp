@@ -14,6 +14,8 @@
 #include "shoal/python/bindings.h"
 #include "shoal/python/model.h"
 #include "shoal/python/optimizer.h"
+#include "shoal/python/optimizer_state.h"
+#include "shoal/python/step_hooks.h"
 #include "shoal/python/world.h"
 
 namespace shoal::python {
@@ -64,15 +66,20 @@ class PythonTrainer {
                       parallelism)) {
     model_.refuse_use_in_parts();
     if (!optimizer_) return;
-    load_from_optimizer();
-    const py::handle hooked = optimizer_->object();
+    step_hooks_.emplace(optimizer_->object());
+    optimizer_state_.emplace(*optimizer_, trainer_, is_parallel());
+    follow(Model::Use::Step);
+    const py::object& hooked = optimizer_->object();
+    hooks_.push_back(
+        hooked.attr("register_load_state_dict_post_hook")(py::cpp_function([this](const py::object&) {
+          optimizer_state_->forget_steps();
+          follow(Model::Use::Step);
+        })));
+    if (!is_parallel()) return;
     hooks_.push_back(hooked.attr("register_state_dict_pre_hook")(
-        py::cpp_function([this](const py::object&) { save_to_optimizer(); })));
-    if (is_parallel())
-      hooks_.push_back(hooked.attr("register_state_dict_post_hook")(
-          py::cpp_function([this](const py::object&, const py::object&) { optimizer_->clear_state(); })));
-    hooks_.push_back(hooked.attr("register_load_state_dict_post_hook")(
-        py::cpp_function([this](const py::object&) { load_from_optimizer(); })));
+        py::cpp_function([this](const py::object&) { optimizer_state_->gather(); })));
+    hooks_.push_back(hooked.attr("register_state_dict_post_hook")(
+        py::cpp_function([this](const py::object&, const py::object&) { optimizer_state_->put_away(); })));
   }
   ~PythonTrainer() {
     try {
@@ -85,10 +92,16 @@ class PythonTrainer {
   PythonTrainer& operator=(const PythonTrainer&) = delete;
 
   Step step(const py::object& python_batch, bool outputs) {
-    follow_optimizer();
+    if (optimizer_) step_hooks_->check();
     Step step;
-    run(python_batch, Model::Use::Step, outputs, [&](const Batch& batch) { step.result = trainer_.step(batch); });
-    if (optimizer_) optimizer_->note_step();
+    act_on(python_batch, Model::Use::Step, outputs,
+           [&](const Batch& batch) { step.result = trainer_.step(batch); });
+    if (optimizer_) {
+      optimizer_->note_step();
+      optimizer_state_->publish();
+    }
+    model_.finish(trainer_.tag(), trainer_.outputs());
+    if (optimizer_) step_hooks_->after();
     step.outputs = model_.outputs(trainer_.outputs());
     return step;
   }
@@ -150,7 +163,7 @@ class PythonTrainer {
     auto progress = trainer_.progress();
     progress.steps = py::cast<std::int64_t>(state["steps"]);
     if (state.contains("backwards")) progress.backwards = py::cast<std::int64_t>(state["backwards"]);
-    trainer_.restore({}, progress);
+    trainer_.set_progress(progress);
   }
 
   std::map<std::string, at::Tensor> gradients() const {
@@ -185,25 +198,29 @@ class PythonTrainer {
       options.parallelism = parallelism->with(parallelism->mesh(world.size()), world);
     }
     auto parts = optimizer_ ? optimizer_->parts() : std::vector<OptimizerPart>{};
+    auto view = model_.view();
+    view.parameters = parameters();
     const py::gil_scoped_release unlocked;
-    return {model_.view(), std::move(parts), std::move(options)};
+    return {std::move(view), std::move(parts), std::move(options)};
   }
   bool is_parallel() const { return !world_.is_none(); }
 
-  // Calls the trainer with the batch and what stands beside it, as the model is now. Without the interpreter's lock.
+  // Calls the trainer with the batch and what stands beside it, as the model is now. Without the
+  // interpreter's lock.
   void act_on(const py::object& python_batch, Model::Use use, bool outputs,
               const std::function<void(const Batch&)>& act) {
     constexpr int kMost = 8;  // times that another tensor beside the model turns out to be written
     for (int time = 0; time < kMost; ++time) {
       const Batch batch = model_.start(python_batch, use, outputs);
-      trainer_.set_tensors(model_.parameters(), model_.buffers());
+      follow(use);
       try {
         const py::gil_scoped_release unlocked;
         return act(batch);
       } catch (const Model::Again&) {
       }
     }
-    fail(ErrorKind::InvalidInput, "trainer: the model writes to other tensors beside it each time it is called");
+    fail(ErrorKind::InvalidInput,
+         "trainer: the model writes to other tensors beside it each time it is called");
   }
   // The same, and what the step has changed around the model happens.
   void run(const py::object& python_batch, Model::Use use, bool outputs,
@@ -212,39 +229,40 @@ class PythonTrainer {
     model_.finish(trainer_.tag(), trainer_.outputs());
   }
 
-  // Schedulers change groups between steps; anything but the learning rate is part of the graph.
-  void follow_optimizer() {
-    if (!optimizer_) return;
-    if (optimizer_->changed()) trainer_.set_optimizers(optimizer_->parts());
+  // Options, groups and state are the optimizer's own, whoever changed them between steps.
+  void follow(Model::Use use) {
+    const bool steps = optimizer_ && use == Model::Use::Step;
+    const bool is_regrouped = steps && optimizer_->follow(model_.parameters());
+    trainer_.set_tensors(parameters(), model_.buffers());
+    if (!steps) return;
+    if (is_regrouped) {
+      trainer_.set_optimizers(optimizer_->parts());
+      optimizer_state_->forget();
+    }
     const auto rates = optimizer_->learning_rates();
     for (std::size_t part = 0; part < rates.size(); ++part) trainer_.set_learning_rate(part, rates[part]);
+    optimizer_state_->follow();
   }
 
-  // The torch.optim optimizer's state_dict() is that of this trainer, and loading one goes on from it.
-  // Of several ranks it is gathered for as long as it takes.
-  void save_to_optimizer() const {
-    std::map<std::string, at::Tensor> state;
-    {
-      const py::gil_scoped_release unlocked;
-      state = trainer_.optimizer_state();
-    }
-    optimizer_->set_state(state, trainer_.progress());
-  }
-  void load_from_optimizer() {
-    Progress progress;
-    const auto state = optimizer_->state(progress);
-    if (state.empty()) return;
-    trainer_.restore(state, progress);
-    if (is_parallel())
-      optimizer_->clear_state();
-    else
-      save_to_optimizer();
+  // The model's, and what the optimizer has besides: a loss may have parameters.
+  ModelView::NamedTensors parameters() const {
+    auto parameters = model_.parameters();
+    if (!optimizer_) return parameters;
+    const auto& foreign = optimizer_->foreign();
+    SHOAL_CHECK(
+        foreign.empty() || !is_parallel(), InvalidInput, "trainer: parameter ", foreign[0].first,
+        " of the optimizer, of shape ", foreign[0].second.sizes(),
+        ", is none of the model's, which on several ranks cannot be; make it a parameter of the model");
+    parameters.insert(parameters.end(), foreign.begin(), foreign.end());
+    return parameters;
   }
 
   py::object world_;  // None: one rank. The trainer borrows its communicator
   Model model_;
   std::optional<TorchOptimizer> optimizer_;
+  std::optional<StepHooks> step_hooks_;
   Trainer trainer_;
+  std::optional<OptimizerState> optimizer_state_;
   std::vector<py::object> hooks_;  // on the optimizer, which may live longer
 };
 

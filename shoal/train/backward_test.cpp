@@ -163,19 +163,6 @@ TEST_CASE("parameters that get no gradient keep what they have") {
   for (std::size_t i = 0; i < 6; ++i) CHECK(model->parameters()[i].grad().defined() == (i == 1));
 }
 
-TEST_CASE("tensors that share memory and are two parameters are refused by name") {
-  auto model = net();
-  model->push_back(torch::nn::Linear(16, 4));
-  model->to(at::kDouble);
-  model->parameters()[6].set_data(model->parameters()[4].detach());
-  Trainer trainer(model, [](Sequential& m, const Batch& batch) {
-    return m->ptr<torch::nn::LinearImpl>(0)->forward(batch["x"].tensor()).sum();
-  });
-  const auto message = error_of([&] { trainer.backward(batch_of(0)); });
-  CHECK(message.find("parameters 3.weight and 4.weight share memory and are two tensors") !=
-        std::string::npos);
-}
-
 TEST_CASE("each call draws its own dropout: not that of another call or of a step, the same for a seed") {
   const auto losses = [](std::uint64_t seed, bool steps) {
     auto model = net_with_dropout();

@@ -12,20 +12,6 @@ namespace shoal::train {
 
 using capture::NamedTensor;
 
-void check_leaves_are_apart(const std::vector<NamedTensor>& parameters) {
-  std::map<std::pair<const void*, std::int64_t>, const NamedTensor*> by_memory;
-  for (const auto& parameter : parameters) {
-    const at::Tensor& tensor = parameter.tensor;
-    if (!tensor.requires_grad() || tensor.numel() == 0) continue;
-    const auto [first, is_new] =
-        by_memory.try_emplace({tensor.storage().unsafeGetStorageImpl(), tensor.storage_offset()}, &parameter);
-    SHOAL_CHECK(is_new || first->second->tensor.is_same(tensor), InvalidInput, "trainer: parameters ",
-                first->second->name, " and ", parameter.name,
-                " share memory and are two tensors: each would have a gradient of its own, and the graph has "
-                "their sum. Remedy: make them one parameter (b.weight = a.weight, not .data)");
-  }
-}
-
 static void accumulate(const at::Tensor& parameter, at::Tensor gradient) {
   // What a source, a batch or another gradient shares is no memory to hand on.
   if (gradient.storage().use_count() > 1) gradient = gradient.clone();

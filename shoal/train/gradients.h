@@ -12,10 +12,6 @@
 
 namespace shoal::train {
 
-// Throws InvalidInput naming two parameters that require gradients in one memory (tied through `.data`):
-// autograd gives each its own summand, and a graph has but their sum.
-void check_leaves_are_apart(const std::vector<capture::NamedTensor>& parameters);
-
 // Adds to the parameters' `.grad` as loss.backward() does: in place where there is one; else it becomes
 // memory that nobody else has, of the parameter's strides. Parameters without a gradient keep what they have.
 // The map is taken, so that gradients can be handed on without a copy.

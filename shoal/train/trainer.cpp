@@ -21,6 +21,7 @@
 #include "shoal/train/accumulate.h"
 #include "shoal/train/distribution.h"
 #include "shoal/train/gradients.h"
+#include "shoal/train/memory.h"
 #include "shoal/train/spot_checks.h"
 #include "shoal/train/update.h"
 
@@ -149,6 +150,7 @@ class Trainer::State {
                 options_.clip_norm,
                 ", and without an optimizer there is no step that clips; clip what backward() leaves in the "
                 "parameters (clip_grad_norm_)");
+    train::refuse_shared_memory(view_.parameters);
     if (options_.parallelism)
       ranks_ = std::make_unique<train::Distribution>(*options_.parallelism, view_.parameters, view_.buffers);
   }
@@ -187,7 +189,6 @@ class Trainer::State {
 
   double backward(const Batch& batch) {
     const observe::Span span(options_.trace, "backward", 0, "trainer");
-    train::check_leaves_are_apart(parameters_);
     const train::SharedBatch shared = agree(batch, Use::Backward);
     Step& step = checked(shared, Use::Backward);
     bind(step, shared.part, backwards_ + 1, kOfBackward);
@@ -320,12 +321,29 @@ class Trainer::State {
       SHOAL_CHECK(tensor.defined() && tensor.sizes() == wanted.sizes(), InvalidInput,
                   "trainer: optimizer state ", name, " has shape ", tensor.sizes(), " and its parameter has ",
                   wanted.sizes());
-      write_state(name, tensor);
     }
+    forget_graphs_if_moved();
+    const at::NoGradGuard no_grad;
+    if (ranks_) {
+      for (auto& [name, tensor] : state_) tensor.zero_();
+      for (const auto& [name, tensor] : optimizer_state) write_state(name, tensor);
+    } else {
+      state_.clear();
+      for (const auto& [name, tensor] : optimizer_state)
+        state_.emplace(name, train::lying_as(parameter_of_state(name), tensor));
+      for (auto& step : steps_kept_)
+        if (step.executor) bind_state(*step.executor);
+      if (update_) bind_state(*update_->executor);
+    }
+    set_progress(progress);
+  }
+
+  void set_progress(const Progress& progress) {
     updates_ = progress.updates;
     steps_ = progress.steps;
     backwards_ = progress.backwards;
   }
+  const std::map<std::string, std::int64_t>& updates() const { return updates_; }
 
   const std::string& tag() const { return tag_; }
 
@@ -361,9 +379,9 @@ class Trainer::State {
   }
 
   void set_optimizers(std::vector<OptimizerPart> optimizers) {
-    SHOAL_CHECK(optimizers.size() == optimizers_.size(), InvalidInput, "trainer: there are ",
-                optimizers.size(), " optimizer parts and there were ", optimizers_.size());
+    SHOAL_CHECK(!optimizers.empty(), InvalidInput, "trainer: there is no optimizer");
     optimizers_ = std::move(optimizers);
+    learning_rates_.resize(optimizers_.size());
     update_.reset();
     last_ = nullptr;
     for (auto& step : steps_kept_)
@@ -407,7 +425,6 @@ class Trainer::State {
   }
   void keep_gradients() const {
     if (!options_.keeps_gradients) return;
-    train::check_leaves_are_apart(parameters_);
     train::set_gradients(parameters_, gradients());
   }
 
@@ -815,6 +832,7 @@ class Trainer::State {
   }
 
   Step captured(const Batch& batch, Use use, std::string key) {
+    if (use != Use::Evaluation) train::refuse_shared_memory(view_.parameters);
     const observe::Span span(options_.trace, "capture", 0, "trainer");
     const capture::Request request = request_of(batch, use);
     auto captured = capture::capture(request);
@@ -909,17 +927,23 @@ class Trainer::State {
     for (const auto& [name, tensor] : parameters_) by_name.emplace(name, kept(name, tensor));
     for (const auto& [name, tensor] : buffers_) by_name.emplace(name, tensor.detach());
     for (const auto& source : executor.program().sources) {
-      const auto& type = executor.program().types.at(source.slot.index);
       switch (source.role) {
         case Role::Parameter:
         case Role::Buffer: executor.bind(source.slot, by_name.at(source.name)); break;
         case Role::Constant:
           executor.bind(source.slot, constants.at(std::stoul(source.name.substr(1))));
           break;
-        case Role::OptimizerState: executor.bind(source.slot, state_of(source.name, type)); break;
         default: break;
       }
     }
+    bind_state(executor);
+  }
+
+  void bind_state(runtime::Executor& executor) {
+    const auto& program = executor.program();
+    for (const auto& source : program.sources)
+      if (source.role == Role::OptimizerState)
+        executor.bind(source.slot, state_of(source.name, program.types.at(source.slot.index)));
   }
 
   const at::Tensor& parameter_of_state(const std::string& name) const {
@@ -1013,6 +1037,8 @@ double Trainer::evaluate(const Batch& batch) { return state_->evaluate(batch); }
 const ir::Graph& Trainer::graph(const Batch& batch) { return state_->graph(batch); }
 std::map<std::string, at::Tensor> Trainer::optimizer_state() const { return state_->optimizer_state(); }
 Progress Trainer::progress() const { return state_->progress(); }
+void Trainer::set_progress(const Progress& progress) { state_->set_progress(progress); }
+const std::map<std::string, std::int64_t>& Trainer::updates() const { return state_->updates(); }
 void Trainer::restore(const std::map<std::string, at::Tensor>& optimizer_state, const Progress& progress) {
   state_->restore(optimizer_state, progress);
 }

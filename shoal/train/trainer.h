@@ -150,7 +150,8 @@ class Trainer {
   void set_tensors(ModelView::NamedTensors parameters, ModelView::NamedTensors buffers);
   // From the next step on, for the parameters of that part, in place of what its optimizer says.
   void set_learning_rate(std::size_t part, double lr);
-  // Other settings from the next step on; as many parts, of the same parameters.
+  // Other settings from the next step on, for other parts of the parameters too. Learning rates that were
+  // set stay with the number of the part.
   void set_optimizers(std::vector<OptimizerPart> optimizers);
   // Drops all captured graphs: for a model whose tensors have moved to other memory, or that has changed in a
   // way that ModelView::mode does not say.
@@ -167,7 +168,13 @@ class Trainer {
   // copies.
   std::map<std::string, at::Tensor> optimizer_state() const;
   Progress progress() const;
-  // Goes on from there: what a trainer of the same model had as optimizer_state() and progress(). Copies.
+  // How often each parameter was updated, as progress() has it; borrowed.
+  const std::map<std::string, std::int64_t>& updates() const;
+  // Goes on counting from there.
+  void set_progress(const Progress& progress);
+  // Goes on from there: what a trainer of the same model had as optimizer_state() and progress(). What is not
+  // given begins anew. On one device the tensors are shared from now on, but for those that have another
+  // dtype or other strides than their parameter; of several ranks they are copied.
   void restore(const std::map<std::string, at::Tensor>& optimizer_state, const Progress& progress);
   // All that a run needs to go on bit for bit from here. Shares memory with the trainer: good until the next
   // step. Of several ranks: whole, on each of them.

@@ -250,3 +250,56 @@ TEST_CASE("a cosine schedule warms up linearly and ends at its minimum") {
   CHECK(factor(schedule, 12) == doctest::Approx(0.1));
   CHECK(factor(schedule, 99) == doctest::Approx(0.1));
 }
+
+TEST_CASE(
+    "parameters that share memory and are not one tensor are refused, also when they begin to between "
+    "steps") {
+  torch::nn::Sequential model(torch::nn::Linear(4, 4), torch::nn::Linear(4, 4));
+  const auto loss = [](auto& net, const Batch& batch) {
+    return net->forward(batch[0].tensor()).square().mean();
+  };
+  const auto weight = [&](const char* name) { return model->named_parameters()[name]; };
+  const auto own = weight("1.weight").detach().clone();
+  weight("1.weight").set_data(weight("0.weight").detach());
+  CHECK(contains(error_of([&] { const Trainer trainer(model, loss, SGD{.lr = 0.1}); }),
+                 "parameters 0.weight and 1.weight share memory and are two tensors"));
+  weight("1.weight").set_data(own);
+  Trainer trainer(model, loss, SGD{.lr = 0.1});
+  const Batch batch{at::randn({2, 4}), at::zeros({1})};
+  trainer.step(batch);
+  weight("1.bias").set_data(weight("0.weight").detach()[1]);
+  for (int again = 0; again < 2; ++again)
+    CHECK(contains(error_of([&] { trainer.step(batch); }), "parameters 0.weight and 1.bias share memory"));
+  const auto whole = at::randn({20});
+  weight("1.weight").set_data(whole.slice(0, 0, 16).view({4, 4}));
+  weight("1.bias").set_data(whole.slice(0, 16));
+  trainer.step(batch);
+  weight("1.weight").requires_grad_(false).set_data(weight("0.weight").detach());
+  trainer.backward(batch);
+  CHECK(weight("0.weight").grad().defined());
+}
+
+TEST_CASE(
+    "optimizer state that is given is shared, what is not given begins anew, and parts may become others") {
+  auto model = net();
+  Trainer trainer(model, squared_error, AdamW{.lr = 1e-2});
+  const auto batch = random_batch(4);
+  trainer.step(batch);
+  const auto moment = at::full({16, 8}, 0.5, at::kDouble);
+  const auto transposed = at::full({8, 16}, 0.25, at::kDouble).t();
+  trainer.restore({{"0.weight.exp_avg", moment}, {"0.weight.exp_avg_sq", transposed}},
+                  Progress{.steps = 1, .updates = {{"0.weight", 3}}});
+  CHECK(trainer.optimizer_state().at("0.weight.exp_avg").is_alias_of(moment));
+  CHECK(trainer.optimizer_state().at("0.weight.exp_avg_sq").is_contiguous());
+  const auto before = trainer.optimizer_state().at("0.weight.exp_avg_sq").clone();
+  trainer.step(batch);
+  CHECK(trainer.updates() ==
+        std::map<std::string, std::int64_t>{{"0.bias", 1}, {"0.weight", 4}, {"2.bias", 1}, {"2.weight", 1}});
+  CHECK_FALSE(at::allclose(moment, at::full({}, 0.5, at::kDouble)));
+  CHECK(before.equal(transposed));
+  trainer.set_optimizers(
+      {{[](const std::string& name) { return name == "0.weight"; }, SGD{.lr = 0}}, {{}, SGD{.lr = 0.1}}});
+  const auto frozen = model->parameters()[0].detach().clone();
+  trainer.step(batch);
+  CHECK(model->parameters()[0].equal(frozen));
+}

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/train/memory.h"
+
+#include <ATen/ATen.h>
+#include <ATen/MemoryOverlap.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "shoal/base/error.h"
+
+namespace shoal::train {
+
+namespace {
+struct Extent {
+  std::uintptr_t begin;
+  std::uintptr_t end;
+  const std::pair<std::string, at::Tensor>* parameter;
+};
+}  // namespace
+
+static Extent extent_of(const std::pair<std::string, at::Tensor>& parameter) {
+  const auto& tensor = parameter.second;
+  std::int64_t last = 0;
+  for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) last += (tensor.size(dim) - 1) * tensor.stride(dim);
+  const auto begin = reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr());
+  return {begin, begin + (static_cast<std::size_t>(last) + 1) * tensor.element_size(), &parameter};
+}
+
+void refuse_shared_memory(const std::vector<std::pair<std::string, at::Tensor>>& parameters) {
+  std::vector<Extent> extents;
+  for (const auto& parameter : parameters) {
+    const auto& tensor = parameter.second;
+    const bool counts = tensor.defined() && tensor.requires_grad() && tensor.has_storage() &&
+                        tensor.numel() > 0 && tensor.const_data_ptr() != nullptr;
+    if (counts) extents.push_back(extent_of(parameter));
+  }
+  std::ranges::sort(extents, {}, &Extent::begin);
+  for (auto later = extents.begin(); later != extents.end(); ++later) {
+    if (later == extents.begin()) continue;
+    const auto& [first, a] = *std::prev(later)->parameter;
+    const auto& [second, b] = *later->parameter;
+    if (later->begin >= std::prev(later)->end || a.is_same(b)) continue;
+    if (at::get_overlap_status(a, b) == at::MemOverlapStatus::No) continue;
+    fail(ErrorKind::InvalidInput, "trainer: parameters ", first, " and ", second,
+         " share memory and are two tensors: each would have a gradient and an update of its own. Remedy: "
+         "make "
+         "them one parameter (b.weight = a.weight, not .data), or give one a copy");
+  }
+}
+
+at::Tensor lying_as(const at::Tensor& like, const at::Tensor& tensor) {
+  const bool fits = tensor.scalar_type() == like.scalar_type() && tensor.device() == like.device() &&
+                    (tensor.strides() == like.strides() || (tensor.is_contiguous() && like.is_contiguous()));
+  if (fits) return tensor.detach();
+  return at::empty_strided(like.sizes(), like.strides(), like.options().requires_grad(false)).copy_(tensor);
+}
+
+}  // namespace shoal::train
