@@ -156,7 +156,8 @@ class Trainer:
         those of the whole batch, whole on each rank, and parameters that are kept in parts are in the module
         until the next call, as after materialize()."""
     def evaluate(self, batch: Any, *, outputs: bool = False) -> Evaluation:
-        """The loss in evaluation mode, without gradients; nothing changes."""
+        """The loss in evaluation mode, without gradients; nothing changes. What the model draws even so, for
+        Monte Carlo dropout, is drawn anew at each call; the draws of training stay as they are."""
     def graph(self, batch: Any) -> Graph:
         """The whole captured step for a batch of this shape, update included."""
     def gradients(self) -> dict[str, torch.Tensor]:

@@ -9,6 +9,8 @@
 #include <functional>
 #include <string>
 
+#include "shoal/aten/operators.h"
+#include "shoal/aten/whole_draw.h"
 #include "shoal/base/error.h"
 
 using namespace shoal;
@@ -163,4 +165,34 @@ TEST_CASE("parameters out of range are errors") {
                        "random: the deviation of normal is -1, which is negative", Error);
   CHECK_THROWS_WITH_AS(uniform(0, 1, {2}, at::kLong, kStream),
                        "random: uniform makes floating-point tensors, asked for Long", Error);
+}
+
+static at::Tensor permutation(const RandomStream& stream) {
+  const auto op = find_operator("aten::randperm.generator");
+  return draw_whole(op.value(), {100, c10::IValue(), at::kLong, c10::IValue(), at::Device(at::kCPU), false},
+                    stream, at::kCPU)
+      .at(0);
+}
+
+TEST_CASE("what ATen draws whole follows seed, step and ordinal, and leaves the default generator alone") {
+  at::manual_seed(1);
+  const auto untouched = at::rand({4});
+  at::manual_seed(1);
+  const auto drawn = permutation(kStream);
+  CHECK(at::equal(at::rand({4}), untouched));
+  CHECK(at::equal(std::get<0>(drawn.sort()), at::arange(100)));
+  CHECK(at::equal(permutation(kStream), drawn));
+  for (const auto& [seed, step, ordinal] : {std::array<std::uint64_t, 3>{8, 7, 3},
+                                            {0x1234567890ULL, 8, 3},
+                                            {0x1234567890ULL, 7, 4},
+                                            {0x1234567890ULL, 7 + (1ULL << 32), 3}})
+    CHECK_FALSE(at::equal(permutation({.seed = seed, .step = step, .ordinal = ordinal}), drawn));
+}
+
+TEST_CASE("what ATen draws whole is contiguous, and an operator without a generator is refused") {
+  const auto rates = at::ones({4, 3}).t();
+  CHECK(draw_whole(find_operator("aten::poisson").value(), {rates, c10::IValue()}, kStream, at::kCPU)
+            .at(0)
+            .is_contiguous());
+  CHECK_THROWS_AS(draw_whole(find_operator("aten::exp").value(), {rates}, kStream, at::kCPU), Error);
 }

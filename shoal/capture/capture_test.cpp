@@ -505,10 +505,46 @@ TEST_CASE("random operators become draws keyed by seed, step and ordinal") {
   CHECK(calls(captured.graph, "shoal::randint"));
 }
 
+TEST_CASE("a draw on constants is a random node, by ATen itself where there is no counter-based form") {
+  Model model{.parameters = {parameter("w", {6})}};
+  const auto weights = at::ones({6}, at::kDouble);
+  model.loss = [&](const auto&) {
+    const auto order = at::randperm(6) + at::randperm(6);
+    const auto chosen = at::multinomial(weights, 6, /*replacement=*/true);
+    return (model.parameters[0].tensor *
+            (order + chosen + at::poisson(weights) + at::_standard_gamma(weights)))
+        .sum();
+  };
+  const auto captured = capture::capture(model.request());
+  std::vector<std::string> ops;
+  for (const auto& node : captured.graph.nodes)
+    if (node.op == "shoal::random") ops.push_back(std::get<std::string>(*ir::find(node, "op")));
+  std::ranges::sort(ops);
+  CHECK(ops == std::vector<std::string>{"aten::_standard_gamma", "aten::multinomial", "aten::poisson",
+                                        "aten::randperm.generator", "aten::randperm.generator"});
+  CHECK(ir::from_text(ir::to_text(captured.graph)) == captured.graph);
+}
+
+TEST_CASE("RReLU's slopes are a counter-based draw, and its noise tensor is written") {
+  Model model{.parameters = {parameter("w", {64})}};
+  for (const bool in_place : {false, true}) {
+    model.loss = [&](const auto&) {
+      auto h = model.parameters[0].tensor * 1;
+      auto noise = at::empty_like(h);
+      const auto out = in_place ? at::rrelu_with_noise_(h, noise, 0.1, 0.9, true)
+                                : at::rrelu_with_noise(h, noise, 0.1, 0.9, true);
+      return (out + noise).sum();
+    };
+    const auto captured = capture::capture(model.request());
+    CHECK(calls(captured.graph, "shoal::uniform"));
+    CHECK_FALSE(calls(captured.graph, "aten::rrelu_with_noise_functional"));
+  }
+}
+
 TEST_CASE("an eager step under EagerRandom draws the same numbers again for the same seed and step") {
   const auto draw = [](std::int64_t seed, std::int64_t step) {
     const EagerRandom random(seed, step);
-    return at::dropout(at::ones({1000}), 0.5, true) + at::rand({1000});
+    return at::dropout(at::ones({1000}), 0.5, true) + at::rand({1000}) + at::randperm(1000);
   };
   CHECK(at::equal(draw(1, 1), draw(1, 1)));
   CHECK_FALSE(at::equal(draw(1, 1), draw(1, 2)));

@@ -197,6 +197,11 @@ class RandomCall {
   }
   at::Tensor uniform(double from, double to) { return draw("shoal::uniform", {{"from", from}, {"to", to}}); }
 
+  template <class... Parts>
+  void refuse_parameter(const Parts&... parts) {
+    by_.refuse(concat("asks ", aten::name_of(schema_), " for ", parts...), "ask for what PyTorch draws");
+  }
+
   at::Tensor bernoulli() {
     const auto* p = arguments_.find("p");
     if (p && !p->isTensor()) return draw("shoal::bernoulli", {{"p", number("p", 0.5)}});
@@ -220,15 +225,14 @@ class RandomCall {
 
   at::Tensor cauchy() {
     const double sigma = number("sigma", 1);
-    SHOAL_CHECK(sigma > 0, InvalidInput, "random: the scale of cauchy is ", sigma, ", not above 0");
+    if (!(sigma > 0)) refuse_parameter("a scale of ", sigma);
     return uniform(-0.5, 0.5).mul(std::numbers::pi).tan().mul(sigma).add(number("median", 0));
   }
 
   // The number of tosses until the first success: the next whole number above a waiting time.
   at::Tensor geometric() {
     const double p = number("p", 0.5);
-    SHOAL_CHECK(p > 0 && p < 1, InvalidInput, "random: the probability of geometric is ", p,
-                ", not between 0 and 1");
+    if (!(p > 0 && p < 1)) refuse_parameter("a probability of ", p);
     const bool is_small = at::isFloatingType(type_) && type_ != at::kDouble;
     return draw("shoal::exponential", {{"lambda", -std::log1p(-p)}}, is_small ? at::kFloat : at::kDouble)
         .ceil()
@@ -251,8 +255,8 @@ class RandomCall {
   at::Tensor randint() {
     const auto low = arguments_.integer("low", arguments_.integer("from", 0));
     const auto high = arguments_.integer("high", arguments_.integer("to", range_of(type_)));
-    SHOAL_CHECK(fits(low, type_) && fits(high - 1, type_), InvalidInput, "random: ", aten::name_of(schema_),
-                " from ", low, " to ", high, " is more than ", type_, " holds");
+    if (!fits(low, type_) || !fits(high - 1, type_))
+      refuse_parameter("numbers from ", low, " to ", high, ", more than ", type_, " holds");
     return draw("shoal::randint", {{"low", low}, {"high", high}});
   }
 

@@ -240,7 +240,9 @@ class Trainer::State {
     const EvaluationMode mode(module_.get());
     const train::SharedBatch shared = agree(batch, Use::Evaluation);
     Step& step = checked(shared, Use::Evaluation);
-    bind(step, shared.part, steps_ + 1);
+    const auto trainings = steps_ + backwards_;
+    if (std::exchange(evaluated_after_, trainings) != trainings) evaluations_ = 0;
+    bind(step, shared.part, trainings + 1, kOfEvaluation + evaluations_++);
     step.executor->run(Segment::Gradients, options_.trace);
     const double loss = step.executor->result(Role::Loss, "loss").item<double>();
     outputs_.clear();
@@ -306,6 +308,7 @@ class Trainer::State {
     for (auto& [name, tensor] : state_) tensor.zero_();
     for (const auto& [name, tensor] : from.optimizer) write_state(name, tensor);
     updates_ = from.updates;
+    evaluated_after_ = -1;
     steps_ = from.step;
     backwards_ = from.backwards;
     last_ = nullptr;
@@ -340,6 +343,7 @@ class Trainer::State {
 
   void set_progress(const Progress& progress) {
     updates_ = progress.updates;
+    evaluated_after_ = -1;
     steps_ = progress.steps;
     backwards_ = progress.backwards;
   }
@@ -402,6 +406,7 @@ class Trainer::State {
   static constexpr const char* kCount = "loss_count";
   // In place of a micro-batch's number: backward() draws beside all of them.
   static constexpr std::size_t kOfBackward = std::numeric_limits<std::size_t>::max();
+  static constexpr std::size_t kOfEvaluation = kOfBackward / 2;  // and from there on
 
   void check_has_optimizer() const {
     SHOAL_CHECK(!optimizers_.empty(), InvalidInput,
@@ -1012,6 +1017,8 @@ class Trainer::State {
   std::list<Step> steps_kept_;                     // most recently used first
   Step* last_ = nullptr;                           // of the last update; in steps_kept_, or null
   std::int64_t steps_ = 0;
+  std::int64_t evaluated_after_ = -1;  // so many steps and backwards, when `evaluations_` last went up
+  std::size_t evaluations_ = 0;        // since then: each draws other numbers
   std::int64_t backwards_ = 0;
 };
 

@@ -137,7 +137,8 @@ class Trainer {
   // on each of them, and parameters that are kept in parts are in the module until the next call, as after
   // materialize().
   double backward(const Batch& batch);
-  // The loss in evaluation mode, without gradients; nothing changes.
+  // The loss in evaluation mode, without gradients; nothing changes. What the model draws even so, for Monte
+  // Carlo dropout, is drawn anew at each call, beside the draws of training, which stay as they are.
   double evaluate(const Batch& batch);
 
   // What ModelView::outputs gave, of the last step or evaluation; kept until the next one.

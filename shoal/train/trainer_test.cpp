@@ -72,6 +72,45 @@ TEST_CASE("evaluation changes nothing and uses evaluation mode") {
   CHECK(once == squared_error(model, batch).item<double>());
 }
 
+TEST_CASE("a permutation of constants is another at every step, and the same again for the same seed") {
+  const auto losses = [](std::uint64_t seed) {
+    torch::manual_seed(0);
+    torch::nn::Linear model(8, 4);
+    model->to(at::kDouble);
+    const auto loss = [](torch::nn::Linear& net, const Batch& batch) {
+      return (net->forward(batch[0].tensor()) * at::arange(4, at::kDouble).index({at::randperm(4)})).sum();
+    };
+    Trainer trainer(model, loss, SGD{.lr = 0}, {.seed = seed});
+    const Batch batch{at::ones({2, 8}, at::kDouble)};
+    return std::vector{trainer.step(batch).loss, trainer.step(batch).loss, trainer.step(batch).loss};
+  };
+  const auto first = losses(1);
+  CHECK(first[0] != first[1]);
+  CHECK(first[1] != first[2]);
+  CHECK(losses(1) == first);
+  CHECK(losses(2) != first);
+}
+
+TEST_CASE("evaluations of a model that draws differ, and leave the draws of training alone") {
+  const auto run = [](int evaluations) {
+    torch::manual_seed(0);
+    torch::nn::Linear model(8, 4);
+    model->to(at::kDouble);
+    const auto loss = [](torch::nn::Linear& net, const Batch& batch) {
+      return at::dropout(net->forward(batch[0].tensor()), 0.5, /*train=*/true).square().sum();
+    };
+    Trainer trainer(model, loss, SGD{.lr = 0});
+    const Batch batch{at::linspace(-1, 1, 32, at::kDouble).view({4, 8})};
+    std::vector<double> evaluated;
+    for (int i = 0; i < evaluations; ++i) evaluated.push_back(trainer.evaluate(batch));
+    return std::pair(evaluated, trainer.step(batch).loss);
+  };
+  const auto [evaluated, trained] = run(3);
+  CHECK(std::set<double>(evaluated.begin(), evaluated.end()).size() == 3);
+  CHECK(run(3).first == evaluated);
+  CHECK(run(0).second == trained);
+}
+
 TEST_CASE("a loss that is not a number names the module, and nothing is updated") {
   auto model = net();
   Trainer trainer(model, squared_error, AdamW{});

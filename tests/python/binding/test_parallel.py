@@ -137,6 +137,34 @@ def test_verify_names_the_first_value_that_differs(tmp_path):
     assert last.startswith("largest error ")
 
 
+DRAWS = """
+import shoal, torch
+import torch.nn.functional as F
+
+def mixup(model, x):
+    weight = torch.distributions.Beta(0.4, 0.4).sample().double()
+    partner = torch.randperm(len(x))
+    output = model(weight * x + (1 - weight) * x[partner])
+    noise = torch.empty_like(output).log_normal_() + torch.empty_like(output).geometric_(0.5)
+    return (output * noise - x[partner, :2]).square().mean()
+
+def make_trainer(parallelism):
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.RReLU(0.1, 0.9), torch.nn.Linear(6, 2)).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    return shoal.Trainer(model, optimizer, mixup, parallelism=parallelism)
+
+def batch(step):
+    torch.manual_seed(step)
+    return torch.randn(7, 4).double()
+"""
+
+
+def test_all_ranks_draw_what_one_device_does(tmp_path):
+    done = verify(tmp_path, DRAWS, "-n", "2")
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+
+
 def test_verify_says_what_the_script_lacks(tmp_path):
     done = verify(tmp_path, "def make_trainer(parallelism): pass", "-n", "2")
     assert done.returncode == 2
