@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scripts as people have them, after PyTorch's examples, small and on made-up data. Each is run twice, the same
-lines both times: with gradients of eager PyTorch, and of a Trainer. Losses and models have to be equal."""
+"""Scripts as people have them, after PyTorch's examples, small and on made-up data. Each is run twice, with
+the same lines: gradients come from eager PyTorch, and from a Trainer. Losses and models have to be equal."""
 
 import random
 
