@@ -63,6 +63,12 @@ static std::string text_of(py::handle value) {
   return "a " + type + (is_sized ? " of " + std::to_string(py::len(value)) : std::string());
 }
 
+// A function or an object may be another one each time and do the same: its code and attributes are followed.
+static bool has_text(py::handle value) {
+  return !value || is_plain_value(value) || PyList_Check(value.ptr()) || PyDict_Check(value.ptr()) ||
+         PyAnySet_Check(value.ptr());
+}
+
 static Effect effect_of(const Place& place, const py::object& key, const py::object& value, Effects& effects) {
   Effect effect{.place = {.kind = place.kind, .holder = place.holder, .path = place.path, .keys = {}, .values = {}},
                 .key = key,
@@ -111,7 +117,7 @@ static void compare_items(const Watch& watch, const Place& place, const Contents
     effects.list.push_back(effect_of(place, key, value, effects));
     const bool is_tensor = value && THPVariable_Check(value.ptr());
     const bool was_tensor = old && THPVariable_Check(old.ptr());
-    if (!is_tensor || (was_tensor && THPVariable_Unpack(old.ptr()).sizes() != THPVariable_Unpack(value.ptr()).sizes()))
+    if (has_text(value) || (is_tensor && was_tensor && THPVariable_Unpack(old.ptr()).sizes() != THPVariable_Unpack(value.ptr()).sizes()))
       effects.values.emplace_back(path, text_of(old) + " → " + text_of(value));
   };
   for (std::size_t i = 0; i < now.keys.size(); ++i) {
