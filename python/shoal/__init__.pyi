@@ -115,11 +115,13 @@ class Parallelism:
 class Trainer:
     """Trains a module through its captured graph. One thread at a time.
 
-    The module always holds the current parameters and buffers: read, save or change them between steps.
+    The module always holds the current parameters and buffers, and optimizer.state the current state: read,
+    save or change them between steps.
 
     With `parallelism` every rank makes a trainer of the same model and calls it alike, with its part of each
     batch; losses, norms, gradients and state are those of all ranks together. Parameters that ranks keep in
-    parts (ZeRO-3, tensor parallel) have no memory in the module, but for after materialize().
+    parts (ZeRO-3, tensor parallel) have no memory in the module, but for after materialize(); optimizer.state
+    is empty then, and optimizer.state_dict() gathers.
     """
 
     def __init__(
@@ -147,7 +149,8 @@ class Trainer:
         0: not after the 8th step; negative: never."""
     def step(self, batch: Any, *, outputs: bool = False) -> StepResult:
         """One update. A loss that is not finite is an error; parameters, buffers and optimizer state are then
-        as before the step."""
+        as before the step. Options, groups and state of the optimizer are what it has now; its post hooks run
+        after the update, and a pre hook, or a step() that is not PyTorch's own, is an error: see backward."""
     def backward(self, batch: Any, *, outputs: bool = False) -> BackwardResult:
         """Forward and backward without an update, for an optimizer of your own: each gradient is added to its
         parameter's grad, in place where there is one, as loss.backward() does; buffers change as in forward.
