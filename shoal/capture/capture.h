@@ -35,6 +35,12 @@ enum class Mode {
   Evaluate,  // forward alone, without autograd
 };
 
+enum class Reader {
+  User,
+  Check,           // a library's check of values, which raises where they are bad
+  RunningAverage,  // BatchNorm without a momentum, which reads the number of batches so far
+};
+
 struct Request {
   std::vector<NamedTensor> parameters;  // a tensor that is there twice counts under its first name
   std::vector<NamedTensor> buffers;
@@ -44,11 +50,13 @@ struct Request {
   Mode mode = Mode::Train;
   // More results of the run that `loss` made, asked for right after it; may be empty. Their names are unique.
   std::function<std::vector<NamedTensor>()> outputs = {};
-  // Told of a tensor that is none of the above when the model writes into it; true if whoever asked for the capture
-  // knows it and will make it an input. May be empty.
+  // Told of a tensor that is none of the above when the model writes into it; true if whoever asked for the
+  // capture knows it and will make it an input. May be empty.
   std::function<bool(const at::Tensor&)> writes_constant = {};
   // Where in the user's code the current operator was called, for messages; empty: the C++ stack is walked.
   std::function<std::string()> source_line = {};
+  // Whose code runs, asked when it reads a value; empty: the user's.
+  std::function<Reader()> reader = {};
 };
 
 // A value that control flow read, or a shape that depends on data, and what it was. A graph is right for a

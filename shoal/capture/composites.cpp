@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What depends on the batch alone is read through item(), which the recorder guards.
+// What depends on the batch alone is read through shoal::read, which the recorder guards.
 #include "shoal/capture/composites.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -14,10 +15,18 @@
 namespace shoal::capture {
 
 static std::vector<std::int64_t> values_of(const at::Tensor& tensor) {
-  const auto flat = tensor.flatten();
-  std::vector<std::int64_t> values;
-  for (std::int64_t i = 0; i < flat.numel(); ++i) values.push_back(flat.select(0, i).item().toLong());
-  return values;
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("shoal::read", "")
+                             .typed<at::Tensor(const at::Tensor&)>();
+  const auto known = op.call(tensor.detach()).to(at::kCPU, at::kLong).contiguous();
+  const auto* first = known.const_data_ptr<std::int64_t>();
+  return {first, first + known.numel()};
+}
+
+void define_read(torch::Library& library) {
+  library.def("read(Tensor self) -> Tensor", {at::Tag::data_dependent_output});
+  library.impl("read", c10::DispatchKey::CompositeExplicitAutograd,
+               [](const at::Tensor& self) { return self.detach().clone(); });
 }
 
 static at::Tensor ctc_loss(const at::Tensor& log_probs, const at::Tensor& targets,
@@ -59,11 +68,19 @@ static at::Tensor rrelu_with_noise_backward(const at::Tensor& grad, const at::Te
   return at::leaky_relu_backward(grad, self, (lower.toDouble() + upper.toDouble()) / 2, self_is_result);
 }
 
+static std::vector<at::Tensor> tensor_split(const at::Tensor& self, const at::Tensor& indices_or_sections,
+                                            std::int64_t dim) {
+  const auto values = values_of(indices_or_sections);
+  if (indices_or_sections.dim() > 0) return at::tensor_split(self, at::IntArrayRef(values), dim);
+  return at::tensor_split(self, values.at(0), dim);
+}
+
 void register_composites(torch::Library& library) {
   library.impl("ctc_loss.Tensor", ctc_loss);
   library.impl("one_hot", one_hot);
   library.impl("_pack_padded_sequence", pack_padded_sequence);
   library.impl("rrelu_with_noise_backward", rrelu_with_noise_backward);
+  library.impl("tensor_split.tensor_indices_or_sections", tensor_split);
 }
 
 }  // namespace shoal::capture

@@ -8,6 +8,9 @@ class Library;
 
 namespace shoal::capture {
 
+// Defines shoal::read(Tensor self) -> Tensor: what is in a tensor, which is guarded where a value of the
+// graph is read.
+void define_read(torch::Library& library);
 // Registers them; the library is one for aten on AutogradPrivateUse1, the key of what is recorded.
 void register_composites(torch::Library& library);
 

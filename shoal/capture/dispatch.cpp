@@ -15,6 +15,8 @@
 #include "shoal/aten/operators.h"
 #include "shoal/base/error.h"
 #include "shoal/capture/composites.h"
+#include "shoal/capture/derivatives.h"
+#include "shoal/capture/nested.h"
 
 namespace shoal::capture {
 
@@ -91,8 +93,12 @@ static void register_kernels() {
     auto& all =
         libraries.emplace_back(torch::Library::IMPL, "_", c10::DispatchKey::DeferredInit, __FILE__, __LINE__);
     all.fallback(torch::CppFunction::makeFromBoxedFunction<&intercept_factories>());
-    register_composites(libraries.emplace_back(torch::Library::IMPL, "aten",
-                                               c10::DispatchKey::AutogradPrivateUse1, __FILE__, __LINE__));
+    auto& autograd = libraries.emplace_back(torch::Library::IMPL, "aten",
+                                            c10::DispatchKey::AutogradPrivateUse1, __FILE__, __LINE__);
+    register_composites(autograd);
+    register_derivatives(autograd);
+    register_nested(autograd);
+    define_read(libraries.emplace_back(torch::Library::FRAGMENT, "shoal", std::nullopt, __FILE__, __LINE__));
   }
   std::map<std::string, torch::Library*> by_namespace;
   for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <iterator>
 #include <optional>
 
 namespace shoal::capture {
@@ -33,6 +34,13 @@ const NeutralForm* neutral_form(std::string_view op) {
   for (const auto& form : kNeutralForms)
     if (form.op == op) return &form;
   return nullptr;
+}
+
+torch::jit::Stack popped(torch::jit::Stack& stack, std::size_t count) {
+  torch::jit::Stack in(std::make_move_iterator(stack.end() - static_cast<std::ptrdiff_t>(count)),
+                       std::make_move_iterator(stack.end()));
+  torch::jit::drop(stack, count);
+  return in;
 }
 
 at::Tensor meta_of(const at::Tensor& tensor) {

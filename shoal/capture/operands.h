@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
+#include <ATen/core/stack.h>
 
 #include <string_view>
 #include <utility>
@@ -15,6 +16,9 @@ namespace shoal::capture {
 // A tensor without data on the Meta device, with the same sizes, strides and dtype; for a number that ATen
 // wraps a tensor around, such a zero.
 at::Tensor meta_of(const at::Tensor& tensor);
+
+// The last `count` values of a stack, taken off it.
+torch::jit::Stack popped(torch::jit::Stack& stack, std::size_t count);
 
 // Calls visit for every defined tensor in an argument: a tensor, a list of them, a list with holes.
 template <class Visit>

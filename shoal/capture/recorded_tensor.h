@@ -43,6 +43,7 @@ class RecordedTensor : public c10::TensorImpl {
   View view;
   at::Tensor meta;           // a tensor on the Meta device with the same sizes, strides and dtype
   std::uint64_t capture_id;  // of the recorder that made it
+  at::Tensor own_positions;  // of what stands for a nested tensor (nested.h); else undefined
 
   void take_geometry(at::Tensor new_meta);  // of in-place view operators (t_, squeeze_, …)
 

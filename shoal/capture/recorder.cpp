@@ -241,6 +241,7 @@ ValueId Recorder::inverse(const ViewStep& step, ValueId whole, ValueId part) {
   if (name == "aten::view.dtype")
     return emit_one("aten::view.dtype",
                     {{"self", part}, {"dtype", aten::from_torch(metas_[whole.index].scalar_type())}});
+  if (name == "aten::_conj_physical" || name == "aten::neg") return emit_one(name.c_str(), {{"self", part}});
   if (name == "aten::view_as_real") return emit_one("aten::view_as_complex", {{"self", part}});
   if (name == "aten::view_as_complex") return emit_one("aten::view_as_real", {{"self", part}});
   const bool reshapes = name == "aten::view" || name == "aten::_reshape_alias" ||
@@ -418,6 +419,7 @@ void Recorder::add_result(ir::Role role, std::string name, const at::Tensor& ten
 }
 
 Captured Recorder::finish() && {
+  require_expectations();
   for (const auto* tensors : {&request_.parameters, &request_.buffers}) {
     for (const auto& [name, tensor] : *tensors) {
       const auto* region = tensor.defined() ? region_of(tensor) : nullptr;

@@ -102,6 +102,7 @@ class Recorder final : public Interceptor {
   ir::ValueId scalar(const char* name);
 
   // Kinds of call.
+  void record_call(const OpInfo& info, const c10::OperatorHandle& op, torch::jit::Stack& stack);
   void compute(const OpInfo& info, const c10::OperatorHandle& op, torch::jit::Stack& stack);
   void record(const OpInfo& info, const c10::OperatorHandle& op, torch::jit::Stack& stack);
   void record_view(const OpInfo& info, const c10::OperatorHandle& op, torch::jit::Stack& stack);
@@ -109,6 +110,12 @@ class Recorder final : public Interceptor {
   void record_write(const OpInfo& info, const c10::OperatorHandle& op, torch::jit::Stack& stack);
   void record_random(const c10::OperatorHandle& op, torch::jit::Stack& stack);
   void record_read(const OpInfo& info, const c10::OperatorHandle& op, torch::jit::Stack& stack);
+  void record_selection(const c10::OperatorHandle& op, torch::jit::Stack& stack);
+  std::optional<bool> check(const OpInfo& info, const torch::jit::Stack& in);
+  std::optional<bool> expected_of(ir::ValueId condition) const;
+  void require_expectations();
+  std::optional<ir::ValueId> running_average(std::vector<ir::Argument>& arguments);
+  ir::ValueId averaged(ir::ValueId before, ir::ValueId now, ir::ValueId count);
   void push_results(const c10::OperatorHandle& op, const Outputs& outputs, torch::jit::Stack& stack);
   at::Tensor evaluate(ir::ValueId value, const std::string& op);
   void mask_to_positions(torch::jit::Stack& stack);
@@ -139,7 +146,15 @@ class Recorder final : public Interceptor {
   std::unordered_map<std::string, OpInfo> infos_;
   std::map<std::string, ir::ValueId> scalars_;
   Ordinals ordinals_;
-  std::string last_module_;  // owner of the parameter read last
+  // Conditions that were taken for granted; the loss is made to depend on them.
+  struct Expectation {
+    ir::ValueId condition;
+    bool expected;
+    std::string otherwise;  // the message
+  };
+  std::vector<Expectation> expectations_;
+  std::map<double, ir::ValueId> counts_;  // of batches, by the momentum that stands for one over it
+  std::string last_module_;               // owner of the parameter read last
   ShapeInference shapes_;
 };
 

@@ -7,7 +7,6 @@
 #include <string_view>
 #include <utility>
 
-#include "shoal/aten/interpreter.h"
 #include "shoal/aten/operators.h"
 #include "shoal/aten/types.h"
 #include "shoal/base/error.h"
@@ -40,6 +39,15 @@ static bool is_tensor_type(const c10::TypePtr& type) {
   return list && list->getElementType()->kind() == c10::TypeKind::TensorType;
 }
 
+// Whether every argument that both have is of one type: pow_.Scalar is a tensor to a number, pow.Scalar the
+// other way.
+static bool takes_the_same(const c10::FunctionSchema& writing, const c10::FunctionSchema& pure) {
+  return std::ranges::all_of(pure.arguments(), [&](const c10::Argument& argument) {
+    const auto index = writing.argumentIndexWithName(argument.name());
+    return !index || *writing.arguments()[static_cast<std::size_t>(*index)].type() == *argument.type();
+  });
+}
+
 const Recorder::OpInfo& Recorder::info_of(const c10::OperatorHandle& op) {
   const auto& schema = op.schema();
   auto name = aten::name_of(schema);
@@ -62,7 +70,10 @@ const Recorder::OpInfo& Recorder::info_of(const c10::OperatorHandle& op) {
     std::vector<std::string> candidates;
     if (base.ends_with('_')) {
       candidates.push_back(base.substr(0, base.size() - 1));
-      if (!schema.overload_name().empty()) candidates.back() += "." + schema.overload_name();
+      if (!schema.overload_name().empty()) {
+        candidates.push_back(candidates.back() + ".Tensor_" + schema.overload_name());  // pow_.Scalar
+        candidates.front() += "." + schema.overload_name();
+      }
     } else if (schema.overload_name().ends_with("out")) {
       auto overload = schema.overload_name().substr(0, schema.overload_name().size() - 3);
       if (overload.ends_with('_')) overload.pop_back();
@@ -71,8 +82,10 @@ const Recorder::OpInfo& Recorder::info_of(const c10::OperatorHandle& op) {
     } else {
       candidates.push_back(base + "_functional");  // _native_batch_norm_legit
     }
-    for (const auto& candidate : candidates)
-      if (!info.functional) info.functional = aten::find_operator(candidate);
+    for (const auto& candidate : candidates) {
+      const auto found = aten::find_operator(candidate);
+      if (!info.functional && found && takes_the_same(schema, found->schema())) info.functional = found;
+    }
   } else if (is_view) {
     info.kind = OpInfo::Kind::View;
   } else if (op.hasTag(at::Tag::data_dependent_output)) {
@@ -87,13 +100,26 @@ static bool leaves_memory_as_it_is(std::string_view op) {
          op == "aten::new_empty" || op == "aten::new_empty_strided";
 }
 
+// Zeros without memory, which backward formulas give; what reads them would find nothing there.
+static bool makes_zeros_without_memory(std::string_view op) { return op == "aten::_efficientzerotensor"; }
+
 bool Recorder::wants_factory(const c10::OperatorHandle& op) {
   const auto& info = info_of(op);
-  return info.is_random || leaves_memory_as_it_is(info.name);
+  return info.is_random || leaves_memory_as_it_is(info.name) || makes_zeros_without_memory(info.name);
 }
 
 void Recorder::call(const c10::OperatorHandle& op, Stack& stack) {
   const OpInfo& info = info_of(op);
+  try {
+    record_call(info, op, stack);
+  } catch (const Error& error) {
+    const std::string_view text = error.what();
+    if (text.starts_with("capture: ") || error.kind() != ErrorKind::InvalidInput) throw;
+    fail(error.kind(), "capture: the model calls ", info.name, ", ", where(), ": ", text);
+  }
+}
+
+void Recorder::record_call(const OpInfo& info, const c10::OperatorHandle& op, Stack& stack) {
   const auto count = op.schema().arguments().size();
   const bool draws = info.is_random && capture::draws(op.schema(), torch::jit::last(stack, count));
   bool touches = draws;
@@ -102,8 +128,9 @@ void Recorder::call(const c10::OperatorHandle& op, Stack& stack) {
   // A write to a tensor that lasts is part of the step, whatever is written.
   if (!touches && request_.writes_constant)
     for (const auto i : info.written)
-      for_each_tensor(torch::jit::peek(stack, i, count),
-                      [&](const at::Tensor& tensor) { touches = request_.writes_constant(tensor) || touches; });
+      for_each_tensor(torch::jit::peek(stack, i, count), [&](const at::Tensor& tensor) {
+        touches = request_.writes_constant(tensor) || touches;
+      });
   if (!touches) return compute(info, op, stack);
   if (draws || (info.is_random && info.name.starts_with("aten::rrelu"))) return record_random(op, stack);
   switch (info.kind) {
@@ -122,13 +149,10 @@ void Recorder::compute(const OpInfo& info, const c10::OperatorHandle& op, Stack&
     for_each_tensor(in[i], [&](const at::Tensor& tensor) { keep_constants_of(tensor); });
   op.callBoxed(stack);
   if (leaves_memory_as_it_is(info.name)) stack.back().toTensor().zero_();
-}
-
-static Stack popped(Stack& stack, std::size_t count) {
-  Stack in(std::make_move_iterator(stack.end() - static_cast<std::ptrdiff_t>(count)),
-           std::make_move_iterator(stack.end()));
-  torch::jit::drop(stack, count);
-  return in;
+  if (makes_zeros_without_memory(info.name)) {
+    const at::Tensor zeros = stack.back().toTensor();
+    stack.back() = at::zeros(zeros.sizes(), zeros.options());
+  }
 }
 
 void Recorder::push_results(const c10::OperatorHandle& op, const Outputs& outputs, Stack& stack) {
@@ -154,9 +178,29 @@ static std::optional<c10::OperatorHandle> scalar_form(const c10::FunctionSchema&
     return std::nullopt;
   if (!in[1].toTensor().defined() || recorded(in[1].toTensor())) return std::nullopt;
   if (!in[1].toTensor().unsafeGetTensorImpl()->is_wrapped_number()) return std::nullopt;
+  if (in[1].toTensor().is_complex()) return std::nullopt;  // graphs have no complex numbers, but constants
   const auto scalar = c10::Dispatcher::singleton().findSchema({schema.name(), "Scalar"});
   if (!scalar || scalar->schema().arguments().size() != in.size()) return std::nullopt;
   return scalar;
+}
+
+// `x * 1j` the other way: graphs have no complex numbers, but constants.
+static std::optional<c10::OperatorHandle> tensor_form(const c10::FunctionSchema& schema, Stack& in) {
+  if (std::ranges::none_of(in, [](const c10::IValue& value) { return value.isComplexDouble(); }))
+    return std::nullopt;
+  auto overload = schema.overload_name();
+  const auto word = overload.rfind("Scalar");
+  if (word == std::string::npos) return std::nullopt;
+  const auto form =
+      c10::Dispatcher::singleton().findSchema({schema.name(), overload.replace(word, 6, "Tensor")});
+  if (!form || form->schema().arguments().size() != in.size()) return std::nullopt;
+  for (auto& value : in)
+    if (value.isComplexDouble()) {
+      auto number = at::scalar_tensor(value.toScalar(), at::kComplexDouble);
+      number.unsafeGetTensorImpl()->set_wrapped_number(true);
+      value = std::move(number);
+    }
+  return form;
 }
 
 void Recorder::record(const OpInfo& info, const c10::OperatorHandle& op, Stack& stack) {
@@ -172,6 +216,7 @@ void Recorder::record(const OpInfo& info, const c10::OperatorHandle& op, Stack& 
     return record_write(writes, op, stack);
   }
   if (info.dynamic_shape && depends_on_data(schema, torch::jit::last(stack, schema.arguments().size()))) {
+    if (info.name == "aten::masked_select") return record_selection(op, stack);
     if (info.name != "aten::index.Tensor") return record_read(info, op, stack);
     mask_to_positions(stack);
   }
@@ -192,10 +237,22 @@ void Recorder::record(const OpInfo& info, const c10::OperatorHandle& op, Stack& 
     in[1] = in[1].toTensor().item();
     return push_results(op, emit(*scalar, arguments_of(scalar->schema(), in), device), stack);
   }
+  if (const auto form = tensor_form(schema, in))
+    return push_results(op, emit(*form, arguments_of(form->schema(), in), device), stack);
   push_results(op, emit(op, arguments_of(schema, in), device), stack);
 }
 
-void Recorder::record_view(const OpInfo& info, const c10::OperatorHandle& op, Stack& stack) {
+// A view whose conjugation or sign ATen puts off by a bit of the tensor. Values have no such bits: it is done
+// at once.
+static c10::OperatorHandle at_once(std::string_view view, const c10::OperatorHandle& op) {
+  const char* name = view == "aten::_conj"       ? "aten::_conj_physical"
+                     : view == "aten::_neg_view" ? "aten::neg"
+                                                 : nullptr;
+  return name == nullptr ? op : aten::find_operator(name).value_or(op);
+}
+
+void Recorder::record_view(const OpInfo& info, const c10::OperatorHandle& view_op, Stack& stack) {
+  const auto op = at_once(info.name, view_op);
   const auto& schema = op.schema();
   const auto in = popped(stack, schema.arguments().size());
   const at::Tensor self = in.at(0).toTensor();
@@ -279,6 +336,7 @@ void Recorder::record_write(const OpInfo& info, const c10::OperatorHandle& op, S
       untraceable("calls " + info.name + ", whose form without side effects takes other arguments",
                   "use the operator without the underscore");
   }
+  const auto count = running_average(arguments);
   Outputs outputs;
   const auto* source = info.name == "aten::copy_" ? std::get_if<ValueId>(&arguments[1].value) : nullptr;
   if (source)
@@ -287,10 +345,11 @@ void Recorder::record_write(const OpInfo& info, const c10::OperatorHandle& op, S
     outputs = emit(functional, std::move(arguments), device_of(schema, in));
   const auto first_written = outputs.size() - targets.size();
   for (std::size_t i = 0; i < targets.size(); ++i) {
-    const auto value = outputs.at(first_written + i).value();
+    auto value = outputs.at(first_written + i).value();
     auto* of = recorded(targets[i]);
     View of_region = of ? View{} : view_of_region(*region_of(targets[i]), targets[i]);
     View& view = of ? of->view : of_region;
+    if (count) value = averaged(read(view), value, *count);
     write(view, conformed(value, read(view)));
   }
   std::size_t next = 0;
@@ -304,81 +363,6 @@ void Recorder::record_write(const OpInfo& info, const c10::OperatorHandle& op, S
       stack.emplace_back(output ? wrap(*output) : at::Tensor());
     }
   }
-}
-
-// index.Tensor has the tag always, but only a mask among the indices makes its shape depend on data; likewise
-// _ctc_loss, whose lengths are numbers.
-bool Recorder::depends_on_data(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> in) {
-  if (schema.name() == "aten::_ctc_loss") return schema.overload_name() == "Tensor";
-  if (schema.name() != "aten::index") return true;
-  bool mask = false;
-  for_each_tensor(in[1], [&](const at::Tensor& index) {
-    mask = mask || index.scalar_type() == at::kBool || index.scalar_type() == at::kByte;
-  });
-  return mask;
-}
-
-// x[mask] as x[mask.nonzero()…], which is what ATen makes of it: then the mask alone is read, and x may
-// depend on parameters.
-void Recorder::mask_to_positions(Stack& stack) {
-  const auto nonzero = aten::find_operator("aten::nonzero");
-  SHOAL_CHECK(nonzero, Internal, "capture: this LibTorch has no aten::nonzero");
-  c10::List<std::optional<at::Tensor>> positions;
-  for (const auto& item : stack.back().toListRef()) {
-    const auto index = item.isTensor() ? item.toTensor() : at::Tensor();
-    const bool mask =
-        index.defined() && (index.scalar_type() == at::kBool || index.scalar_type() == at::kByte);
-    if (!mask) {
-      positions.push_back(index.defined() ? std::optional(index) : std::nullopt);
-      continue;
-    }
-    Stack call_stack = {index};
-    call(*nonzero, call_stack);
-    const auto found = call_stack.back().toTensor();  // [number, dims of the mask]
-    for (std::int64_t dim = 0; dim < index.dim(); ++dim)
-      positions.push_back(
-          touches_value(found)
-              ? wrap(emit_one("aten::select.int",
-                              {{"self", value_of(found)}, {"dim", std::int64_t{1}}, {"index", dim}}))
-              : found.select(1, dim));
-  }
-  stack.back() = positions;
-}
-
-at::Tensor Recorder::evaluate(ValueId value, const std::string& op) {
-  if (!from_inputs_[value.index])
-    untraceable("reads a value that depends on a parameter, a buffer or a random operator (" + op +
-                    "), so the step is not one fixed graph",
-                "keep it a tensor: torch::where, masks and clamp instead of if, item() and boolean indexing; "
-                "what depends "
-                "on the batch alone may be read");
-  aten::Interpreter interpreter(captured_.graph);
-  std::size_t input = 0, held = 0;
-  for (const auto& source : captured_.graph.sources) {
-    const auto role = captured_.graph.at(source.value).role;
-    if (role == ir::Role::Input) interpreter.bind(source.value, request_.inputs[input++].tensor);
-    if (role == ir::Role::Constant) interpreter.bind(source.value, captured_.constants[held++]);
-  }
-  return interpreter.value(value);
-}
-
-void Recorder::record_read(const OpInfo& info, const c10::OperatorHandle& op, Stack& stack) {
-  const auto& schema = op.schema();
-  const auto in = popped(stack, schema.arguments().size());
-  const auto device = device_of(schema, in);
-  const ir::Node call{.op = info.name, .arguments = arguments_of(schema, in)};
-  auto results = aten::call(call, [&](ValueId value) { return evaluate(value, info.name); });
-  Guards::Guard guard{.call = call, .shapes_only = info.dynamic_shape, .where = where_in_module()};
-  std::vector<at::Tensor> metas;
-  for (const auto& result : results) {
-    guard.expected.push_back(info.dynamic_shape ? c10::IValue(result.toTensor().sizes()) : result);
-    if (info.dynamic_shape) metas.push_back(meta_of(result.toTensor()));
-  }
-  captured_.guards.list.push_back(std::move(guard));
-  if (info.dynamic_shape)
-    push_results(op, add_node(info.name, call.arguments, metas, device, false), stack);
-  else
-    for (auto& result : results) stack.push_back(std::move(result));
 }
 
 }  // namespace shoal::capture

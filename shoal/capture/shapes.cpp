@@ -16,6 +16,7 @@
 
 #include "shoal/aten/operators.h"
 #include "shoal/base/error.h"
+#include "shoal/capture/operands.h"
 
 namespace shoal::capture {
 
@@ -217,6 +218,18 @@ static Metas randint_like(const Stack& in) {
   return {empty(self.sizes(), self, in[3].isNone() ? self.scalar_type() : in[3].toScalarType())};
 }
 
+// linalg_lstsq(self, b, rcond?, driver?) -> (solution, residuals, rank, singular_values). Of a matrix of full
+// rank, as one of zeros is refused by some drivers.
+static Metas linalg_lstsq(const Stack& in) {
+  const auto matrix = in[0].toTensor(), right = in[1].toTensor();
+  const auto eye = at::eye(matrix.size(-2), matrix.size(-1), matrix.options().device(at::kCPU));
+  const auto driver = in[3].toOptional<c10::string_view>();
+  const auto [solution, residuals, rank, singular] =
+      at::linalg_lstsq(eye.expand(matrix.sizes()), at::zeros(right.sizes(), right.options().device(at::kCPU)),
+                       in[2].toOptional<double>(), driver);
+  return {meta_of(solution), meta_of(residuals), meta_of(rank), meta_of(singular)};
+}
+
 namespace {
 struct ShapeFunction {
   std::string_view op;
@@ -233,6 +246,7 @@ static constexpr ShapeFunction kShapeFunctions[] = {
     {"aten::embedding", embedding},
     {"aten::embedding_dense_backward", embedding_dense_backward},
     {"aten::index_select", index_select},
+    {"aten::linalg_lstsq", linalg_lstsq},
     {"aten::mkldnn_rnn_layer", mkldnn_rnn_layer},
     {"aten::mkldnn_rnn_layer_backward", mkldnn_rnn_layer_backward},
     {"aten::multinomial", multinomial},
@@ -243,9 +257,9 @@ static constexpr ShapeFunction kShapeFunctions[] = {
     {"aten::randint_like.Tensor_generator", randint_like},
 };
 
-// Their Meta kernels say other shapes than the CPU's kernels give.
-static constexpr std::string_view kWrongMeta[] = {"aten::_embedding_bag",
-                                                  "aten::_embedding_bag_forward_only"};
+// Their Meta kernels say other shapes or strides than the CPU's kernels give.
+static constexpr std::string_view kWrongMeta[] = {"aten::_embedding_bag", "aten::_embedding_bag_forward_only",
+                                                  "aten::_fft_r2c", "aten::_linalg_svd", "aten::linalg_eig"};
 
 static Metas flattened(Stack stack) {
   Metas flat;

@@ -49,6 +49,7 @@ class Call {
     request_.loss = [this](std::span<const at::Tensor> inputs) { return run(inputs); };
     request_.outputs = [this] { return outputs(); };
     request_.source_line = source_line;
+    request_.reader = reader;
   }
 
   ir::Graph graph() {

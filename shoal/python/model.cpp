@@ -21,14 +21,14 @@ static bool has_memory(const at::Tensor& tensor) {
 }
 
 static py::object uncompiled(const py::object& module) {
-  return py::hasattr(module, "_orig_mod") ? py::object(module.attr("_orig_mod")) : module;  // torch.compile's wrapper
+  return py::hasattr(module, "_orig_mod") ? py::object(module.attr("_orig_mod"))
+                                          : module;  // torch.compile's wrapper
 }
 
 static const py::object& checked_module(const py::object& module) {
   const py::object base = py::module_::import("torch.nn").attr("Module");
   SHOAL_CHECK(py::isinstance(module, base), InvalidInput, "trainer: the model is a ",
-              std::string(py::str(py::type::handle_of(module).attr("__name__"))),
-              "; give a torch.nn.Module");
+              std::string(py::str(py::type::handle_of(module).attr("__name__"))), "; give a torch.nn.Module");
   return module;
 }
 
@@ -44,6 +44,9 @@ Model::Model(py::object module, py::object loss, std::vector<std::string> ignore
       loss_(std::move(loss)),
       watch_(checked_module(module_), checked_loss(loss_), std::move(ignores)) {
   watch_.look();
+  for (const auto& [name, tensor] : parameters())
+    SHOAL_CHECK(tensor.layout() == at::kStrided, InvalidInput, "trainer: parameter ", name,
+                " is sparse; keep it dense");
   for (const auto& [name, tensor] : parameters())
     SHOAL_CHECK(has_memory(tensor), InvalidInput, "trainer: parameter ", name,
                 " has no memory: another Trainer keeps it in parts; call its materialize() first, on every "
@@ -66,6 +69,7 @@ ModelView Model::view() {
                 return std::exchange(results_, {});
               },
           .source_line = source_line,
+          .reader = reader,
           .shared_mode = [this] { return shared_mode(); },
           .tag =
               [this] {
@@ -120,8 +124,8 @@ Batch Model::start(py::handle batch, Use use, bool keep_outputs) {
 // What the watch sees, autocast, and what of the batch is no tensor: each makes another graph.
 std::string Model::mode() const { return signature_ + surroundings(); }
 
-// What all ranks have to have alike: not the content of what is watched, as a path or a rank may stand in it, but that
-// it changes at the same steps.
+// What all ranks have to have alike: not the content of what is watched, as a path or a rank may stand in it,
+// but that it changes at the same steps.
 std::string Model::shared_mode() const { return std::to_string(generation_) + surroundings(); }
 
 std::string Model::surroundings() const {
@@ -136,13 +140,14 @@ std::string Model::surroundings() const {
 static std::string sizes_of(const Tree& batch) {
   std::string text;
   for_each_leaf(batch, [&](const std::string& path, const Tree& leaf) {
-    if (leaf.kind == Tree::Kind::Tensor) text += concat(path, THPVariable_Unpack(leaf.object.ptr()).sizes(), ' ');
+    if (leaf.kind == Tree::Kind::Tensor)
+      text += concat(path, THPVariable_Unpack(leaf.object.ptr()).sizes(), ' ');
   });
   return text;
 }
 
-// After a recorded run: buffers that were replaced are written into, and what else it has left somewhere becomes
-// outputs.
+// After a recorded run: buffers that were replaced are written into, and what else it has left somewhere
+// becomes outputs.
 void Model::take_effects(Effects effects) {
   if (again_) throw Again{};
   {
@@ -153,7 +158,8 @@ void Model::take_effects(Effects effects) {
   SHOAL_CHECK(!values_changed_ || *values_changed_ == effects.values, InvalidInput,
               "capture: the model changes ",
               effects.values.empty() ? values_changed_->front().first : effects.values.front().first,
-              " in another way each time it is called with the same batch. Remedy: make it do the same, or, if no result "
+              " in another way each time it is called with the same batch. Remedy: make it do the same, or, "
+              "if no result "
               "depends on it, Trainer(…, ignores=[…])");
   if (!values_changed_) changes_.check(effects, sizes_of(batch_));
   values_changed_ = effects.values;
@@ -319,7 +325,12 @@ static constexpr std::array<Explanation, 3> kExplanations = {{
 }};
 
 py::object called_in_capture(const std::function<py::object()>& act) {
+  struct Readable {
+    py::object undo = py::module_::import("shoal._reads").attr("make_readable")();
+    ~Readable() { undo(); }
+  };
   try {
+    const Readable readable;
     return act();
   } catch (py::error_already_set& error) {
     if (!error.matches(PyExc_RuntimeError)) throw;

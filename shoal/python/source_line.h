@@ -6,6 +6,8 @@
 
 #include <string>
 
+#include "shoal/capture/capture.h"
+
 namespace shoal::python {
 
 // "train.py:12 (forward)": the innermost frame that is neither PyTorch's, nor the standard library's, nor
@@ -13,5 +15,10 @@ namespace shoal::python {
 std::string source_line();
 // The same for where an exception was raised.
 std::string source_line_of(const py::error_already_set& error);
+
+// Whether the innermost frame is code of PyTorch's that checks values and raises where they are bad (the
+// checks of torch.distributions, gaussian_nll_loss), or BatchNorm's without a momentum. Takes the
+// interpreter's lock.
+capture::Reader reader();
 
 }  // namespace shoal::python

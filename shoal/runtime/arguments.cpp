@@ -49,6 +49,10 @@ std::int64_t integer_of(const Compute& compute, std::string_view name) {
   return typed_argument<std::int64_t>(compute, name, "an integer");
 }
 
+const std::string& text_of(const Compute& compute, std::string_view name) {
+  return typed_argument<std::string>(compute, name, "text");
+}
+
 bool truth_of(const Compute& compute, std::string_view name) {
   return typed_argument<bool>(compute, name, "a bool");
 }

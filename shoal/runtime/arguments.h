@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -17,6 +18,7 @@ std::uint32_t optional_slot_of(const program::Compute& compute, std::string_view
 std::vector<std::uint32_t> slots_of(const program::Compute& compute, std::string_view name);
 double number_of(const program::Compute& compute, std::string_view name);  // a double or an int
 std::int64_t integer_of(const program::Compute& compute, std::string_view name);
+const std::string& text_of(const program::Compute& compute, std::string_view name);
 bool truth_of(const program::Compute& compute, std::string_view name);
 
 }  // namespace shoal::runtime

@@ -23,12 +23,6 @@ using program::Compute;
 using program::Program;
 using sharding::Shard;
 
-static const std::string& text_of(const Compute& compute, std::string_view name) {
-  const auto* text = std::get_if<std::string>(&argument_of(compute, name));
-  SHOAL_CHECK(text != nullptr, InvalidInput, compute.op, ": argument ", name, " is not a text");
-  return *text;
-}
-
 static const std::vector<std::int64_t>& numbers_of(const Compute& compute, std::string_view name) {
   const auto* numbers = std::get_if<std::vector<std::int64_t>>(&argument_of(compute, name));
   SHOAL_CHECK(numbers != nullptr, InvalidInput, compute.op, ": argument ", name,

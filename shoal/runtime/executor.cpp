@@ -35,6 +35,16 @@ using program::Program;
 using program::Segment;
 using program::Slot;
 
+// In builds for development every output is held against its type.
+static constexpr bool kChecksTypes = SHOAL_CHECKS_TYPES != 0;
+
+// Strides of dims with one element mean nothing.
+static bool same_order(const ir::TensorType& a, const ir::TensorType& b) {
+  for (std::size_t dim = 0; dim < a.shape.size(); ++dim)
+    if (a.shape[dim] != 1 && a.strides[dim] != b.strides[dim]) return false;
+  return true;
+}
+
 namespace {
 
 class CopyKernel final : public Kernel {
@@ -92,8 +102,25 @@ struct Executor::State {
     }
   }
 
+  // What a kernel gives has to be what was recorded: a view of it fails otherwise, or another's sum has
+  // another order.
+  void check_outputs(const Step& step) const {
+    if (step.compute == nullptr || !step.compute->op.starts_with("aten::")) return;
+    for (const auto& output : step.compute->outputs) {
+      if (!output) continue;
+      const auto& wanted = program.types[output->index];
+      const auto& got = slots[output->index];
+      const auto type = aten::type_of(got);
+      const bool same = type == wanted || (type.dtype == wanted.dtype && type.shape == wanted.shape &&
+                                           (got.numel() == 0 || same_order(type, wanted)));
+      SHOAL_CHECK(same, Internal, step.compute->op, " in module ", step.compute->module, " was recorded as ",
+                  ir::to_text(wanted), " and gives ", ir::to_text(type));
+    }
+  }
+
   void run_step(Step& step) {
     step.kernel->run(slots);
+    if constexpr (kChecksTypes) check_outputs(step);
     for (const auto slot : step.frees) slots[slot].reset();
   }
 

@@ -482,6 +482,7 @@ static constexpr Row kKernels[] = {
     {"shoal::clip_by", make_clip_by},
     {"shoal::embedding_backward_part", make_embedding_backward_part},
     {"shoal::embedding_part", make_embedding_part},
+    {"shoal::expect", make_expect},
     {"shoal::exponential", make_exponential},
     {"shoal::lamb", make_lamb},
     {"shoal::lion", make_lion},

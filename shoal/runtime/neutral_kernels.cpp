@@ -123,6 +123,15 @@ std::unique_ptr<Kernel> make_batch_norm(const Program&, const Compute& compute) 
   });
 }
 
+std::unique_ptr<Kernel> make_expect(const Program&, const Compute& compute) {
+  return kernel_of([self = slot_of(compute, "self"), condition = slot_of(compute, "condition"),
+                    expected = truth_of(compute, "expected"), otherwise = text_of(compute, "otherwise"),
+                    outputs = Outputs(compute)](Slots& slots) {
+    SHOAL_CHECK(slots[condition].item<bool>() == expected, InvalidInput, otherwise);
+    outputs.put(slots, slots[self].clone());
+  });
+}
+
 namespace {
 
 // What all random ops share: which numbers, of what kind, and where.

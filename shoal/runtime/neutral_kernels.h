@@ -17,6 +17,10 @@ std::unique_ptr<Kernel> make_attention_backward(const program::Program& program,
 // aten::_native_batch_norm_legit_functional: native_batch_norm on copies of the running statistics.
 std::unique_ptr<Kernel> make_batch_norm(const program::Program& program, const program::Compute& compute);
 
+// shoal::expect(self, condition, expected, otherwise) -> self; throws InvalidInput with that message where
+// the condition is not what is expected. What a check of the model's would have raised.
+std::unique_ptr<Kernel> make_expect(const program::Program& program, const program::Compute& compute);
+
 // shoal::bernoulli(p, shape, dtype, seed, step, ordinal) and its kin: shoal/aten/random.h. A rank that draws
 // a part has two more arguments: whole, the shape of the whole, and box, for each of its dims the number of
 // ranges and then their begins and ends.

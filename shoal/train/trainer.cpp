@@ -833,6 +833,7 @@ class Trainer::State {
                                  : std::function<std::vector<NamedTensor>()>(),
         .writes_constant = view_.writes_constant,
         .source_line = view_.source_line,
+        .reader = view_.reader,
     };
   }
 

@@ -29,6 +29,10 @@
 #include "shoal/train/parallelism.h"
 #include "shoal/train/training_state.h"
 
+namespace shoal::capture {
+enum class Reader;
+}
+
 namespace shoal {
 
 struct TrainerOptions {
@@ -73,6 +77,7 @@ struct ModelView {
   std::function<std::string()> mode;  // text of what a graph depends on besides the batch: training flags, …
   std::function<NamedTensors()> outputs = {};  // what the run by `loss` made besides the loss; may be empty
   std::function<std::string()> source_line = {};  // of the code that runs, for messages; empty: C++ code
+  std::function<capture::Reader()> reader = {};   // whose code reads a value; empty: the user's
   // What of `mode` all ranks have to have alike; empty: all of it.
   std::function<std::string()> shared_mode = {};
   // Text that stays with the graph that the last run by `loss` made: see Trainer::tag. May be empty.

@@ -32,10 +32,19 @@ static std::vector<Parameter> parameters_of(const ir::Graph& graph) {
     if (graph.at(source.value).role == Role::Parameter) sources.emplace(source.name, source.value);
   std::vector<Parameter> parameters;
   for (const auto& result : graph.results) {
-    if (result.role == Role::Gradient)
+    if (result.role == Role::Gradient) {
+      const auto dtype = graph.at(result.value).type.dtype;
+      SHOAL_CHECK(
+          dtype != DType::Complex64 && dtype != DType::Complex128, InvalidInput, "trainer: parameter ",
+          result.name, " is ", name_of(dtype),
+          ", and the optimizers update real numbers alone; keep a real parameter with a last dim of 2, and "
+          "take view_as_complex of it in forward");
       parameters.push_back({result.name, sources.at(result.name), result.value});
-    SHOAL_CHECK(result.role != Role::Parameter, InvalidInput, "trainer: the model writes to its parameter ",
-                result.name, " while it runs; make it a buffer, or change it between steps");
+    }
+    SHOAL_CHECK(
+        result.role != Role::Parameter, InvalidInput, "trainer: the model writes to its parameter ",
+        result.name,
+        " while it runs (an embedding's max_norm does, say); make it a buffer, or change it between steps");
   }
   return parameters;
 }
