@@ -53,11 +53,7 @@ def is_library(file: str) -> bool:
 def is_library_module(name: str) -> bool:
     """The same for a module by its name, as classes and functions have it in __module__."""
     root = name.partition(".")[0]
-    if (
-        root in ("builtins", "torch", "numpy", "shoal")
-        or root in sys.stdlib_module_names
-        and root != "__main__"
-    ):
+    if root in ("builtins", "torch", "numpy", "shoal") or root in sys.stdlib_module_names and root != "__main__":
         return True
     file = getattr(sys.modules.get(name), "__file__", None)
     return file is not None and is_library(file)

@@ -120,7 +120,7 @@ struct Executor::State {
 
   void run_step(Step& step) {
     step.kernel->run(slots);
-    if constexpr (kChecksTypes) check_outputs(step);
+    if (kChecksTypes && !has_peers) check_outputs(step);
     for (const auto slot : step.frees) slots[slot].reset();
   }
 

@@ -116,7 +116,8 @@ def eager(module):
     return (loss.item(), gradients) if gradients else None
 
 
-def step(module, **options):
+def step(module, parallelism=None):
+    options = {"parallelism": parallelism(module)} if parallelism else {}
     trainer = shoal.Trainer(
         module, torch.optim.SGD(module.parameters(), lr=0.0), loss_of, seed=SEED, **options
     )
@@ -124,7 +125,7 @@ def step(module, **options):
     return loss, trainer.gradients()
 
 
-def verdict(make):
+def verdict(make, step=step):
     """ "equal", "none" (no gradient), "refused: …", "wrong: …", "error: …" of one call."""
     torch.manual_seed(0)
     wanted = eager(make())
@@ -152,7 +153,7 @@ def verdict(make):
     return "equal"
 
 
-def verdicts_of_operator(op, samples=SAMPLES):
+def verdicts_of_operator(op, samples=SAMPLES, step=step):
     warnings.simplefilter("ignore")
     torch.manual_seed(0)
     found = []
@@ -162,7 +163,7 @@ def verdicts_of_operator(op, samples=SAMPLES):
             return sample.output_process_fn_grad(op(*arguments, **named))
 
         arguments = ((sample.input, *sample.args), sample.kwargs)
-        found.append(verdict(functools.partial(Called, call, arguments)))
+        found.append(verdict(functools.partial(Called, call, arguments), step))
     return found
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators and modules of PyTorch's own lists that Shoal refuses, with the reason. The tests fail when one of
-them starts to pass, and when another is refused."""
+"""Operators and modules of PyTorch's own lists that Shoal refuses, with the reason. The tests fail when one
+of them starts to pass, and when another is refused."""
 
 OPERATORS = {
     "chalf": "complex numbers of half precision: graphs have no such type",

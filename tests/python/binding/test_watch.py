@@ -289,9 +289,7 @@ def test_a_teacher_that_is_averaged_between_steps_and_its_mode_are_followed():
             loss.teacher[0].weight.mul_(0.5).add_(model.fc.weight, alpha=0.5)
 
     def same_teachers():
-        for a, b in zip(
-            twins.eager_loss.teacher.state_dict().values(), twins.loss_fn.teacher.state_dict().values()
-        ):
+        for a, b in zip(twins.eager_loss.teacher.state_dict().values(), twins.loss_fn.teacher.state_dict().values()):
             torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-12)
 
     for _ in range(3):
@@ -491,9 +489,7 @@ def test_a_counter_is_refused(kind):
     name = {"attribute": "calls", "global": "FACTOR", "dictionary": "statistics.calls"}[kind]
     model = Model()
     trainer = shoal.Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    with pytest.raises(
-        shoal.InvalidInput, match=rf"{name} while it runs, at each step \(\d → \d\).*Remedy.*ignores"
-    ):
+    with pytest.raises(shoal.InvalidInput, match=rf"{name} while it runs, at each step \(\d → \d\).*Remedy.*ignores"):
         for _ in range(3):
             trainer.step({"x": torch.randn(4, 3, dtype=torch.float64)})
     FACTOR = 1.0
