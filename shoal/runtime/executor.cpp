@@ -35,7 +35,7 @@ using program::Program;
 using program::Segment;
 using program::Slot;
 
-// In builds for development every output is held against its type.
+// With SHOAL_CHECK_TYPES every output is held against its type.
 static constexpr bool kChecksTypes = SHOAL_CHECKS_TYPES != 0;
 
 // Strides of dims with one element mean nothing.
@@ -110,6 +110,7 @@ struct Executor::State {
       if (!output) continue;
       const auto& wanted = program.types[output->index];
       const auto& got = slots[output->index];
+      if (!got.defined()) continue;  // a gradient that nobody wants
       const auto type = aten::type_of(got);
       const bool same = type == wanted || (type.dtype == wanted.dtype && type.shape == wanted.shape &&
                                            (got.numel() == 0 || same_order(type, wanted)));

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What PyTorch computes by looking into a tensor is recorded without, is read from the batch and guarded, is checked
-in the step, or is refused by name."""
+"""What PyTorch computes by looking into a tensor is recorded without, is read from the batch and guarded, is
+checked in the step, or is refused by name."""
 
 import pytest
 import torch
