@@ -2,12 +2,9 @@
 """Every operator and module that PyTorch tests its own gradients with: equal to PyTorch in float64, under the
 same draws of random numbers, or refused for a reason that is written down in op_db_refused.py."""
 
-import re
-
 import op_db
 import op_db_refused
 import pytest
-from test_parallel import run_ranks
 
 PARTS = 8  # operators are tested in this many cases, so that one that ends the process tells where
 
@@ -36,12 +33,6 @@ def test_operators_equal_pytorch_or_are_refused_for_a_known_reason(part):
 def test_modules_equal_pytorch_or_are_refused_for_a_known_reason(part):
     found = {name: op_db.verdicts_of_module(info) for name, info in part_of(op_db.modules(), part).items()}
     check(found, op_db_refused.MODULES)
-
-
-def test_operators_on_ranks_equal_pytorch_or_are_refused():
-    done = run_ranks(2, "op_db_on_ranks.py", "12")
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert re.search(r"equal=4\d refused=\d none=\d wrong=0 error=0", done.stdout), done.stdout
 
 
 def test_most_operators_have_a_gradient_and_few_are_refused():
