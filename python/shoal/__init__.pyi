@@ -136,6 +136,7 @@ class Trainer:
         keeps_gradients: bool = False,
         spot_checks: float = 0.005,
         parallelism: Parallelism | None = None,
+        ignores: Sequence[str] = (),
     ) -> None:
         """`loss_fn(model, batch)` returns the loss, or something with a loss in it. Without it the model is
         called with the batch (a mapping as keywords, a tuple or list as arguments), and its output has the
@@ -146,7 +147,10 @@ class Trainer:
         `spot_checks`: at the 2nd, 4th and 8th step of each captured graph, and then whenever that takes at most
         this share of the time since, the model is called once more and compared with its graph; where it would
         be another one now, the step is InvalidInput that names module, line and remedy, and changes nothing.
-        0: not after the 8th step; negative: never."""
+        0: not after the 8th step; negative: never.
+
+        `ignores`: paths, with * and ?, of what the model changes while it runs and no result depends on, such as
+        "*.calls"; "random" and "numpy.random" are the generators."""
     def step(self, batch: Any, *, outputs: bool = False) -> StepResult:
         """One update. A loss that is not finite is an error; parameters, buffers and optimizer state are then
         as before the step. Options, groups and state of the optimizer are what it has now; its post hooks run

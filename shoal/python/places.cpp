@@ -84,6 +84,13 @@ static std::vector<py::object> items_of(PyObject* iterable) {
   return items;
 }
 
+// What Python itself keeps in a class, and fills in when it is first asked for.
+static bool is_pythons_own(PyObject* key) {
+  for (const char* name : {"__slotnames__", "__doc__", "__annotations__", "__abstractmethods__", "_abc_impl"})
+    if (PyUnicode_Check(key) && PyUnicode_CompareWithASCIIString(key, name) == 0) return true;
+  return false;
+}
+
 Contents contents_of(const Place& place) {
   Contents contents;
   PyObject* holder = place.holder.ptr();
@@ -93,6 +100,7 @@ Contents contents_of(const Place& place) {
       PyObject *key = nullptr, *value = nullptr;
       Py_ssize_t position = 0;
       while (PyDict_Next(dictionary_of(place), &position, &key, &value)) {
+        if (place.kind == Place::Kind::Type && is_pythons_own(key)) continue;
         contents.keys.push_back(taken(key));
         contents.values.push_back(taken(value));
       }

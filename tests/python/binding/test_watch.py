@@ -570,6 +570,8 @@ def test_a_module_added_later_is_trained_and_gets_its_own_mode_back():
         model.out = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)).double()
 
     twins.both(extend)
+    for optimizer, model in ((twins.optimizer, twins.eager), (twins.trainer.optimizer, twins.model)):
+        optimizer.add_param_group({"params": list(model.out.parameters())})
     twins.step()
     twins.trainer.evaluate(torch.randn(4, 3, dtype=torch.float64))
     assert all(module.training for module in twins.model.modules())
