@@ -11,6 +11,7 @@
 #include <mutex>
 #include <set>
 #include <string_view>
+#include <type_traits>
 
 #include "shoal/aten/operators.h"
 #include "shoal/base/error.h"
@@ -21,7 +22,15 @@
 namespace shoal::capture {
 
 static constexpr std::string_view kInstalledName = "SHOAL_INTERCEPTOR";
-static constexpr c10::DebugInfoKind kInstalled{&kInstalledName};
+// LibTorch 2.13 names a kind, and 2.11 has 256 numbers for them.
+template <class Kind>
+static constexpr Kind kind_of_ours() {
+  if constexpr (std::is_enum_v<Kind>)
+    return static_cast<Kind>(200);
+  else
+    return Kind{&kInstalledName};
+}
+static constexpr auto kInstalled = kind_of_ours<c10::DebugInfoKind>();
 
 // Travels with ThreadLocalDebugInfo to autograd's threads. The key set is the one of the start, not computed
 // from the current one: DispatchKeySet::operator- leaves backend bits behind, and the recorder would call

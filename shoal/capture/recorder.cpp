@@ -3,7 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/SequenceNumber.h>
-#include <torch/csrc/autograd/node.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
 #include <array>
