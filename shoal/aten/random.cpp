@@ -236,14 +236,17 @@ static T from_integer(std::int64_t value) {
     return static_cast<T>(static_cast<Precise<T>>(value));
 }
 
+// The same numbers on every device: made by the processor, and carried over where that is another one. From
+// pinned memory the copy is enqueued, and nobody waits for the device.
 static at::Tensor made_on_cpu(at::IntArrayRef shape, const at::TensorOptions& options) {
-  return at::empty(shape,
-                   options.device(at::kCPU).layout(at::kStrided).pinned_memory(false).requires_grad(false));
+  return at::empty(shape, options.device(at::kCPU)
+                              .layout(at::kStrided)
+                              .pinned_memory(options.device().is_cuda())
+                              .requires_grad(false));
 }
 
-// The same numbers on every device: made by the processor, and carried over where that is another one.
 static at::Tensor delivered(at::Tensor made, const at::TensorOptions& options) {
-  return options.device().is_cpu() ? made : made.to(options.device());
+  return options.device().is_cpu() ? made : made.to(options.device(), /*non_blocking=*/true);
 }
 
 template <class Body>

@@ -3,8 +3,8 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
-#include <torch/csrc/autograd/node.h>
 
 #include <algorithm>
 #include <map>
@@ -51,10 +51,15 @@ class SavedGradients {
 // before the recorder sees them: cuDNN's batch norm, fused attention. Their plain forms are recorded instead.
 class PlainKernels {
  public:
-  PlainKernels() {
+  explicit PlainKernels(const Request& request) {
     auto& context = at::globalContext();
     context.setUserEnabledCuDNN(false);
-    if (!at::hasCUDA()) return;  // the CPU's flash attention obeys the same switch
+    const auto on_cuda = [](const NamedTensor& each) {
+      return each.tensor.defined() && each.tensor.is_cuda();
+    };
+    const bool in_main_memory =
+        std::ranges::none_of(request.parameters, on_cuda) && std::ranges::none_of(request.inputs, on_cuda);
+    if (in_main_memory) return;  // the CPU's flash attention obeys the same switch
     context.setSDPUseFlash(false);
     context.setSDPUseMemEfficient(false);
     context.setSDPUseCuDNN(false);
@@ -144,7 +149,7 @@ static void run_model(const Request& request, Recorder& recorder, SavedGradients
 
 static Captured capture_once(const Request& request, std::optional<Recorder::Stop> stop) {
   SavedGradients gradients(request.parameters);
-  const PlainKernels plain_kernels;
+  const PlainKernels plain_kernels(request);
   Recorder recorder(request, std::move(stop));
   try {
     run_model(request, recorder, gradients);

@@ -230,6 +230,37 @@ static Metas linalg_lstsq(const Stack& in) {
   return {meta_of(solution), meta_of(residuals), meta_of(rank), meta_of(singular)};
 }
 
+// The fused cells of recurrent networks, which CUDA alone has. What backward reads again is the workspace.
+//
+// _thnn_fused_lstm_cell(input_gates, hidden_gates, cx, …) -> (hy, cy, workspace)
+static Metas lstm_cell(const Stack& in) {
+  const auto gates = in[0].toTensor(), cx = in[2].toTensor();
+  return {empty(cx.sizes(), cx), empty(cx.sizes(), cx), empty(gates.sizes(), gates)};
+}
+
+// _thnn_fused_lstm_cell_backward_impl(grad_hy?, grad_cy?, cx, cy, workspace, has_bias) -> (grad_gates,
+// grad_cx, grad_bias)
+static Metas lstm_cell_backward(const Stack& in) {
+  const auto cx = in[2].toTensor(), workspace = in[4].toTensor();
+  return {empty(workspace.sizes(), workspace), empty(cx.sizes(), cx),
+          in[5].toBool() ? empty({workspace.size(1)}, workspace) : at::Tensor()};
+}
+
+// _thnn_fused_gru_cell(input_gates, hidden_gates, hx, …) -> (hy, workspace)
+static Metas gru_cell(const Stack& in) {
+  const auto hx = in[2].toTensor();
+  return {empty(hx.sizes(), hx), empty({hx.size(0), 5 * hx.size(1)}, hx)};
+}
+
+// _thnn_fused_gru_cell_backward(grad_hy, workspace, has_bias) -> (grad_input_gates, grad_hidden_gates,
+// grad_hx, grad_input_bias, grad_hidden_bias)
+static Metas gru_cell_backward(const Stack& in) {
+  const auto grad = in[0].toTensor();
+  const std::vector<std::int64_t> gates = {grad.size(0), 3 * grad.size(1)};
+  const auto bias = [&] { return in[2].toBool() ? empty({gates[1]}, grad) : at::Tensor(); };
+  return {empty(gates, grad), empty(gates, grad), empty(grad.sizes(), grad), bias(), bias()};
+}
+
 namespace {
 struct ShapeFunction {
   std::string_view op;
@@ -241,6 +272,10 @@ static constexpr ShapeFunction kShapeFunctions[] = {
     {"aten::_native_batch_norm_legit_functional", native_batch_norm_functional},
     {"aten::_scaled_dot_product_flash_attention_for_cpu", attention},
     {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", attention_backward},
+    {"aten::_thnn_fused_gru_cell", gru_cell},
+    {"aten::_thnn_fused_gru_cell_backward", gru_cell_backward},
+    {"aten::_thnn_fused_lstm_cell", lstm_cell},
+    {"aten::_thnn_fused_lstm_cell_backward_impl", lstm_cell_backward},
     {"aten::convolution", convolution},
     {"aten::convolution_backward", convolution_backward},
     {"aten::embedding", embedding},

@@ -2,6 +2,16 @@
 // Updates beside SGD and Adam. A rule says its lists and what it does to a piece of a row; one kernel runs
 // it.
 #include <ATen/Dispatch.h>
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_addcdiv.h>
+#include <ATen/ops/_foreach_addcmul.h>
+#include <ATen/ops/_foreach_div.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/_foreach_sign.h>
+#include <ATen/ops/_foreach_sqrt.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
 
 #include <array>
 #include <cmath>
@@ -13,6 +23,7 @@
 
 #include "shoal/base/error.h"
 #include "shoal/runtime/arguments.h"
+#include "shoal/runtime/update_elsewhere.h"
 #include "shoal/runtime/update_kernels.h"
 #include "shoal/runtime/update_loops.h"
 #include "shoal/runtime/update_rows.h"
@@ -23,6 +34,20 @@ using program::Compute;
 using program::Program;
 
 namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+// Gradients with what decay adds to them.
+Tensors decayed(const UpdateLists& lists, double weight_decay) {
+  return weight_decay == 0 ? lists.gradients
+                           : at::_foreach_add(lists.gradients, lists.parameters, weight_decay);
+}
+
+Tensors root(const Tensors& squares, double eps) {
+  Tensors roots = at::_foreach_sqrt(squares);
+  at::_foreach_add_(roots, eps);
+  return roots;
+}
 
 template <class T>
 struct Piece {
@@ -43,6 +68,11 @@ struct Adagrad {
                  AdagradFactors<Real>{static_cast<Real>(lr), static_cast<Real>(scale), static_cast<Real>(eps),
                                       static_cast<Real>(weight_decay)});
   }
+  void apply(UpdateLists& lists, double lr) const {
+    const Tensors gradients = decayed(lists, weight_decay);
+    at::_foreach_addcmul_(lists.states[0], gradients, gradients, 1);
+    at::_foreach_addcdiv_(lists.parameters, gradients, root(lists.states[0], eps), -lr);
+  }
   double eps, weight_decay;
 };
 
@@ -62,6 +92,23 @@ struct Rmsprop {
                              static_cast<Real>(1 - alpha), static_cast<Real>(eps),
                              static_cast<Real>(momentum), static_cast<Real>(weight_decay)});
   }
+  void apply(UpdateLists& lists, double lr) const {
+    const Tensors gradients = decayed(lists, weight_decay);
+    const Tensors &squares = lists.states[0], &buffers = lists.states[1], &averages = lists.states[2];
+    at::_foreach_mul_(squares, alpha);
+    at::_foreach_addcmul_(squares, gradients, gradients, 1 - alpha);
+    Tensors variances = squares;
+    if (!averages.empty()) {
+      at::_foreach_mul_(averages, alpha);
+      at::_foreach_add_(averages, gradients, 1 - alpha);
+      variances = at::_foreach_addcmul(squares, averages, averages, -1);
+    }
+    const Tensors divisors = root(variances, eps);
+    if (buffers.empty()) return at::_foreach_addcdiv_(lists.parameters, gradients, divisors, -lr);
+    at::_foreach_mul_(buffers, momentum);
+    at::_foreach_addcdiv_(buffers, gradients, divisors);
+    at::_foreach_add_(lists.parameters, buffers, -lr);
+  }
   double alpha, eps, momentum, weight_decay;
 };
 
@@ -80,14 +127,17 @@ struct Lion {
                                 static_cast<Real>(1 - beta1), static_cast<Real>(beta2),
                                 static_cast<Real>(1 - beta2)});
   }
+  void apply(UpdateLists& lists, double lr) const {
+    Tensors directions = at::_foreach_mul(lists.states[0], beta1);
+    at::_foreach_add_(directions, lists.gradients, 1 - beta1);
+    at::_foreach_sign_(directions);
+    at::_foreach_mul_(lists.states[0], beta2);
+    at::_foreach_add_(lists.states[0], lists.gradients, 1 - beta2);
+    at::_foreach_mul_(lists.parameters, 1 - lr * weight_decay);
+    at::_foreach_add_(lists.parameters, directions, -lr);
+  }
   double beta1, beta2, weight_decay;
 };
-
-void check_on_cpu(const Slots& slots, const std::vector<std::uint32_t>& parameters, std::string_view op) {
-  SHOAL_CHECK(on_cpu(slots, parameters), Infeasible, op,
-              ": updates parameters in main memory only; SGD, Adam and ",
-              "AdamW update those of other devices");
-}
 
 std::vector<std::vector<std::uint32_t>> lists_of(const Compute& compute,
                                                  std::span<const std::string_view> names,
@@ -120,8 +170,7 @@ template <class Rule>
 class ElementwiseUpdate final : public Kernel {
  public:
   explicit ElementwiseUpdate(const Compute& compute)
-      : op_(compute.op),
-        rule_(compute),
+      : rule_(compute),
         parameters_(slots_of(compute, "parameters")),
         gradients_(slots_of(compute, "gradients")),
         states_(lists_of(compute, Rule::kStates, parameters_.size())),
@@ -131,8 +180,10 @@ class ElementwiseUpdate final : public Kernel {
   }
 
   void run(Slots& slots) override {
-    check_on_cpu(slots, parameters_, op_);
     const double lr = scalar_in(slots, lr_);
+    if (!on_cpu(slots, parameters_))
+      return update_elsewhere(slots, {parameters_, gradients_, pointers_to(states_), scale_}, Halves::AsFloat,
+                              [&](UpdateLists& lists) { rule_.apply(lists, lr); });
     const double scale = scale_in(slots, scale_);
     Rows rows(slots, parameters_, gradients_, pointers_to(states_));
     rows.for_each_piece([&](const Row& row, std::int64_t begin, std::int64_t end) {
@@ -143,7 +194,6 @@ class ElementwiseUpdate final : public Kernel {
   }
 
  private:
-  std::string op_;
   Rule rule_;
   std::vector<std::uint32_t> parameters_, gradients_;
   std::vector<std::vector<std::uint32_t>> states_;
@@ -177,9 +227,9 @@ class Lamb final : public Kernel {
   }
 
   void run(Slots& slots) override {
-    check_on_cpu(slots, parameters_, "shoal::lamb");
     const double lr = scalar_in(slots, lr_);
     const double step = scalar_in(slots, step_);
+    if (!on_cpu(slots, parameters_)) return run_elsewhere(slots, lr, factors<double>(step, 1));
     const double scale = scale_in(slots, scale_);
     Rows rows(slots, parameters_, gradients_, pointers_to(states_));
     struct Block {
@@ -227,6 +277,32 @@ class Lamb final : public Kernel {
 
  private:
   static constexpr std::array<std::string_view, 2> kStates = {"exp_avgs", "exp_avg_sqs"};
+
+  void run_elsewhere(const Slots& slots, double lr, const LambFactors<double>& factors) const {
+    SHOAL_CHECK(
+        shared_.empty(), Infeasible,
+        "shoal::lamb: of parts of tensors it updates those in main memory only; keep the model there");
+    const UpdateSlots which{parameters_, gradients_, pointers_to(states_), scale_};
+    update_elsewhere(slots, which, Halves::AsFloat, [&](UpdateLists& lists) {
+      const Tensors &averages = lists.states[0], &squares = lists.states[1];
+      at::_foreach_mul_(averages, factors.beta1);
+      at::_foreach_add_(averages, lists.gradients, factors.one_minus_beta1);
+      at::_foreach_mul_(squares, factors.beta2);
+      at::_foreach_addcmul_(squares, lists.gradients, lists.gradients, factors.one_minus_beta2);
+      Tensors divisors = at::_foreach_sqrt(squares);
+      at::_foreach_mul_(divisors, factors.inverse_root_of_correction2);
+      at::_foreach_add_(divisors, factors.eps);
+      Tensors directions = at::_foreach_mul(averages, factors.inverse_correction1);
+      at::_foreach_div_(directions, divisors);
+      at::_foreach_add_(directions, lists.parameters, factors.weight_decay);
+      const at::Tensor of_parameters = at::stack(at::_foreach_norm(lists.parameters));
+      const at::Tensor of_directions = at::stack(at::_foreach_norm(directions));
+      const at::Tensor has_ratio = of_parameters.gt(0).logical_and_(of_directions.gt(0));
+      const at::Tensor ratios = at::where(has_ratio, of_parameters / of_directions, 1.0);
+      at::_foreach_mul_(directions, ratios.unbind());
+      at::_foreach_add_(lists.parameters, directions, -lr);
+    });
+  }
 
   void sum_over_ranks(std::vector<LambNorms>& norms) const {
     for (const auto& [group, adds] : shared_) {

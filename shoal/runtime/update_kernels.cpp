@@ -5,12 +5,10 @@
 
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
-#include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/ones.h>
@@ -26,6 +24,7 @@
 #include "shoal/base/error.h"
 #include "shoal/runtime/arguments.h"
 #include "shoal/runtime/typed_kernel.h"
+#include "shoal/runtime/update_elsewhere.h"
 #include "shoal/runtime/update_loops.h"
 #include "shoal/runtime/update_rows.h"
 
@@ -180,11 +179,12 @@ class Sgd final : public Kernel {
   }
 
  private:
-  void run_elsewhere(Slots& slots, double lr) const {
-    const auto parameters = tensors_in(slots, parameters_);
-    const auto gradients = scaled_gradients(slots, gradients_, scale_);
-    at::_fused_sgd_(parameters, gradients, tensors_in(slots, buffers_), weight_decay_, momentum_, lr,
-                    /*dampening=*/0.0, nesterov_, /*maximize=*/false, /*is_first_step=*/false);
+  void run_elsewhere(const Slots& slots, double lr) const {
+    const UpdateSlots which{parameters_, gradients_, {&buffers_}, scale_};
+    update_elsewhere(slots, which, Halves::AsTheyAre, [&](UpdateLists& lists) {
+      at::_fused_sgd_(lists.parameters, lists.gradients, lists.states[0], weight_decay_, momentum_, lr,
+                      /*dampening=*/0.0, nesterov_, /*maximize=*/false, /*is_first_step=*/false);
+    });
   }
 
   std::vector<std::uint32_t> parameters_, gradients_, buffers_;
@@ -251,14 +251,15 @@ class AdamKernel final : public Kernel {
             .step_length = static_cast<Real>(lr / (1.0 - std::pow(beta1_, step)))};
   }
 
-  void run_elsewhere(Slots& slots, double lr, double step) const {
-    const auto parameters = tensors_in(slots, parameters_);
-    const auto gradients = scaled_gradients(slots, gradients_, scale_);
-    const std::vector<at::Tensor> steps(parameters.size(),
-                                        at::full({}, step, parameters[0].options().dtype(at::kFloat)));
-    const auto update = decoupled_ ? at::_ops::_fused_adamw_::call : at::_ops::_fused_adam_::call;
-    update(parameters, gradients, tensors_in(slots, averages_), tensors_in(slots, squares_), {}, steps, lr,
-           beta1_, beta2_, weight_decay_, eps_, /*amsgrad=*/false, /*maximize=*/false, {}, {});
+  void run_elsewhere(const Slots& slots, double lr, double step) const {
+    const UpdateSlots which{parameters_, gradients_, {&averages_, &squares_}, scale_};
+    const auto fused = decoupled_ ? at::_ops::_fused_adamw_::call : at::_ops::_fused_adam_::call;
+    update_elsewhere(slots, which, Halves::AsTheyAre, [&](UpdateLists& lists) {
+      const auto options = lists.parameters[0].options().dtype(at::kFloat);
+      const std::vector<at::Tensor> steps(lists.parameters.size(), at::full({}, step, options));
+      fused(lists.parameters, lists.gradients, lists.states[0], lists.states[1], {}, steps, lr, beta1_,
+            beta2_, weight_decay_, eps_, /*amsgrad=*/false, /*maximize=*/false, {}, {});
+    });
   }
 
   std::vector<std::uint32_t> parameters_, gradients_, averages_, squares_;

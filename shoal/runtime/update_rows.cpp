@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shoal/runtime/update_rows.h"
 
-#include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/empty_like.h>
 
 #include "shoal/base/error.h"
@@ -69,11 +68,6 @@ std::vector<at::Tensor> tensors_in(const Slots& slots, const std::vector<std::ui
 
 double scale_in(const Slots& slots, std::uint32_t slot) {
   return slot == kNoSlot ? 1.0 : scalar_in(slots, slot);
-}
-
-std::vector<at::Tensor> scaled_gradients(const Slots& slots, const std::vector<std::uint32_t>& list,
-                                         std::uint32_t scale) {
-  return scale == kNoSlot ? tensors_in(slots, list) : at::_foreach_mul(tensors_in(slots, list), slots[scale]);
 }
 
 void check_lengths(const program::Compute& compute, std::size_t parameters, std::size_t others) {

@@ -74,8 +74,6 @@ class Rows {
 double scalar_in(const Slots& slots, std::uint32_t slot);
 double scale_in(const Slots& slots, std::uint32_t slot);  // 1 where there is none
 std::vector<at::Tensor> tensors_in(const Slots& slots, const std::vector<std::uint32_t>& list);
-std::vector<at::Tensor> scaled_gradients(const Slots& slots, const std::vector<std::uint32_t>& list,
-                                         std::uint32_t scale);
 void check_lengths(const program::Compute& compute, std::size_t parameters, std::size_t others);
 bool on_cpu(const Slots& slots, const std::vector<std::uint32_t>& list);
 

@@ -151,6 +151,7 @@ class Trainer::State {
                 ", and without an optimizer there is no step that clips; clip what backward() leaves in the "
                 "parameters (clip_grad_norm_)");
     train::refuse_shared_memory(view_.parameters);
+    if (options_.parallelism) check_in_main_memory();
     if (options_.parallelism)
       ranks_ = std::make_unique<train::Distribution>(*options_.parallelism, view_.parameters, view_.buffers);
   }
@@ -165,12 +166,9 @@ class Trainer::State {
     bind(step, shared.part, number);
     bind_rates(*step.executor, step.groups, scale);
     step.executor->run(Segment::Gradients, options_.trace);
-    StepResult result{.loss = step.executor->result(Role::Loss, "loss").item<double>(),
-                      .grad_norm = 0,
-                      .learning_rate = learning_rate() * scale,
-                      .step = number};
-    if (step.has_grad_norm)
-      result.grad_norm = step.executor->result(Role::Output, "grad_norm").item<double>();
+    const auto [loss, grad_norm] = loss_and_norm(step);
+    StepResult result{
+        .loss = loss, .grad_norm = grad_norm, .learning_rate = learning_rate() * scale, .step = number};
     if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) report_not_finite(step, result);
     outputs_.clear();
     keep_outputs(step);
@@ -435,6 +433,15 @@ class Trainer::State {
 
   // --- What is here and what there is of it on all ranks.
 
+  void check_in_main_memory() const {
+    for (const auto* tensors : {&parameters_, &buffers_})
+      for (const auto& [name, tensor] : *tensors)
+        SHOAL_CHECK(!tensor.defined() || tensor.is_cpu(), Infeasible, "trainer: ", name, " is on ",
+                    tensor.device(),
+                    ", and ranks exchange tensors of main memory alone. Remedy: keep the model "
+                    "on the CPU, or train it on one device, without parallelism");
+  }
+
   train::SharedBatch agree(const Batch& batch, Use use) {
     if (!ranks_) return {batch, {}, false};
     ranks_->drop();
@@ -518,6 +525,16 @@ class Trainer::State {
     for (const auto& [name, tensor] : buffers_)
       if (tensor.defined()) copies.emplace(name, tensor.detach().clone());
     return copies;
+  }
+
+  // The norm is 0 where it is not asked for. Each read of another device waits for it, so that both are one.
+  static std::pair<double, double> loss_and_norm(const Step& step) {
+    const at::Tensor loss = step.executor->result(Role::Loss, "loss");
+    if (!step.has_grad_norm) return {loss.item<double>(), 0};
+    const at::Tensor norm = step.executor->result(Role::Output, "grad_norm");
+    if (loss.is_cpu()) return {loss.item<double>(), norm.item<double>()};
+    const at::Tensor both = at::stack({loss.reshape({}).to(at::kDouble), norm.to(at::kDouble)}).cpu();
+    return {both[0].item<double>(), both[1].item<double>()};
   }
 
   static double weight_of(const Step& part, std::size_t num_microbatches) {
