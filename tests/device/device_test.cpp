@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training on a CUDA device equals eager LibTorch on the same device: losses, gradients, parameters, buffers.
+// Where LibTorch has no CUDA the device is a stand-in, and where there is no GPU every test says that it is
+// skipped: device.h.
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+#include <torch/nn.h>
+#include <torch/optim.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shoal/base/error.h"
+#include "shoal/capture/capture.h"
+#include "shoal/train/trainer.h"
+#include "shoal/train/training_state.h"
+#include "tests/device/cuda.h"
+#include "tests/oracle/cases.h"
+
+using namespace shoal;
+using namespace shoal::cases;
+using Tensors = std::map<std::string, at::Tensor>;
+
+static constexpr std::uint64_t kSeed = 11;
+static constexpr int kUpdates = 3;
+
+static bool is_there() {
+  const std::string name = device::name();
+  const std::string text = name.empty() ? "skipped: LibTorch has CUDA, and there is no GPU" : "on " + name;
+  MESSAGE(text);
+  return !name.empty();
+}
+
+static Batch moved(const Batch& batch) {
+  return map_tensors(batch,
+                     [](const std::string&, const at::Tensor& tensor) { return tensor.to(at::kCUDA); });
+}
+
+static Batch batch_of(const ModelCase& model, int step) {
+  torch::manual_seed(100 + static_cast<std::uint64_t>(step));
+  return moved(model.batch(at::kDouble));
+}
+
+static Net made(const ModelCase& model, double dropout, at::Device device = at::kCUDA) {
+  Net net = model.make(dropout);
+  net.module->to(at::kDouble);
+  net.module->to(device);
+  return net;
+}
+
+static const ModelCase& model_named(std::string_view name) {
+  return *std::ranges::find(kModels, name, &ModelCase::name);
+}
+
+static Tensors tensors_of(const torch::nn::Module& module) {
+  Tensors tensors;
+  for (const auto& item : module.named_parameters()) tensors[item.key()] = item.value().detach();
+  for (const auto& item : module.named_buffers()) tensors[item.key()] = item.value();
+  return tensors;
+}
+
+// Within 1e-9 of the largest value of any tensor of the kind.
+static void check_close(std::string kind, const Tensors& ours, const Tensors& theirs) {
+  CAPTURE(kind);
+  REQUIRE(ours.size() == theirs.size());
+  double largest = 0, error = 0;
+  std::string where;
+  for (const auto& [name, tensor] : theirs) {
+    CAPTURE(name);
+    REQUIRE(ours.contains(name));
+    if (tensor.numel() == 0) continue;
+    const at::Tensor wanted = tensor.cpu().to(at::kDouble), got = ours.at(name).cpu().to(at::kDouble);
+    largest = std::max(largest, wanted.abs().max().item<double>());
+    const double difference = (wanted - got).abs().max().item<double>();
+    if (!(difference <= error)) {
+      error = difference;
+      where = name;
+    }
+  }
+  CAPTURE(where);
+  CHECK(error <= 1e-9 * largest);
+}
+
+namespace {
+
+struct OptimizerCase {
+  const char* name;
+  Optimizer ours;
+  std::function<std::unique_ptr<torch::optim::Optimizer>(const torch::nn::Module&)> theirs;
+  double clip_norm = 0;
+};
+
+}  // namespace
+
+static std::vector<OptimizerCase> optimizers() {
+  namespace optim = torch::optim;
+  return {{"SGD", SGD{.lr = 0.05, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true},
+           [](const torch::nn::Module& module) {
+             return std::make_unique<optim::SGD>(
+                 module.parameters(),
+                 optim::SGDOptions(0.05).momentum(0.9).weight_decay(0.01).nesterov(true));
+           }},
+          {"AdamW, clipped", AdamW{.lr = 0.01, .beta1 = 0.8, .beta2 = 0.95, .weight_decay = 0.1},
+           [](const torch::nn::Module& module) {
+             return std::make_unique<optim::AdamW>(
+                 module.parameters(), optim::AdamWOptions(0.01).betas({0.8, 0.95}).weight_decay(0.1));
+           },
+           0.5}};
+}
+
+static void compare(const ModelCase& model, const OptimizerCase& optimizer, double dropout) {
+  CAPTURE(std::string(model.name));
+  CAPTURE(std::string(optimizer.name));
+  const Net ours = made(model, dropout), theirs = made(model, dropout);
+  Trainer trainer(ours.module, ours.loss, optimizer.ours, {.clip_norm = optimizer.clip_norm, .seed = kSeed});
+  const auto eager = optimizer.theirs(*theirs.module);
+  for (int step = 1; step <= kUpdates; ++step) {
+    CAPTURE(step);
+    const Batch batch = batch_of(model, step);
+    eager->zero_grad();
+    at::Tensor loss;
+    {
+      const capture::EagerRandom random(kSeed, step);
+      loss = theirs.loss(batch);
+    }
+    loss.backward();
+    Tensors gradients;
+    for (const auto& item : theirs.module->named_parameters())
+      if (item.value().grad().defined()) gradients[item.key()] = item.value().grad().clone();
+    if (optimizer.clip_norm > 0)
+      torch::nn::utils::clip_grad_norm_(theirs.module->parameters(), optimizer.clip_norm);
+    eager->step();
+    CHECK(trainer.step(batch).loss == doctest::Approx(loss.item<double>()).epsilon(1e-9));
+    check_close("gradients", trainer.gradients(), gradients);
+    check_close("tensors", tensors_of(*ours.module), tensors_of(*theirs.module));
+  }
+  const Batch unseen = batch_of(model, 9);
+  theirs.module->eval();
+  CHECK(trainer.evaluate(unseen) == doctest::Approx(theirs.loss(unseen).item<double>()).epsilon(1e-9));
+}
+
+TEST_CASE("three updates on the device equal eager LibTorch there: every model") {
+  if (!is_there()) return;
+  for (const auto& model : kModels)
+    for (const auto& optimizer : optimizers()) compare(model, optimizer, 0);
+}
+
+TEST_CASE("with dropout they equal an eager run on the device that is given the same masks") {
+  if (!is_there()) return;
+  for (const char* name : {"bert", "gpt2", "lstm", "mlp"})
+    compare(model_named(name), optimizers().back(), 0.2);
+}
+
+TEST_CASE("every optimizer updates on the device as in main memory") {
+  if (!is_there()) return;
+  const std::vector<std::pair<const char*, Optimizer>> all = {
+      {"Adam", Adam{.lr = 0.01, .weight_decay = 0.1}},
+      {"LAMB", LAMB{.lr = 0.01, .weight_decay = 0.1}},
+      {"Adagrad", Adagrad{.lr = 0.01, .weight_decay = 0.1}},
+      {"RMSprop", RMSprop{.lr = 0.01, .weight_decay = 0.1, .momentum = 0.9, .centered = true}},
+      {"RMSprop, plain", RMSprop{.lr = 0.01}},
+      {"Lion", Lion{.lr = 0.01, .weight_decay = 0.1}}};
+  const ModelCase& model = model_named("mlp");
+  for (const auto& [name, optimizer] : all) {
+    CAPTURE(std::string(name));
+    const Net there = made(model, 0), here = made(model, 0, at::kCPU);
+    Trainer on_device(there.module, there.loss, optimizer, {.clip_norm = 0.5});
+    Trainer in_main_memory(here.module, here.loss, optimizer, {.clip_norm = 0.5});
+    for (int step = 1; step <= kUpdates; ++step) {
+      CAPTURE(step);
+      const Batch batch = batch_of(model, step);
+      on_device.step(batch);
+      in_main_memory.step(
+          map_tensors(batch, [](const std::string&, const at::Tensor& tensor) { return tensor.cpu(); }));
+      check_close("tensors", tensors_of(*there.module), tensors_of(*here.module));
+      check_close("state", on_device.optimizer_state(), in_main_memory.optimizer_state());
+    }
+  }
+}
+
+TEST_CASE("micro-batches on the device give what the whole batch gives") {
+  if (!is_there()) return;
+  const ModelCase& model = model_named("mlp");
+  const Net whole = made(model, 0), parts = made(model, 0);
+  Trainer at_once(whole.module, whole.loss, AdamW{.lr = 0.01}),
+      in_parts(parts.module, parts.loss, AdamW{.lr = 0.01});
+  for (int step = 1; step <= kUpdates; ++step) {
+    const Batch batch = batch_of(model, step);
+    std::vector<Batch> microbatches;
+    for (int part = 0; part < 3; ++part)
+      microbatches.push_back(map_tensors(batch, [part](const std::string&, const at::Tensor& tensor) {
+        return tensor.narrow(0, 2 * part, 2);
+      }));
+    at_once.step(batch);
+    in_parts.step_over(microbatches);
+    check_close("tensors", tensors_of(*parts.module), tensors_of(*whole.module));
+  }
+}
+
+TEST_CASE("training on the device goes on from its own state, and from one of main memory") {
+  if (!is_there()) return;
+  const ModelCase& model = model_named("gpt2");
+  const Net first = made(model, 0.2);
+  Trainer trainer(first.module, first.loss, AdamW{.lr = 0.01}, {.seed = kSeed});
+  trainer.step(batch_of(model, 1));
+  TrainingState saved = trainer.state();
+  for (auto* tensors : {&saved.model, &saved.optimizer})
+    for (auto& [name, tensor] : *tensors) tensor = tensor.cpu().clone();
+  trainer.step(batch_of(model, 2));
+
+  const Net second = made(model, 0.2);
+  Trainer resumed(second.module, second.loss, AdamW{.lr = 0.01}, {.seed = kSeed});
+  resumed.restore(saved);
+  resumed.step(batch_of(model, 2));
+  check_close("tensors", tensors_of(*second.module), tensors_of(*first.module));
+}
+
+TEST_CASE("a step waits for the device once, to look at the loss and the gradient norm") {
+  if (!is_there()) return;
+  for (const auto& model : kModels) {
+    CAPTURE(std::string(model.name));
+    const Net net = made(model, 0.2);
+    Trainer trainer(net.module, net.loss, AdamW{.lr = 0.01}, {.clip_norm = 0.5});
+    const Batch batch = batch_of(model, 1);
+    trainer.step(batch);
+    CHECK(device::waits_in([&] { trainer.step(batch); }) == 1);
+  }
+}
+
+TEST_CASE("a batch in main memory does not meet a model on the device") {
+  if (!is_there()) return;
+  const ModelCase& model = model_named("mlp");
+  const Net net = made(model, 0);
+  Trainer trainer(net.module, net.loss, SGD{.lr = 0.1});
+  CHECK_THROWS_WITH_AS(trainer.step(model.batch(at::kDouble)), doctest::Contains("same device"), Error);
+}
+
+// Weights whose elements lie in another order than their gradients', and in gaps; two types of them.
+struct Crooked : torch::nn::Module {
+  Crooked() {
+    turned = register_parameter("turned", at::randn({6, 12}, at::kDouble).t());
+    sparse = register_parameter("sparse", at::randn({6, 5, 3}, at::kDouble).select(2, 1));
+    half = register_parameter("half", at::randn({5}, at::kFloat));
+  }
+  at::Tensor forward(const at::Tensor& inputs) { return inputs.mm(turned).tanh().mm(sparse) + half; }
+  at::Tensor turned, sparse, half;
+};
+
+TEST_CASE("weights of two types that lie in any order are updated on the device as in main memory") {
+  if (!is_there()) return;
+  const std::vector<Optimizer> all = {SGD{.lr = 0.1, .momentum = 0.9}, AdamW{.lr = 0.01}, LAMB{.lr = 0.01},
+                                      Adagrad{.lr = 0.01}};
+  for (const auto& optimizer : all) {
+    CAPTURE(optimizer.index());
+    torch::manual_seed(3);
+    const auto here = std::make_shared<Crooked>();
+    torch::manual_seed(3);
+    const auto there = std::make_shared<Crooked>();
+    there->to(at::kCUDA);
+    REQUIRE(there->turned.stride(0) == here->turned.stride(0));
+    // Moved, it would lie without gaps.
+    const at::Tensor gaps = at::empty({6, 5, 3}, there->sparse.options()).select(2, 1);
+    there->sparse.set_data(gaps.copy_(there->sparse.detach()));
+    REQUIRE(!there->sparse.is_non_overlapping_and_dense());
+    const auto loss_of = [](const std::shared_ptr<Crooked>& module) {
+      return [module](const Batch& batch) {
+        return at::cross_entropy_loss(module->forward(batch[0]), batch[1].tensor());
+      };
+    };
+    Trainer on_device(there, loss_of(there), optimizer), in_main_memory(here, loss_of(here), optimizer);
+    const Batch batch = model_named("mlp").batch(at::kDouble);
+    for (int step = 1; step <= kUpdates; ++step) {
+      in_main_memory.step(batch);
+      on_device.step(moved(batch));
+    }
+    for (const auto& [name, tensor] : tensors_of(*here)) {
+      CAPTURE(name);
+      CHECK(at::allclose(tensors_of(*there).at(name).cpu(), tensor, 1e-6, 1e-7));
+    }
+  }
+}
+
+TEST_CASE("a GRU on the device trains as eager LibTorch does there") {
+  if (!is_there()) return;
+  const auto make = [] {
+    torch::manual_seed(5);
+    torch::nn::GRU gru(torch::nn::GRUOptions(12, 7).num_layers(2));
+    gru->to(at::kDouble);
+    gru->to(at::kCUDA);
+    return Net{gru.ptr(), [gru](const Batch& batch) mutable {
+                 return std::get<0>(gru->forward(batch[0])).square().mean();
+               }};
+  };
+  const ModelCase gru{"gru", [&](double) { return make(); },
+                      [](at::ScalarType type) { return Batch{at::randn({4, 3, 12}, type)}; }};
+  for (const auto& optimizer : optimizers()) compare(gru, optimizer, 0);
+}
+
+TEST_CASE("where there is a device, a model in main memory is captured as where there is none") {
+  if (!is_there()) return;
+  const ModelCase& model = model_named("gpt2");
+  const Net net = made(model, 0, at::kCPU);
+  Trainer trainer(net.module, net.loss, SGD{.lr = 0.1});
+  const ir::Graph& graph = trainer.graph(model.batch(at::kDouble));
+  CHECK(std::ranges::count(graph.nodes, "shoal::attention", &ir::Node::op) == 2);
+}
+
+TEST_CASE("ranks refuse a model on the device, by the name of a weight") {
+  if (!is_there()) return;
+  const Net net = made(model_named("mlp"), 0);
+  const TrainerOptions options{.parallelism = Parallelism{}};
+  CHECK_THROWS_WITH_AS(Trainer(net.module, net.loss, SGD{.lr = 0.1}, options),
+                       doctest::Contains("is on cuda:0, and ranks exchange tensors of main memory alone"),
+                       Error);
+}
