@@ -116,7 +116,8 @@ class Trainer:
     """Trains a module through its captured graph. One thread at a time.
 
     The module always holds the current parameters and buffers, and optimizer.state the current state: read,
-    save or change them between steps.
+    save or change them between steps. A batch reaches loss_fn and the model as it was given: order of keys,
+    classes of containers, one tensor given twice as one.
 
     With `parallelism` every rank makes a trainer of the same model and calls it alike, with its part of each
     batch; losses, norms, gradients and state are those of all ranks together. Parameters that ranks keep in

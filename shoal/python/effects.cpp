@@ -19,22 +19,27 @@ static bool is_recorded(py::handle object) {
 
 static bool has_recorded(const Tree& tree) {
   if (tree.kind == Tree::Kind::Tensor) return is_recorded(tree.object);
-  return std::ranges::any_of(tree.items, [](const auto& item) { return has_recorded(item.second); });
+  const auto in = [](const auto& item) { return has_recorded(item.second); };
+  return std::ranges::any_of(tree.items, in) || std::ranges::any_of(tree.attributes, in);
 }
 
 // An object that holds recorded tensors as its attributes, with them.
 static Tree with_attributes(Tree tree, int depth) {
   if (tree.kind != Tree::Kind::Other || depth > 8) {
-    for (auto& [name, item] : tree.items) item = with_attributes(std::move(item), depth + 1);
+    for (auto* children : {&tree.items, &tree.attributes})
+      for (auto& [name, item] : *children) item = with_attributes(std::move(item), depth + 1);
     return tree;
   }
   const py::object module = py::module_::import("torch.nn").attr("Module");
   if (PyType_Check(tree.object.ptr()) || PyCallable_Check(tree.object.ptr()) ||
       py::isinstance(tree.object, module) || !py::hasattr(tree.object, "__dict__"))
     return tree;
-  Tree object{Tree::Kind::Dataclass, py::reinterpret_borrow<py::object>(py::type::handle_of(tree.object)), {}};
+  Tree object = tree;
+  object.kind = Tree::Kind::Dataclass;
   for (const auto& [name, value] : py::dict(tree.object.attr("__dict__")))
-    object.items.emplace_back(py::reinterpret_borrow<py::object>(name), with_attributes(tree_of(value), depth + 1));
+    object.items.emplace_back(
+        py::reinterpret_borrow<py::object>(name),
+        with_attributes(tree_of(value, tree.path + ".@" + std::string(py::str(name))), depth + 1));
   return has_recorded(object) ? object : tree;
 }
 
@@ -46,7 +51,8 @@ static Tree numbered(Tree tree, std::vector<at::Tensor>& outputs) {
   } else if (tree.kind == Tree::Kind::Tensor) {
     tree.kind = Tree::Kind::Other;
   }
-  for (auto& [name, item] : tree.items) item = numbered(std::move(item), outputs);
+  for (auto* children : {&tree.items, &tree.attributes})
+    for (auto& [name, item] : *children) item = numbered(std::move(item), outputs);
   return tree;
 }
 
@@ -75,10 +81,12 @@ static Effect effect_of(const Place& place, const py::object& key, const py::obj
                 .value = std::nullopt};
   if (value) {
     Tree tree = with_attributes(tree_of(value), 0);
-    if (has_recorded(tree))
+    if (has_recorded(tree)) {
       effect.value = numbered(std::move(tree), effects.outputs);
-    else
-      effect.value = Tree{Tree::Kind::Other, value, {}};
+      release_containers(*effect.value);
+    } else {
+      effect.value = Tree{.kind = Tree::Kind::Other, .object = value};
+    }
   }
   return effect;
 }

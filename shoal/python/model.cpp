@@ -13,6 +13,7 @@
 #include "shoal/base/error.h"
 #include "shoal/capture/capture.h"
 #include "shoal/python/source_line.h"
+#include "shoal/python/wrappers.h"
 
 namespace shoal::python {
 
@@ -94,18 +95,16 @@ Batch Model::start(py::handle batch, Use use, bool keep_outputs) {
   again_ = false;
   values_changed_.reset();
   Tree tree = tree_of(batch);
-  const auto structure = structure_of(tree);
-  const auto [first, is_first] = structures_.try_emplace(use, structure);
-  SHOAL_CHECK(first->second == structure, InvalidInput, "trainer: this batch is\n    ", structure,
-              "\nand the first one was\n    ", first->second,
-              "\nRemedy: give every batch the same containers, names and kinds of items; for another kind of "
-              "batch make another Trainer");
   Batch::Map tensors;
-  std::string values;
+  std::string values = structure_of(tree) + ' ';
   for_each_leaf(tree, [&](const std::string& path, const Tree& leaf) {
     const auto name = path.empty() ? std::string("batch") : path;
     if (leaf.kind == Tree::Kind::Tensor) {
-      tensors.emplace(name, Batch(THPVariable_Unpack(leaf.object.ptr())));
+      const at::Tensor tensor = THPVariable_Unpack(leaf.object.ptr());
+      SHOAL_CHECK(use == Use::Evaluation || !tensor.requires_grad(), InvalidInput, "trainer: item ", name,
+                  " of the batch requires a gradient, and a step makes gradients of parameters alone; give ",
+                  name, ".detach(), and what it was made from as a part of the model");
+      tensors.emplace(name, Batch(tensor));
       return;
     }
     SHOAL_CHECK(leaf.kind == Tree::Kind::Value, InvalidInput, "trainer: item ", name, " of the batch is a ",
@@ -201,8 +200,7 @@ py::object Model::call(py::handle batch) const {
   switch (batch_.kind) {
     case Tree::Kind::Mapping: return module_(**py::dict(py::reinterpret_borrow<py::object>(batch)));
     case Tree::Kind::List:
-    case Tree::Kind::Tuple:
-    case Tree::Kind::NamedTuple: return module_(*py::tuple(py::reinterpret_borrow<py::object>(batch)));
+    case Tree::Kind::Tuple: return module_(*py::tuple(py::reinterpret_borrow<py::object>(batch)));
     default: return module_(batch);
   }
 }
@@ -225,13 +223,6 @@ py::object loss_in(py::handle result) {
     if (is_scalar_tensor(first)) return first;
   }
   return {};
-}
-
-// Recorded tensors, and caches that hold some, are not kept beyond their capture.
-static Tree without_tensors(Tree tree) {
-  if (tree.kind == Tree::Kind::Tensor || tree.kind == Tree::Kind::Other) tree.object = py::none();
-  for (auto& [name, item] : tree.items) item = without_tensors(std::move(item));
-  return tree;
 }
 
 at::Tensor Model::run(const Batch& batch) {
@@ -267,7 +258,7 @@ at::Tensor Model::run(const Batch& batch) {
                               : "Return a mean or a sum");
   if (keep_outputs_) {
     const Tree tree = tree_of(result);
-    Tree empty = without_tensors(tree);
+    Tree empty = without_tensors(tree);  // recorded tensors, and caches of some, end with their capture
     const auto structure = structure_of(empty);
     auto shape = std::ranges::find(shapes_, structure, structure_of);
     const auto number = std::to_string(shape - shapes_.begin());
@@ -314,12 +305,14 @@ struct Explanation {
   const char* means;
 };
 }  // namespace
-static constexpr std::array<Explanation, 3> kExplanations = {{
+static constexpr std::array<Explanation, 4> kExplanations = {{
     {"data pointer of Tensor that doesn't have storage",
      "while a model is recorded its activations have no data, so numpy(), tolist() and data_ptr() cannot be "
      "used on them: stay with torch operators"},
     {"Cannot access storage of",
      "while a model is recorded its activations have no storage: stay with torch operators"},
+    {"TorchScript interpreter",
+     "TorchScript runs other operators each time while it optimises itself: give the module that was scripted"},
     {"doesn't have storage",
      "while a model is recorded its activations have no storage: stay with torch operators"},
 }};
@@ -329,6 +322,7 @@ py::object called_in_capture(const std::function<py::object()>& act) {
     py::object undo = py::module_::import("shoal._reads").attr("make_readable")();
     ~Readable() { undo(); }
   };
+  const Uncompiled uncompiled;
   try {
     const Readable readable;
     return act();

@@ -28,7 +28,7 @@ class Model {
   // Borrows this.
   ModelView view();
 
-  // What the next run is for. Checks that the batch has the structure of the first one of its kind.
+  // What the next run is for.
   enum class Use { Step, Evaluation };
   Batch start(py::handle batch, Use use, bool keep_outputs);
   // A run that has to be recorded again: it wrote to a tensor that only now is known to be no constant.
@@ -71,9 +71,8 @@ class Model {
   std::map<std::string, Effects> kept_effects_;  // by tag
   std::int64_t last_tag_ = 0;
   Tree batch_;          // of the run that is under way
-  std::string values_;  // its leaves that are no tensors
+  std::string values_;  // its structure, and leaves that are no tensors
   bool keep_outputs_ = false;
-  std::map<Use, std::string> structures_;
   ModelView::NamedTensors results_;  // of the run that was recorded last; recorded tensors
   std::vector<Tree> shapes_;         // of outputs: without tensors, each structure once
 };

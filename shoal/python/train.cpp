@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,6 +18,7 @@
 #include "shoal/python/optimizer_state.h"
 #include "shoal/python/step_hooks.h"
 #include "shoal/python/world.h"
+#include "shoal/python/wrappers.h"
 
 namespace shoal::python {
 
@@ -56,7 +58,7 @@ class PythonTrainer {
                 std::uint64_t seed, std::size_t max_graphs, bool keeps_gradients, double spot_checks,
                 const std::optional<Degrees>& parallelism, std::vector<std::string> ignores)
       : world_(world_for(parallelism)),
-        model_(std::move(model), std::move(loss_fn), std::move(ignores)),
+        model_(unwrapped(std::move(model), parallelism.has_value()), std::move(loss_fn), std::move(ignores)),
         optimizer_(recognised(std::move(optimizer))),
         trainer_(made({.clip_norm = clip_norm,
                        .seed = seed,
@@ -233,7 +235,11 @@ class PythonTrainer {
   void follow(Model::Use use) {
     const bool steps = optimizer_ && use == Model::Use::Step;
     const bool is_regrouped = steps && optimizer_->follow(model_.parameters());
-    trainer_.set_tensors(parameters(), model_.buffers());
+    if (is_regrouped || !same(model_.parameters(), parameters_) || !same(model_.buffers(), buffers_)) {
+      trainer_.set_tensors(parameters(), model_.buffers());
+      parameters_ = model_.parameters();
+      buffers_ = model_.buffers();
+    }
     if (!steps) return;
     if (is_regrouped) {
       trainer_.set_optimizers(optimizer_->parts());
@@ -242,6 +248,11 @@ class PythonTrainer {
     const auto rates = optimizer_->learning_rates();
     for (std::size_t part = 0; part < rates.size(); ++part) trainer_.set_learning_rate(part, rates[part]);
     optimizer_state_->follow();
+  }
+
+  static bool same(const ModelView::NamedTensors& a, const ModelView::NamedTensors& b) {
+    return std::ranges::equal(
+        a, b, [](const auto& x, const auto& y) { return x.second.is_same(y.second) && x.first == y.first; });
   }
 
   // The model's, and what the optimizer has besides: a loss may have parameters.
@@ -263,6 +274,7 @@ class PythonTrainer {
   std::optional<StepHooks> step_hooks_;
   Trainer trainer_;
   std::optional<OptimizerState> optimizer_state_;
+  ModelView::NamedTensors parameters_, buffers_;  // the model's, as the trainer has them
   std::vector<py::object> hooks_;  // on the optimizer, which may live longer
 };
 

@@ -94,16 +94,6 @@ def test_an_unsupported_optimizer_is_named_with_those_that_are():
         shoal.Trainer(nn.Linear(4, 3), torch.optim.SGD(model.parameters()))
 
 
-def test_a_batch_of_another_structure_shows_both():
-    t = trainer(lambda model, batch: model(batch["x"]).mean())
-    t.step({"x": torch.randn(2, 4)})
-    with pytest.raises(
-        shoal.InvalidInput, match=r"\(tensor, tensor\)\nand the first one was\n    \{x: tensor\}"
-    ):
-        t.step((torch.randn(2, 4), torch.randn(2)))
-    t.step({"x": torch.randn(3, 4)})
-
-
 def test_an_item_that_is_no_batch_is_named():
     with pytest.raises(shoal.InvalidInput, match="item 1 of the batch is a set"):
         trainer(lambda model, batch: model(batch[0]).mean()).step((torch.randn(2, 4), {1, 2}))
