@@ -368,6 +368,12 @@ bool Distribution::is_cut(const std::string& input, std::size_t num_dims) const 
   return train::is_cut(parallelism_, input, num_dims);
 }
 
+at::Tensor Distribution::part_of_input(const std::string& input, const at::Tensor& whole) const {
+  if (!is_cut(input, static_cast<std::size_t>(whole.dim()))) return whole;
+  const auto [begin, end] = samples_of(parallelism_.mesh, rank_, whole.size(0));
+  return whole.narrow(0, begin, end - begin);
+}
+
 Layout Distribution::batch_layout() const { return layout_of_batch(parallelism_.mesh); }
 
 // The rank's place in the whole batch: the innermost axis cuts first.

@@ -46,6 +46,8 @@ class Distribution {
   SharedBatch agree(const Batch& batch, const std::string& text, bool asks);
   // Every rank does it; where it throws on any of them, all of them throw what the first of these did.
   void together(const std::function<void()>& act) const;
+  // This rank's part of a tensor of the whole batch.
+  at::Tensor part_of_input(const std::string& input, const at::Tensor& whole) const;
   // Every tensor of the batch, of all ranks.
   Batch whole(const SharedBatch& batch);
 

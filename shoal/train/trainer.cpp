@@ -161,6 +161,7 @@ class Trainer::State {
     const observe::Span span(options_.trace, "step", 0, "trainer");
     const train::SharedBatch shared = agree(batch, Use::Step);
     Step& step = checked(shared, Use::Step);
+    check_can_write(step, batch, shared.part);
     const auto number = steps_ + 1;
     const double scale = factor(options_.schedule, number);
     bind(step, shared.part, number);
@@ -189,6 +190,7 @@ class Trainer::State {
     const observe::Span span(options_.trace, "backward", 0, "trainer");
     const train::SharedBatch shared = agree(batch, Use::Backward);
     Step& step = checked(shared, Use::Backward);
+    check_can_write(step, batch, shared.part);
     bind(step, shared.part, backwards_ + 1, kOfBackward);
     step.executor->run(Segment::Gradients, options_.trace);
     const double loss = step.executor->result(Role::Loss, "loss").item<double>();
@@ -238,6 +240,7 @@ class Trainer::State {
     const EvaluationMode mode(module_.get());
     const train::SharedBatch shared = agree(batch, Use::Evaluation);
     Step& step = checked(shared, Use::Evaluation);
+    check_can_write(step, batch, shared.part);
     const auto trainings = steps_ + backwards_;
     if (std::exchange(evaluated_after_, trainings) != trainings) evaluations_ = 0;
     bind(step, shared.part, trainings + 1, kOfEvaluation + evaluations_++);
@@ -556,6 +559,7 @@ class Trainer::State {
     for (std::size_t i = 0; i < microbatches.size(); ++i) {
       const train::SharedBatch shared = agree(microbatches[i], Use::Part);
       Step& part = checked(shared, Use::Part);
+      check_can_write(part, microbatches[i], shared.part);
       SHOAL_CHECK(!kind || *kind == part.normaliser.kind, InvalidInput,
                   "trainer: the micro-batches of a step have losses of different kinds: ",
                   train::to_text(part.normaliser), " for number ", i, ", but not for those before");
@@ -714,8 +718,21 @@ class Trainer::State {
     if (step.written.empty()) return;
     const auto inputs = inputs_of(batch);
     const at::NoGradGuard no_grad;
+    for (const auto& [input, slot] : step.written) {
+      const auto& [name, tensor] = inputs[input];
+      const at::Tensor& whole = step.executor->at(slot);
+      tensor.detach().copy_(ranks_ ? ranks_->part_of_input(name, whole) : whole);
+    }
+  }
+  // Nobody would see what is written into the copies that other ranks' samples are put together in.
+  static void check_can_write(const Step& step, const Batch& given, const Batch& part) {
+    if (step.written.empty()) return;
+    const auto theirs = inputs_of(given), ours = inputs_of(part);
     for (const auto& [input, slot] : step.written)
-      inputs[input].tensor.detach().copy_(step.executor->at(slot));
+      SHOAL_CHECK(theirs[input].tensor.is_same(ours[input].tensor), InvalidInput, "trainer: the model writes to ",
+                  display_name(theirs[input].name),
+                  ", and the ranks' parts of it are of other sizes than samples_of() says; give it such parts, or write to "
+                  "a clone() of it");
   }
 
   // Graphs are bound to the memory of parameters and buffers, and to how these lie in it: `.to(dtype)`, say,
@@ -912,11 +929,7 @@ class Trainer::State {
     for (const auto& name : step.names_of_inputs) {
       const auto* source = program::find_source(program, Role::Input, name);
       const auto* result = program::find_result(program, Role::Output, capture::written_name(name));
-      if (result != nullptr) {
-        SHOAL_CHECK(!ranks_, InvalidInput, "trainer: the model writes to ", display_name(name),
-                    ", which on several ranks would be other values on each; write to a clone() of it");
-        step.written.emplace_back(step.inputs.size(), result->slot);
-      }
+      if (result != nullptr) step.written.emplace_back(step.inputs.size(), result->slot);
       step.inputs.push_back(source == nullptr ? std::nullopt : std::optional(source->slot));
     }
   }
