@@ -145,13 +145,13 @@ class Trainer:
         a step each parameter's grad is its gradient in that step, before clipping, whole on every rank, and
         None where it got none; otherwise a step leaves grad alone.
 
-        `spot_checks`: at the 2nd, 4th and 8th step of each captured graph, and then whenever that takes at most
-        this share of the time since, the model is called once more and compared with its graph; where it would
-        be another one now, the step is InvalidInput that names module, line and remedy, and changes nothing.
-        0: not after the 8th step; negative: never.
+        `spot_checks`: at the 2nd, 4th and 8th step of each captured graph, and then whenever that takes at
+        most this share of the time since, the model is called once more and compared with its graph; where
+        it would be another one now, the step is InvalidInput that names module, line and remedy, and changes
+        nothing. 0: not after the 8th step; negative: never.
 
-        `ignores`: paths, with * and ?, of what the model changes while it runs and no result depends on, such as
-        "*.calls"; "random" and "numpy.random" are the generators."""
+        `ignores`: paths, with * and ?, of what the model changes while it runs and no result depends on, such
+        as "*.calls"; "random" and "numpy.random" are the generators."""
     def step(self, batch: Any, *, outputs: bool = False) -> StepResult:
         """One update. A loss that is not finite is an error; parameters, buffers and optimizer state are then
         as before the step. Options, groups and state of the optimizer are what it has now; its post hooks run

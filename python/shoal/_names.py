@@ -23,8 +23,8 @@ _LIBRARIES = tuple(
 
 @functools.lru_cache(maxsize=65536)
 def globals_read(code: types.CodeType) -> tuple[tuple[str, ...], ...]:
-    """Chains of names: ("alpha",), or ("config", "alpha") for an attribute of a global. Code that stands inside of this
-    code counts."""
+    """Chains of names: ("alpha",), or ("config", "alpha") for an attribute of a global. Code that stands inside
+    of this code counts."""
     chains = set()
     chain = []
     for instruction in dis.get_instructions(code):
@@ -53,7 +53,11 @@ def is_library(file: str) -> bool:
 def is_library_module(name: str) -> bool:
     """The same for a module by its name, as classes and functions have it in __module__."""
     root = name.partition(".")[0]
-    if root in ("builtins", "torch", "numpy", "shoal") or root in sys.stdlib_module_names and root != "__main__":
+    if (
+        root in ("builtins", "torch", "numpy", "shoal")
+        or root in sys.stdlib_module_names
+        and root != "__main__"
+    ):
         return True
     file = getattr(sys.modules.get(name), "__file__", None)
     return file is not None and is_library(file)

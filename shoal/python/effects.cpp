@@ -12,9 +12,10 @@ namespace shoal::python {
 
 // Tensors of a run that is being recorded have this key, and nothing else has.
 static bool is_recorded(py::handle object) {
-  return THPVariable_Check(object.ptr()) &&
-         THPVariable_Unpack(object.ptr()).unsafeGetTensorImpl()->key_set().has_backend(
-             c10::BackendComponent::PrivateUse1Bit);
+  return THPVariable_Check(object.ptr()) && THPVariable_Unpack(object.ptr())
+                                                .unsafeGetTensorImpl()
+                                                ->key_set()
+                                                .has_backend(c10::BackendComponent::PrivateUse1Bit);
 }
 
 static bool has_recorded(const Tree& tree) {
@@ -75,10 +76,12 @@ static bool has_text(py::handle value) {
          PyAnySet_Check(value.ptr());
 }
 
-static Effect effect_of(const Place& place, const py::object& key, const py::object& value, Effects& effects) {
-  Effect effect{.place = {.kind = place.kind, .holder = place.holder, .path = place.path, .keys = {}, .values = {}},
-                .key = key,
-                .value = std::nullopt};
+static Effect effect_of(const Place& place, const py::object& key, const py::object& value,
+                        Effects& effects) {
+  Effect effect{
+      .place = {.kind = place.kind, .holder = place.holder, .path = place.path, .keys = {}, .values = {}},
+      .key = key,
+      .value = std::nullopt};
   if (value) {
     Tree tree = with_attributes(tree_of(value), 0);
     if (has_recorded(tree)) {
@@ -114,7 +117,8 @@ static bool is_structure(py::handle value) {
 
 static void compare_items(const Watch& watch, const Place& place, const Contents& now, Effects& effects) {
   const auto changed = [&](const py::object& key, const py::object& old, const py::object& value) {
-    const std::string path = place.path.empty() ? std::string(py::str(key)) : place.path + "." + std::string(py::str(key));
+    const std::string path =
+        place.path.empty() ? std::string(py::str(key)) : place.path + "." + std::string(py::str(key));
     if (watch.ignores(path)) return;
     if (is_replaced_buffer(watch, old, value)) {
       effects.copies.emplace_back(THPVariable_Unpack(old.ptr()), THPVariable_Unpack(value.ptr()));
@@ -125,7 +129,8 @@ static void compare_items(const Watch& watch, const Place& place, const Contents
     effects.list.push_back(effect_of(place, key, value, effects));
     const bool is_tensor = value && THPVariable_Check(value.ptr());
     const bool was_tensor = old && THPVariable_Check(old.ptr());
-    if (has_text(value) || (is_tensor && was_tensor && THPVariable_Unpack(old.ptr()).sizes() != THPVariable_Unpack(value.ptr()).sizes()))
+    if (has_text(value) || (is_tensor && was_tensor &&
+                            THPVariable_Unpack(old.ptr()).sizes() != THPVariable_Unpack(value.ptr()).sizes()))
       effects.values.emplace_back(path, text_of(old) + " → " + text_of(value));
   };
   for (std::size_t i = 0; i < now.keys.size(); ++i) {
@@ -133,7 +138,8 @@ static void compare_items(const Watch& watch, const Place& place, const Contents
     if (old.ptr() != now.values[i].ptr()) changed(now.keys[i], old, now.values[i]);
   }
   for (std::size_t i = 0; i < place.keys.size(); ++i)
-    if (place.values[i] && !at_key(now.keys, now.values, place.keys[i])) changed(place.keys[i], place.values[i], {});
+    if (place.values[i] && !at_key(now.keys, now.values, place.keys[i]))
+      changed(place.keys[i], place.values[i], {});
 }
 
 Effects take_back(const Watch& watch) {
@@ -160,10 +166,10 @@ Effects take_back(const Watch& watch) {
       effects.list.push_back(effect_of(place, {}, whole, effects));
       const bool is_tensor = whole && THPVariable_Check(whole.ptr());
       if (!is_tensor)
-        effects.values.emplace_back(place.path, (place.kind == Place::Kind::Cell ? text_of(place.values[0])
-                                                                                 : std::to_string(place.values.size()) +
-                                                                                       " items") +
-                                                    " → " + text_of(whole));
+        effects.values.emplace_back(
+            place.path, (place.kind == Place::Kind::Cell ? text_of(place.values[0])
+                                                         : std::to_string(place.values.size()) + " items") +
+                            " → " + text_of(whole));
     }
     put(place, {place.keys, place.values});
   }
@@ -180,7 +186,8 @@ void Effects::apply(const std::vector<at::Tensor>& tensors) const {
       });
     if (effect.key) {
       PyObject* holder = effect.place.holder.ptr();
-      const bool by_attribute = effect.place.kind == Place::Kind::Type || effect.place.kind == Place::Kind::Slots;
+      const bool by_attribute =
+          effect.place.kind == Place::Kind::Type || effect.place.kind == Place::Kind::Slots;
       int failed = 0;
       if (by_attribute)
         failed = value ? PyObject_SetAttr(holder, effect.key.ptr(), value.ptr())
@@ -201,7 +208,8 @@ void Effects::apply(const std::vector<at::Tensor>& tensors) const {
 
 void Changes::check(const Effects& effects, const std::string& sizes) {
   SHOAL_CHECK(effects.structure.empty(), InvalidInput, "capture: the model makes ", effects.structure,
-              ", a parameter or module, while it runs. Remedy: call the model once on an example before the optimizer and "
+              ", a parameter or module, while it runs. Remedy: call the model once on an example before the "
+              "optimizer and "
               "the Trainer are made");
   for (const auto& [path, change] : effects.values) {
     auto& seen = seen_[path + ' ' + sizes];
@@ -213,12 +221,13 @@ void Changes::check(const Effects& effects, const std::string& sizes) {
       seen.insert(now);
       continue;
     }
-    SHOAL_CHECK(seen.contains(now), InvalidInput, "capture: the model changes ", path, " while it runs, at each step (",
-                change,
-                "), and a captured step would do with it what it did when it was captured. Remedy: count outside of "
-                "the model and pass the number in the batch, keep a tensor instead (a buffer, written with add_()), "
-                "empty a list in loss_fn; or, if no result depends on it, Trainer(…, ignores=[\"",
-                path, "\"])");
+    SHOAL_CHECK(
+        seen.contains(now), InvalidInput, "capture: the model changes ", path,
+        " while it runs, at each step (", change,
+        "), and a captured step would do with it what it did when it was captured. Remedy: count outside of "
+        "the model and pass the number in the batch, keep a tensor instead (a buffer, written with add_()), "
+        "empty a list in loss_fn; or, if no result depends on it, Trainer(…, ignores=[\"",
+        path, "\"])");
   }
 }
 
@@ -266,8 +275,10 @@ void Generators::check(const Watch& watch) const {
     restore();
     fail(ErrorKind::InvalidInput, "capture: the model draws from ", name, " while it runs",
          where.empty() ? std::string() : ", in " + where,
-         ", and a captured step would have that draw for ever. Remedy: draw with torch (torch.rand and the like follow "
-         "the trainer's seed), or draw outside of the model and pass the number in the batch; or, if no result depends "
+         ", and a captured step would have that draw for ever. Remedy: draw with torch (torch.rand and the "
+         "like follow "
+         "the trainer's seed), or draw outside of the model and pass the number in the batch; or, if no "
+         "result depends "
          "on it, Trainer(…, ignores=[\"",
          name, "\"])");
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a model changes around itself while it runs. A run that is recorded is taken back: afterwards every object is
-// as it was. What it had changed happens when the step has been made, with the step's values.
+// What a model changes around itself while it runs. A run that is recorded is taken back: afterwards every
+// object is as it was. What it had changed happens when the step has been made, with the step's values.
 //
 //   self.h = h.detach()        an output of the step; put into the attribute after it
 //   self.aux.append(loss)      likewise
@@ -61,8 +61,8 @@ class Generators {
 // Finds what has changed since the watch looked last, and puts everything back.
 Effects take_back(const Watch& watch);
 
-// Values that a model has left in a place while it ran. A place may change once with batches of these sizes (a cache, a
-// flag), and go back and forth between values that were there before; a counter is an error.
+// Values that a model has left in a place while it ran. A place may change once with batches of these sizes
+// (a cache, a flag), and go back and forth between values that were there before; a counter is an error.
 class Changes {
  public:
   void check(const Effects& effects, const std::string& sizes);

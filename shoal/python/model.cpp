@@ -312,7 +312,8 @@ static constexpr std::array<Explanation, 4> kExplanations = {{
     {"Cannot access storage of",
      "while a model is recorded its activations have no storage: stay with torch operators"},
     {"TorchScript interpreter",
-     "TorchScript runs other operators each time while it optimises itself: give the module that was scripted"},
+     "TorchScript runs other operators each time while it optimises itself: give the module that was "
+     "scripted"},
     {"doesn't have storage",
      "while a model is recorded its activations have no storage: stay with torch operators"},
 }};

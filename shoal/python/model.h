@@ -63,11 +63,12 @@ class Model {
   py::object loss_;
   Watch watch_;
   Changes changes_;
-  std::string signature_;         // of the watch, at the last start
-  std::int64_t generation_ = 0;   // how often it was another than before
-  bool again_ = false;            // see Again
-  Effects effects_;               // of the run that was recorded last
-  std::optional<std::vector<std::pair<std::string, std::string>>> values_changed_;  // by the first run since start
+  std::string signature_;        // of the watch, at the last start
+  std::int64_t generation_ = 0;  // how often it was another than before
+  bool again_ = false;           // see Again
+  Effects effects_;              // of the run that was recorded last
+  std::optional<std::vector<std::pair<std::string, std::string>>>
+      values_changed_;                           // by the first run since start
   std::map<std::string, Effects> kept_effects_;  // by tag
   std::int64_t last_tag_ = 0;
   Tree batch_;          // of the run that is under way

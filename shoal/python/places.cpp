@@ -150,8 +150,8 @@ void put(const Place& place, const Contents& contents) {
       for (const auto& key : now.keys) {
         const auto wanted =
             std::ranges::find_if(contents.keys, [&](const py::object& each) { return each.equal(key); });
-        const bool stays = wanted != contents.keys.end() && contents.values[static_cast<std::size_t>(
-                                                                wanted - contents.keys.begin())];
+        const bool stays = wanted != contents.keys.end() &&
+                           contents.values[static_cast<std::size_t>(wanted - contents.keys.begin())];
         if (stays || !now.values[static_cast<std::size_t>(&key - now.keys.data())]) continue;
         check(by_attribute ? PyObject_DelAttr(holder, key.ptr()) : PyObject_DelItem(holder, key.ptr()));
       }

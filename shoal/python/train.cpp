@@ -275,7 +275,7 @@ class PythonTrainer {
   Trainer trainer_;
   std::optional<OptimizerState> optimizer_state_;
   ModelView::NamedTensors parameters_, buffers_;  // the model's, as the trainer has them
-  std::vector<py::object> hooks_;  // on the optimizer, which may live longer
+  std::vector<py::object> hooks_;                 // on the optimizer, which may live longer
 };
 
 }  // namespace

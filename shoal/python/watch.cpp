@@ -11,14 +11,15 @@
 
 namespace shoal::python {
 
-// Longer lists and dictionaries are data, not settings: what they are and how long is watched, not what is in them.
+// Longer lists and dictionaries are data, not settings: what they are and how long is watched, not what is in
+// them.
 static constexpr Py_ssize_t kLong = 4096;
 static constexpr Py_ssize_t kArrayBytes = 65536;  // larger arrays likewise
 
 // Of a module's dictionary: what plays no part in a step.
 static constexpr std::array<std::string_view, 5> kSkipped = {
-    "_load_state_dict_post_hooks", "_load_state_dict_pre_hooks", "_non_persistent_buffers_set", "_state_dict_hooks",
-    "_state_dict_pre_hooks"};
+    "_load_state_dict_post_hooks", "_load_state_dict_pre_hooks", "_non_persistent_buffers_set",
+    "_state_dict_hooks", "_state_dict_pre_hooks"};
 // Of a module's dictionary: their keys are the module's own attributes for the user.
 static constexpr std::array<std::string_view, 3> kTransparent = {"_buffers", "_modules", "_parameters"};
 
@@ -70,7 +71,8 @@ Watch::Watch(py::object module, py::object loss, std::vector<std::string> ignore
     : module_(std::move(module)),
       loss_(std::move(loss)),
       ignores_(std::move(ignores)),
-      python_(std::make_shared<Python>()) {}
+      python_(std::make_unique<Python>()) {}
+Watch::~Watch() = default;
 
 bool Watch::ignores(const std::string& path) const {
   return std::ranges::any_of(
@@ -188,13 +190,14 @@ bool Watch::same_tensor(Seen& seen) {
   if (hooks[0] != seen.hooks[0] || hooks[1] != seen.hooks[1]) return false;
   if (seen.role == Seen::Role::Own) return true;  // looked at by the trainer
   const bool is_moved = tensor.requires_grad() != seen.requires_grad ||
-                        (tensor.has_storage() && (tensor.storage().data() != seen.memory ||
-                                                  tensor.storage_offset() != seen.offset));
+                        (tensor.has_storage() &&
+                         (tensor.storage().data() != seen.memory || tensor.storage_offset() != seen.offset));
   if (is_moved) {
     if (seen.role == Seen::Role::Constant) input_paths_.insert(seen.path);
     return false;
   }
-  if (seen.role == Seen::Role::Input || tensor.is_inference() || tensor._version() == seen.version) return true;
+  if (seen.role == Seen::Role::Input || tensor.is_inference() || tensor._version() == seen.version)
+    return true;
   input_paths_.insert(seen.path);
   return false;
 }
@@ -231,10 +234,12 @@ bool Watch::patch_tensor(Place& place, std::size_t i, const py::object& now) {
 bool Watch::patch(std::size_t index) {
   Place& place = places_[index];
   const Contents now = contents_of(place);
-  if (place.kind == Place::Kind::Function || place.kind == Place::Kind::Array || place.kind == Place::Kind::Set)
+  if (place.kind == Place::Kind::Function || place.kind == Place::Kind::Array ||
+      place.kind == Place::Kind::Set)
     return false;
   const auto identical = [](const py::object& a, const py::object& b) { return a.ptr() == b.ptr(); };
-  if (now.values.size() != place.values.size() || !std::ranges::equal(now.keys, place.keys, identical)) return false;
+  if (now.values.size() != place.values.size() || !std::ranges::equal(now.keys, place.keys, identical))
+    return false;
   bool is_other = false;
   for (std::size_t i = 0; i < now.values.size(); ++i) {
     const auto& value = now.values[i];
@@ -309,7 +314,8 @@ void Watch::take_own_tensors() {
   take("named_parameters", parameters_);
   take("named_buffers", buffers_);
   modules_.clear();
-  for (const auto each : module_.attr("modules")()) modules_.push_back(py::reinterpret_borrow<py::object>(each));
+  for (const auto each : module_.attr("modules")())
+    modules_.push_back(py::reinterpret_borrow<py::object>(each));
 }
 
 void Watch::walk() {
@@ -369,7 +375,8 @@ Digest Watch::follow(Place::Kind kind, py::object holder, const std::string& pat
     if (!added) return Digest::of('@', found->second);
   }
   const auto index = places_.size();
-  places_.push_back({.kind = kind, .holder = std::move(holder), .path = path, .keys = std::move(names), .values = {}});
+  places_.push_back(
+      {.kind = kind, .holder = std::move(holder), .path = path, .keys = std::move(names), .values = {}});
   Contents contents = contents_of(places_[index]);
   if (kind == Place::Kind::Dict || kind == Place::Kind::Type) places_[index].keys = std::move(contents.keys);
   places_[index].values = contents.values;
@@ -392,7 +399,8 @@ Digest Watch::describe_closure(const py::object& code, const py::object& cells, 
   const py::tuple names = code.attr("co_freevars");
   Digest digest;
   for (std::size_t i = 0; i < names.size(); ++i)
-    digest += describe(PyTuple_GET_ITEM(cells.ptr(), static_cast<Py_ssize_t>(i)), joined(path, py::str(names[i])), false)
+    digest += describe(PyTuple_GET_ITEM(cells.ptr(), static_cast<Py_ssize_t>(i)),
+                       joined(path, py::str(names[i])), false)
                   .at(i);
   return digest;
 }
@@ -422,12 +430,14 @@ Digest Watch::describe_tensor(py::handle value, const std::string& path) {
     seen.role = Seen::Role::Input;
     beside_.emplace_back("~" + path, tensor);
   }
-  const auto hooked = Digest::of('h', (seen.hooks[0] != nullptr ? 1U : 0U) + (seen.hooks[1] != nullptr ? 2U : 0U));
+  const auto hooked =
+      Digest::of('h', (seen.hooks[0] != nullptr ? 1U : 0U) + (seen.hooks[1] != nullptr ? 2U : 0U));
   const auto index = seen_.size();
   Digest hooks = hooked;
   for (const auto* dictionary : seen.hooks)
     if (dictionary != nullptr)
-      hooks += describe(py::handle(static_cast<PyObject*>(const_cast<void*>(dictionary))), path + ".hooks", false);
+      hooks +=
+          describe(py::handle(static_cast<PyObject*>(const_cast<void*>(dictionary))), path + ".hooks", false);
   const bool is_constant = seen.role == Seen::Role::Constant;
   const bool is_input = seen.role == Seen::Role::Input;
   const auto version = seen.version;
@@ -445,8 +455,8 @@ Digest Watch::describe_tensor(py::handle value, const std::string& path) {
   return digest += hooks;
 }
 
-// A module of the model or beside it. Tensors of one beside are inputs from the start: they are trained or averaged by
-// someone else.
+// A module of the model or beside it. Tensors of one beside are inputs from the start: they are trained or
+// averaged by someone else.
 Digest Watch::describe_module(const py::object& module, const std::string& path) {
   const py::object type = type_of(module);
   describe_type(type, py::str(type.attr("__name__")));
@@ -466,7 +476,8 @@ Digest Watch::describe_module(const py::object& module, const std::string& path)
 void Watch::describe_type(const py::object& type, const std::string& path) {
   for (const auto base : py::tuple(type.attr("__mro__"))) {
     const auto each = py::reinterpret_borrow<py::object>(base);
-    if (py::bool_(python_->is_library_module(each.attr("__module__"))) || ordinals_.contains(each.ptr())) continue;
+    if (py::bool_(python_->is_library_module(each.attr("__module__"))) || ordinals_.contains(each.ptr()))
+      continue;
     follow(Place::Kind::Type, each, path, false);
   }
 }
@@ -512,16 +523,17 @@ Digest Watch::describe_function(const py::object& function, const std::string& p
     }
   }
   Digest all = digest;
-  for (auto& [dictionary, names] : read) all += follow(Place::Kind::Names, dictionary, path, false, std::move(names));
+  for (auto& [dictionary, names] : read)
+    all += follow(Place::Kind::Names, dictionary, path, false, std::move(names));
   return all;
 }
 
 Digest Watch::describe_instance(const py::object& object, const std::string& path, bool in_module) {
   const py::object type = type_of(object);
   const bool is_library = py::bool_(python_->is_library_module(type.attr("__module__")));
-  const bool followed = !py::isinstance(object, python_->busy) &&
-                        (!is_library || py::isinstance(object, python_->namespaces) ||
-                         (in_module && !PyType_Check(object.ptr())));
+  const bool followed =
+      !py::isinstance(object, python_->busy) && (!is_library || py::isinstance(object, python_->namespaces) ||
+                                                 (in_module && !PyType_Check(object.ptr())));
   if (!followed) return number_of('o', object);
   Digest digest = number_of('c', type);
   describe_type(type, py::str(type.attr("__name__")));
@@ -562,7 +574,8 @@ Digest Watch::describe(py::handle value, const std::string& path, bool in_module
   const auto last = path.substr(path.rfind('.') + 1);
   if (THPVariable_Check(raw)) return describe_tensor(value, path);
   if (PyTuple_Check(raw)) {
-    Digest digest = Digest::of(std::string("tuple") + Py_TYPE(raw)->tp_name + std::to_string(PyTuple_GET_SIZE(raw)));
+    Digest digest =
+        Digest::of(std::string("tuple") + Py_TYPE(raw)->tp_name + std::to_string(PyTuple_GET_SIZE(raw)));
     if (PyTuple_GET_SIZE(raw) > kLong) return number_of('o', value);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(raw); ++i)
       digest += describe(PyTuple_GET_ITEM(raw, i), path + "." + std::to_string(i), in_module)
@@ -570,14 +583,16 @@ Digest Watch::describe(py::handle value, const std::string& path, bool in_module
     return digest;
   }
   if (PyDict_Check(raw)) {
-    if (PyDict_Size(raw) > kLong) return number_of('o', value) += Digest::of('n', static_cast<std::uint64_t>(PyDict_Size(raw)));
+    if (PyDict_Size(raw) > kLong)
+      return number_of('o', value) += Digest::of('n', static_cast<std::uint64_t>(PyDict_Size(raw)));
     const bool of_module = in_module && is_one_of(kTransparent, last);
     if (in_module && is_one_of(kSkipped, last)) return {};
     const auto own = of_module ? path.substr(0, path.size() - std::min(path.size(), last.size() + 1)) : path;
     return Digest::of(Py_TYPE(raw)->tp_name) += follow(Place::Kind::Dict, object, own, in_module);
   }
   if (PyList_Check(raw)) {
-    if (PyList_GET_SIZE(raw) > kLong) return number_of('o', value) += Digest::of('n', static_cast<std::uint64_t>(PyList_GET_SIZE(raw)));
+    if (PyList_GET_SIZE(raw) > kLong)
+      return number_of('o', value) += Digest::of('n', static_cast<std::uint64_t>(PyList_GET_SIZE(raw)));
     return Digest::of(Py_TYPE(raw)->tp_name) += follow(Place::Kind::List, object, path, in_module);
   }
   if (PyAnySet_Check(raw)) {
@@ -587,7 +602,8 @@ Digest Watch::describe(py::handle value, const std::string& path, bool in_module
   }
   if (PyFunction_Check(raw)) return describe_function(object, path);
   if (PyMethod_Check(raw))
-    return describe(PyMethod_GET_FUNCTION(raw), path, false) += describe(PyMethod_GET_SELF(raw), path, in_module).at(1);
+    return describe(PyMethod_GET_FUNCTION(raw), path, false) +=
+           describe(PyMethod_GET_SELF(raw), path, in_module).at(1);
   if (PyCell_Check(raw)) {
     return follow(Place::Kind::Cell, object, path, in_module);
   }

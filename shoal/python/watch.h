@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step depends on besides its batch, as Python holds it: everything that can be reached from the model and from
-// loss_fn is found once, and then watched.
+// What a step depends on besides its batch, as Python holds it: everything that can be reached from the model
+// and from loss_fn is found once, and then watched.
 //
 //   model ──► __dict__ ──► p = 0.1                          a value
-//    │           ├──────► _modules ──► fc ──► …             followed: dictionaries, lists, modules, objects of the user's
-//    │           ├──────► mask: a tensor                    a constant; an input "~mask" once it has changed
-//    │           └──────► logger                            what it is, not what is in it
-//    └─► class ──► forward ──► the globals that its code names, what it closes over
-//   loss_fn ──► cells, defaults, globals ──► teacher ──► …  its tensors are inputs: "~loss_fn.teacher.fc.weight"
+//    │           ├──────► _modules ──► fc ──► …             followed: dictionaries, lists, modules, objects
+//    of the user's │           ├──────► mask: a tensor                    a constant; an input "~mask" once
+//    it has changed │           └──────► logger                            what it is, not what is in it └─►
+//    class ──► forward ──► the globals that its code names, what it closes over
+//   loss_fn ──► cells, defaults, globals ──► teacher ──► …  its tensors are inputs:
+//   "~loss_fn.teacher.fc.weight"
 //
 // CPython counts the changes of a dictionary up to 3.12; where it does not, contents are compared.
 #pragma once
@@ -17,6 +18,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -73,9 +75,10 @@ class Watch {
 
   // `ignores`: paths, with * and ?, that are known to be harmless.
   Watch(py::object module, py::object loss, std::vector<std::string> ignores);
+  ~Watch();
 
-  // Follows what has changed since it was called last; true if modules, parameters, buffers or what stands beside the
-  // model may be others. A few µs where nothing has.
+  // Follows what has changed since it was called last; true if modules, parameters, buffers or what stands
+  // beside the model may be others. A few µs where nothing has.
   bool look();
 
   // Equal where a step would be the same graph.
@@ -94,7 +97,10 @@ class Watch {
   std::string first_use_of(const std::string& global) const;
 
   // From the next look on, tensors there are inputs and no constants: below this path; this tensor.
-  void make_input(const std::string& path) { input_paths_.insert(path); is_stale_ = true; }
+  void make_input(const std::string& path) {
+    input_paths_.insert(path);
+    is_stale_ = true;
+  }
   // False if it is none that the watch knows.
   bool make_input(const at::Tensor& tensor);
 
@@ -142,18 +148,19 @@ class Watch {
   Digest total_;
 
   std::set<std::string> input_paths_;
-  std::map<const void*, std::size_t> seen_at_;                     // by TensorImpl
-  std::unordered_map<const void*, std::string> own_;               // by TensorImpl: a parameter's or buffer's name
-  std::set<const void*> own_memory_;                               // storages
-  std::set<const void*> input_tensors_;                            // TensorImpls to be inputs; kept alive by seen_
-  std::unordered_map<PyObject*, std::size_t> ordinals_;            // of places
-  std::unordered_map<PyObject*, std::pair<std::uint64_t, py::object>> numbers_, old_numbers_;  // of what is opaque
+  std::map<const void*, std::size_t> seen_at_;           // by TensorImpl
+  std::unordered_map<const void*, std::string> own_;     // by TensorImpl: a parameter's or buffer's name
+  std::set<const void*> own_memory_;                     // storages
+  std::set<const void*> input_tensors_;                  // TensorImpls to be inputs; kept alive by seen_
+  std::unordered_map<PyObject*, std::size_t> ordinals_;  // of places
+  std::unordered_map<PyObject*, std::pair<std::uint64_t, py::object>> numbers_,
+      old_numbers_;  // of what is opaque
   std::uint64_t last_number_ = 0;
   std::vector<std::pair<std::string, std::string>> global_uses_;  // name, "file:line (function)"
   bool is_stale_ = true;
 
   struct Python;  // what is asked of Python's modules
-  std::shared_ptr<Python> python_;
+  std::unique_ptr<Python> python_;
 };
 
 }  // namespace shoal::python

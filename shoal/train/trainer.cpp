@@ -729,9 +729,10 @@ class Trainer::State {
     if (step.written.empty()) return;
     const auto theirs = inputs_of(given), ours = inputs_of(part);
     for (const auto& [input, slot] : step.written)
-      SHOAL_CHECK(theirs[input].tensor.is_same(ours[input].tensor), InvalidInput, "trainer: the model writes to ",
-                  display_name(theirs[input].name),
-                  ", and the ranks' parts of it are of other sizes than samples_of() says; give it such parts, or write to "
+      SHOAL_CHECK(theirs[input].tensor.is_same(ours[input].tensor), InvalidInput,
+                  "trainer: the model writes to ", display_name(theirs[input].name),
+                  ", and the ranks' parts of it are of other sizes than samples_of() says; give it such "
+                  "parts, or write to "
                   "a clone() of it");
   }
 

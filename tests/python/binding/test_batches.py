@@ -26,7 +26,7 @@ def net():
 
 
 def both(loss, *batches, make=net):
-    """Trains on these batches with eager PyTorch and with one trainer; both have the same losses and weights."""
+    """Trains on these batches with eager PyTorch and with one trainer: the same losses and weights."""
     plain = make()
     captured = copy.deepcopy(plain)
     optimizer = torch.optim.AdamW(plain.parameters(), lr=0.01)
@@ -202,7 +202,9 @@ def test_errors_name_items_by_their_keys():
         trainer.step({"a.b": {1: {1}}})
     inside = []
     inside.append(inside)
-    with pytest.raises(shoal.InvalidInput, match=r"item x.0 of the batch is a container that it is in itself"):
+    with pytest.raises(
+        shoal.InvalidInput, match=r"item x.0 of the batch is a container that it is in itself"
+    ):
         trainer.step({"x": inside})
 
 

@@ -122,7 +122,9 @@ def test_a_step_that_is_another_each_time_is_refused():
 
     counted = trainer(loss)
     counted.step(torch.randn(2, 4))  # as eager
-    with pytest.raises(shoal.InvalidInput, match=r"changes loss_fn\.calls while it runs.*1 items → a list of 2"):
+    with pytest.raises(
+        shoal.InvalidInput, match=r"changes loss_fn\.calls while it runs.*1 items → a list of 2"
+    ):
         counted.step(torch.randn(2, 4))
     assert calls == [1]
 

@@ -150,7 +150,8 @@ def mixup(model, x):
 
 def make_trainer(parallelism):
     torch.manual_seed(1)
-    model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.RReLU(0.1, 0.9), torch.nn.Linear(6, 2)).double()
+    layers = torch.nn.Linear(4, 6), torch.nn.RReLU(0.1, 0.9), torch.nn.Linear(6, 2)
+    model = torch.nn.Sequential(*layers).double()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     return shoal.Trainer(model, optimizer, mixup, parallelism=parallelism)
 

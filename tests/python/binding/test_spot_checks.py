@@ -32,7 +32,9 @@ def test_a_number_that_forward_reads_from_a_file_is_noticed_before_the_update(tm
     trainer.step(x)
     before = model.fc.weight.detach().clone()
     path.write_text("0.5")
-    with pytest.raises(shoal.InvalidInput, match=r"other=1\.0 then, other=0\.5 now.*test_spot_checks\.py:\d+"):
+    with pytest.raises(
+        shoal.InvalidInput, match=r"other=1\.0 then, other=0\.5 now.*test_spot_checks\.py:\d+"
+    ):
         trainer.step(x)
     assert torch.equal(model.fc.weight, before)
     trainer.forget_graphs()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a living program changes between and inside steps is followed, as eager follows it, or refused by name."""
+"""What a living program changes between and inside steps is followed as eager does, or refused by name."""
 
 import collections
 import copy
@@ -18,7 +18,7 @@ import shoal
 
 
 class Twins:
-    """The same model and loss twice: one trained by PyTorch, one by Shoal. `make()` gives (model, loss_fn)."""
+    """A model and its loss twice, trained by PyTorch and by Shoal. `make()` gives (model, loss_fn)."""
 
     def __init__(self, make, **options):
         torch.manual_seed(1)
@@ -289,8 +289,8 @@ def test_a_teacher_that_is_averaged_between_steps_and_its_mode_are_followed():
             loss.teacher[0].weight.mul_(0.5).add_(model.fc.weight, alpha=0.5)
 
     def same_teachers():
-        for a, b in zip(twins.eager_loss.teacher.state_dict().values(), twins.loss_fn.teacher.state_dict().values()):
-            torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-12)
+        wanted = twins.eager_loss.teacher.state_dict()
+        torch.testing.assert_close(twins.loss_fn.teacher.state_dict(), wanted, rtol=1e-12, atol=1e-12)
 
     for _ in range(3):
         twins.step()
@@ -489,7 +489,9 @@ def test_a_counter_is_refused(kind):
     name = {"attribute": "calls", "global": "FACTOR", "dictionary": "statistics.calls"}[kind]
     model = Model()
     trainer = shoal.Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    with pytest.raises(shoal.InvalidInput, match=rf"{name} while it runs, at each step \(\d → \d\).*Remedy.*ignores"):
+    with pytest.raises(
+        shoal.InvalidInput, match=rf"{name} while it runs, at each step \(\d → \d\).*Remedy.*ignores"
+    ):
         for _ in range(3):
             trainer.step({"x": torch.randn(4, 3, dtype=torch.float64)})
     FACTOR = 1.0
