@@ -23,7 +23,7 @@ _LIBRARIES = tuple(
 
 @functools.lru_cache(maxsize=65536)
 def globals_read(code: types.CodeType) -> tuple[tuple[str, ...], ...]:
-    """Chains of names: ("alpha",), or ("config", "alpha") for an attribute of a global. Code that stands inside
+    """Chains of names: ("alpha",), or ("config", "alpha") for an attribute of a global. Code inside
     of this code counts."""
     chains = set()
     chain = []

@@ -999,6 +999,8 @@ static Parallelism random_parallelism(std::mt19937_64& random, const RandomModul
 // What differs between one device and a mesh over one step; empty if nothing does. `seen` counts the steps.
 static std::string difference_on_mesh(std::uint64_t seed, const Statements& statements, Seen& seen) {
   const Batch batch = random_batch();
+  const auto copied = [](const std::string&, const Tensor& tensor) { return tensor.clone(); };
+  const Batch written = map_tensors(batch, copied);  // some modules write into their batch
   const auto trainer_of = [&](const std::shared_ptr<RandomModule>& module,
                               std::optional<Parallelism> parallelism) {
     return Trainer(module, [&](auto& net, const Batch& part) { return loss_of(*net, statements, part); },
@@ -1009,7 +1011,7 @@ static std::string difference_on_mesh(std::uint64_t seed, const Statements& stat
   train::Record wanted;
   try {
     alone.emplace(trainer_of(whole, {}));
-    const auto result = alone->step(batch);
+    const auto result = alone->step(written);
     wanted = train::record_of(*alone, result);
   } catch (const std::exception&) {
     return "";  // one device refuses it too
@@ -1029,14 +1031,20 @@ static std::string difference_on_mesh(std::uint64_t seed, const Statements& stat
       mine.world = &world;
       mine.limit = std::chrono::seconds(60);
       Trainer trainer = trainer_of(modules[static_cast<std::size_t>(world.rank())], mine);
-      const Batch part = map_tensors(batch, [&](const std::string&, const Tensor& tensor) {
-        if (tensor.dim() == 0) return tensor;
+      const auto own = [&](const std::string&, const Tensor& tensor) {
+        if (tensor.dim() == 0) return tensor.clone();
         const auto [begin, end] = samples_of(mine.mesh, world.rank(), tensor.size(0));
         return tensor.slice(0, begin, end).clone();
-      });
+      };
+      const Batch part = map_tensors(batch, own);
       const auto result = trainer.step(part);
       const auto comparison = train::compare(train::record_of(trainer, result), wanted, 1e-9);
       const std::lock_guard lock(mutex);
+      for_each_leaf(map_tensors(written, own), [&](const std::string& path, const Batch& leaf) {
+        const auto* tensor = std::get_if<Tensor>(&leaf.value());
+        if (tensor != nullptr && tensor->is_floating_point() && !at::allclose(*tensor, part[path].tensor(), 1e-9, 1e-12))
+          text = concat("what is written into ", path, " differs on rank ", world.rank());
+      });
       if (comparison.largest > 1)
         text = concat(comparison.worst, " differs by ", comparison.error, " on rank ", world.rank(), " of ",
                       to_text(mine.mesh), ", ZeRO stage ", mine.zero_stage, ", plan\n", to_text(mine.plan));
