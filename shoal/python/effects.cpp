@@ -240,7 +240,19 @@ static std::string bytes_of(const py::object& state) {
 static py::object state_of(const py::object& generator) {
   if (py::hasattr(generator, "getstate")) return generator.attr("getstate")();
   if (py::hasattr(generator, "get_state")) return generator.attr("get_state")();
-  return generator.attr("bit_generator").attr("state");
+  if (py::hasattr(generator, "bit_generator")) return generator.attr("bit_generator").attr("state");
+  // An iterator: how far it is.
+  if (py::hasattr(generator, "gi_frame")) {
+    const py::object frame = generator.attr("gi_frame");
+    if (frame.is_none()) return py::str("at its end");
+    return py::make_tuple(frame.attr("f_lasti"), py::repr(frame.attr("f_locals")));
+  }
+  if (py::hasattr(generator, "tell")) return generator.attr("tell")();
+  try {
+    return py::module_::import("pickle").attr("dumps")(generator);
+  } catch (py::error_already_set&) {
+    return py::repr(generator);
+  }
 }
 
 Generators::Generators(const Watch& watch) {
@@ -263,8 +275,9 @@ void Generators::restore() const {
       object.attr("setstate")(state);
     else if (py::hasattr(object, "set_state"))
       object.attr("set_state")(state);
-    else
+    else if (py::hasattr(object, "bit_generator"))
       object.attr("bit_generator").attr("state") = state;
+    // An iterator cannot be set back.
   }
 }
 

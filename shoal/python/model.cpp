@@ -2,7 +2,10 @@
 #include "shoal/python/model.h"
 
 #include <ATen/ATen.h>
+#include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/autocast_mode.h>
+#include <c10/core/DefaultDtype.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
@@ -132,6 +135,10 @@ std::string Model::surroundings() const {
   for (const auto device : {at::kCPU, at::kCUDA})
     if (at::autocast::is_autocast_enabled(device))
       text += std::string(" autocast ") + c10::toString(at::autocast::get_autocast_dtype(device));
+  const auto& context = at::globalContext();
+  text += concat(' ', context.deterministicAlgorithms(), context.deterministicCuDNN(),
+                 context.benchmarkCuDNN(), static_cast<int>(c10::get_default_dtype_as_scalartype()),
+                 at::impl::PythonTorchFunctionTLS::stack_len(), c10::impl::TorchDispatchModeTLS::stack_len());
   text += keep_outputs_ ? " outputs " : " ";
   return text + values_;
 }
@@ -305,12 +312,16 @@ struct Explanation {
   const char* means;
 };
 }  // namespace
-static constexpr std::array<Explanation, 4> kExplanations = {{
+static constexpr std::array<Explanation, 5> kExplanations = {{
     {"data pointer of Tensor that doesn't have storage",
      "while a model is recorded its activations have no data, so numpy(), tolist() and data_ptr() cannot be "
      "used on them: stay with torch operators"},
     {"Cannot access storage of",
      "while a model is recorded its activations have no storage: stay with torch operators"},
+    {"incompatible tensor type",
+     "a parameter's or buffer's data cannot be replaced while the model is recorded: write into it, with "
+     "copy_() or "
+     "mul_().add_() under no_grad"},
     {"TorchScript interpreter",
      "TorchScript runs other operators each time while it optimises itself: give the module that was "
      "scripted"},

@@ -128,9 +128,11 @@ Contents contents_of(const Place& place) {
     case Place::Kind::Cell: contents.values.push_back(taken(PyCell_GET(holder))); break;
     case Place::Kind::Function:
       contents.values = {taken(PyFunction_GetCode(holder)), taken(PyFunction_GetDefaults(holder)),
-                         taken(PyFunction_GetKwDefaults(holder)), taken(PyFunction_GetClosure(holder))};
+                         taken(PyFunction_GetKwDefaults(holder)), taken(PyFunction_GetClosure(holder)),
+                         taken(reinterpret_cast<PyFunctionObject*>(holder)->func_dict)};
       break;
-    case Place::Kind::Array: break;
+    case Place::Kind::Array:
+    case Place::Kind::Library: break;
   }
   return contents;
 }
@@ -188,6 +190,7 @@ void put(const Place& place, const Contents& contents) {
       break;
     case Place::Kind::Cell: check(PyCell_Set(holder, contents.values[0].ptr())); break;
     case Place::Kind::Function:
+    case Place::Kind::Library:
     case Place::Kind::Array: break;  // nobody writes these while a model runs
   }
 }

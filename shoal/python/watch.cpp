@@ -13,8 +13,8 @@ namespace shoal::python {
 
 // Longer lists and dictionaries are data, not settings: what they are and how long is watched, not what is in
 // them.
-static constexpr Py_ssize_t kLong = 4096;
-static constexpr Py_ssize_t kArrayBytes = 65536;  // larger arrays likewise
+static constexpr Py_ssize_t kLong = 65536;
+static constexpr Py_ssize_t kArrayBytes = 1 << 20;  // larger arrays likewise
 
 // Of a module's dictionary: what plays no part in a step.
 static constexpr std::array<std::string_view, 5> kSkipped = {
@@ -33,18 +33,37 @@ struct Watch::Python {
   py::object random = py::module_::import("random").attr("Random");
   py::object match = py::module_::import("fnmatch").attr("fnmatchcase");
   // Objects of libraries whose attributes are settings.
-  py::object namespaces = py::make_tuple(py::module_::import("types").attr("SimpleNamespace"),
-                                         py::module_::import("argparse").attr("Namespace"));
+  py::object namespaces = py::make_tuple(
+      py::module_::import("types").attr("SimpleNamespace"), py::module_::import("argparse").attr("Namespace"),
+      py::module_::import("collections").attr("UserDict"),
+      py::module_::import("collections").attr("UserList"),
+      py::module_::import("collections").attr("ChainMap"),
+      py::module_::import("configparser").attr("RawConfigParser"),
+      py::module_::import("configparser").attr("SectionProxy"),
+      py::module_::import("threading").attr("local"), py::module_::import("threading").attr("Event"),
+      py::module_::import("queue").attr("Queue"),
+      py::type::handle_of(py::module_::import("os").attr("environ")));
   // Objects that change at each step, and that no model reads.
-  py::object busy = py::make_tuple(py::module_::import("torch.optim").attr("Optimizer"),
-                                   py::module_::import("torch.optim.lr_scheduler").attr("LRScheduler"),
+  py::object optimizer = py::module_::import("torch.optim").attr("Optimizer");
+  py::object busy = py::make_tuple(py::module_::import("torch.optim.lr_scheduler").attr("LRScheduler"),
                                    py::module_::import("torch.utils.data").attr("DataLoader"),
                                    py::module_::import("torch.utils.data").attr("Dataset"),
                                    py::module_::import("torch.utils.data").attr("Sampler"),
                                    py::module_::import("logging").attr("Logger"));
+  // What code of libraries calls, whatever the model.
+  py::list everywhere, global_hooks;
   py::object ndarray, numpy_generators = py::tuple();
 
   Python() {
+    const py::module_ torch = py::module_::import("torch");
+    for (const auto& owner :
+         {py::object(torch), py::object(py::module_::import("torch.nn.functional")),
+          py::object(torch.attr("Tensor")), py::object(torch.attr("_C").attr("TensorBase"))})
+      everywhere.append(owner);
+    const py::dict module_hooks = py::module_::import("torch.nn.modules.module").attr("__dict__");
+    for (const auto& [name, value] : module_hooks)
+      if (std::string(py::str(name)).starts_with("_global_") && PyDict_Check(value.ptr()))
+        global_hooks.append(value);
     const py::dict loaded = py::module_::import("sys").attr("modules");
     if (!loaded.contains("numpy")) return;
     const py::module_ numpy = py::module_::import("numpy");
@@ -122,12 +141,26 @@ static std::uint64_t version_of([[maybe_unused]] PyObject* dictionary) {
 }
 
 static PyObject* dictionary_of(const Place& place) {
-  return place.kind == Place::Kind::Type ? reinterpret_cast<PyTypeObject*>(place.holder.ptr())->tp_dict
-                                         : place.holder.ptr();
+  PyObject* holder = place.holder.ptr();
+  if (PyType_Check(holder)) return reinterpret_cast<PyTypeObject*>(holder)->tp_dict;
+  return PyModule_Check(holder) ? PyModule_GetDict(holder) : holder;
+}
+
+// Which objects all names of a library's class or module stand for, without keeping them.
+static Digest names_of(const Place& place) {
+  Digest sum;
+  PyObject *key = nullptr, *value = nullptr;
+  Py_ssize_t position = 0;
+  while (PyDict_Next(dictionary_of(place), &position, &key, &value))
+    if (PyCallable_Check(value) || is_plain_value(value))
+      sum +=
+          Digest::of('n', reinterpret_cast<std::uintptr_t>(value)).at(reinterpret_cast<std::uintptr_t>(key));
+  return sum;
 }
 
 static bool is_dictionary(Place::Kind kind) {
-  return kind == Place::Kind::Dict || kind == Place::Kind::Type || kind == Place::Kind::Names;
+  return kind == Place::Kind::Dict || kind == Place::Kind::Type || kind == Place::Kind::Names ||
+         kind == Place::Kind::Library;
 }
 
 static std::string bytes_of(const py::object& array) {
@@ -172,22 +205,28 @@ bool Watch::is_same(const Place& place) {
       return PyFunction_GET_CODE(holder) == place.values[0].ptr() &&
              PyFunction_GET_DEFAULTS(holder) == place.values[1].ptr() &&
              PyFunction_GET_KW_DEFAULTS(holder) == place.values[2].ptr() &&
-             PyFunction_GET_CLOSURE(holder) == place.values[3].ptr();
+             PyFunction_GET_CLOSURE(holder) == place.values[3].ptr() &&
+             reinterpret_cast<PyFunctionObject*>(holder)->func_dict == place.values[4].ptr();
     case Place::Kind::Array: return bytes_of(place.holder) == place.bytes;
+    case Place::Kind::Library: {
+      const auto version = version_of(dictionary_of(place));
+      return (version != 0 && version == place.version) || names_of(place) == place.digests.at(0);
+    }
     default: break;
   }
   return holds_same(contents_of(place), place);
 }
 
-static std::array<const void*, 2> hooks_of(py::handle tensor) {
+static std::array<const void*, 3> hooks_of(py::handle tensor) {
   const auto* raw = reinterpret_cast<const THPVariable*>(tensor.ptr());
-  return {raw->backward_hooks, raw->post_accumulate_grad_hooks};
+  PyObject** attributes = _PyObject_GetDictPtr(tensor.ptr());
+  return {raw->backward_hooks, raw->post_accumulate_grad_hooks,
+          attributes == nullptr ? nullptr : *attributes};
 }
 
 bool Watch::same_tensor(Seen& seen) {
   const auto& tensor = THPVariable_Unpack(seen.tensor.ptr());
-  const auto hooks = hooks_of(seen.tensor);
-  if (hooks[0] != seen.hooks[0] || hooks[1] != seen.hooks[1]) return false;
+  if (hooks_of(seen.tensor) != seen.hooks) return false;
   if (seen.role == Seen::Role::Own) return true;  // looked at by the trainer
   const bool is_moved = tensor.requires_grad() != seen.requires_grad ||
                         (tensor.has_storage() &&
@@ -215,8 +254,7 @@ bool Watch::patch_tensor(Place& place, std::size_t i, const py::object& now) {
                          old.dtype() == fresh.dtype() && old.device() == fresh.device() &&
                          old.requires_grad() == fresh.requires_grad() && !fresh.grad_fn() &&
                          !own_memory_.contains(fresh.storage().unsafeGetStorageImpl());
-  const auto hooks = hooks_of(now);
-  if (!same_type || hooks[0] != seen.hooks[0] || hooks[1] != seen.hooks[1]) return false;
+  if (!same_type || hooks_of(now) != seen.hooks) return false;
   const auto input = std::ranges::find(beside_, "~" + seen.path, &NamedTensors::value_type::first);
   if (input == beside_.end()) return false;
   input->second = fresh;
@@ -235,7 +273,7 @@ bool Watch::patch(std::size_t index) {
   Place& place = places_[index];
   const Contents now = contents_of(place);
   if (place.kind == Place::Kind::Function || place.kind == Place::Kind::Array ||
-      place.kind == Place::Kind::Set)
+      place.kind == Place::Kind::Set || place.kind == Place::Kind::Library)
     return false;
   const auto identical = [](const py::object& a, const py::object& b) { return a.ptr() == b.ptr(); };
   if (now.values.size() != place.values.size() || !std::ranges::equal(now.keys, place.keys, identical))
@@ -273,9 +311,19 @@ void Watch::finish(Place& place) {
     sum += digest;
   }
   if (place.kind == Place::Kind::Array) sum += Digest::of(place.bytes);
+  if (place.kind == Place::Kind::Library) {
+    place.digests = {names_of(place)};
+    sum += place.digests[0];
+  }
   place.digest = sum.at(ordinal);
   total_ += place.digest;
   if (is_dictionary(place.kind)) place.version = version_of(dictionary_of(place));
+}
+
+// What an object is: its class, and of a class the order in which it looks things up.
+static const void* kind_of(const py::object& object) {
+  if (PyType_Check(object.ptr())) return reinterpret_cast<PyTypeObject*>(object.ptr())->tp_mro;
+  return Py_TYPE(object.ptr());
 }
 
 bool Watch::look() {
@@ -286,6 +334,10 @@ bool Watch::look() {
       continue;
     }
     more = !patch(i);
+  }
+  for (const auto& [object, type] : classes_) {
+    if (more) break;
+    more = kind_of(object) != type;
   }
   for (auto& seen : seen_) {
     if (more) break;
@@ -341,6 +393,8 @@ void Watch::walk() {
   seen_at_.clear();
   beside_.clear();
   ordinals_.clear();
+  const auto old_classes = std::move(classes_);
+  classes_.clear();
   generators_.clear();
   global_uses_.clear();
   total_ = {};
@@ -351,6 +405,9 @@ void Watch::walk() {
 }
 
 void Watch::describe_all() {
+  for (const auto& owner : python_->everywhere) follow_names(py::reinterpret_borrow<py::object>(owner));
+  for (const auto& hooks : python_->global_hooks)
+    follow(Place::Kind::Dict, py::reinterpret_borrow<py::object>(hooks), "torch.nn.modules.module", false);
   Digest roots = describe(module_, "", true).at(0);
   if (!loss_.is_none()) roots += describe(loss_, "loss_fn", false).at(1);
   for (auto& place : places_) finish(place);
@@ -366,6 +423,13 @@ Digest Watch::number_of(char kind, py::handle object) {
                      py::reinterpret_borrow<py::object>(object)};
   }
   return Digest::of(kind, found->second.first);
+}
+
+// All names of a library's class or module together: somebody may put another function there.
+void Watch::follow_names(const py::object& owner) {
+  const auto [found, added] = ordinals_.try_emplace(owner.ptr(), places_.size());
+  if (!added) return;
+  places_.push_back({.kind = Place::Kind::Library, .holder = owner, .path = "", .keys = {}, .values = {}});
 }
 
 Digest Watch::follow(Place::Kind kind, py::object holder, const std::string& path, bool in_module,
@@ -419,7 +483,7 @@ Digest Watch::describe_tensor(py::handle value, const std::string& path) {
             .memory = tensor.has_storage() ? tensor.storage().data() : nullptr,
             .offset = tensor.has_storage() ? tensor.storage_offset() : 0,
             .requires_grad = tensor.requires_grad(),
-            .hooks = {hooks_of(value)[0], hooks_of(value)[1]}};
+            .hooks = hooks_of(value)};
   const bool shows_own =
       own_.contains(impl) ||
       (tensor.has_storage() && own_memory_.contains(tensor.storage().unsafeGetStorageImpl()));
@@ -435,7 +499,7 @@ Digest Watch::describe_tensor(py::handle value, const std::string& path) {
   const auto index = seen_.size();
   Digest hooks = hooked;
   for (const auto* dictionary : seen.hooks)
-    if (dictionary != nullptr)
+    if (dictionary != nullptr && PyDict_Check(static_cast<PyObject*>(const_cast<void*>(dictionary))))
       hooks +=
           describe(py::handle(static_cast<PyObject*>(const_cast<void*>(dictionary))), path + ".hooks", false);
   const bool is_constant = seen.role == Seen::Role::Constant;
@@ -459,6 +523,7 @@ Digest Watch::describe_tensor(py::handle value, const std::string& path) {
 // averaged by someone else.
 Digest Watch::describe_module(const py::object& module, const std::string& path) {
   const py::object type = type_of(module);
+  classes_.emplace_back(module, kind_of(module));
   describe_type(type, py::str(type.attr("__name__")));
   for (const char* kind : {"_parameters", "_buffers"}) {
     const py::object tensors = module.attr(kind);
@@ -476,9 +541,17 @@ Digest Watch::describe_module(const py::object& module, const std::string& path)
 void Watch::describe_type(const py::object& type, const std::string& path) {
   for (const auto base : py::tuple(type.attr("__mro__"))) {
     const auto each = py::reinterpret_borrow<py::object>(base);
-    if (py::bool_(python_->is_library_module(each.attr("__module__"))) || ordinals_.contains(each.ptr()))
+    if (ordinals_.contains(each.ptr())) continue;
+    if (!py::bool_(python_->is_library_module(each.attr("__module__")))) {
+      classes_.emplace_back(each, kind_of(each));
+      follow(Place::Kind::Type, each, path, false);
       continue;
-    follow(Place::Kind::Type, each, path, false);
+    }
+    const std::string file = py::str(each.attr("__module__"));
+    if (file == "builtins") continue;
+    follow_names(each);
+    const py::dict loaded = py::module_::import("sys").attr("modules");
+    if (loaded.contains(file)) follow_names(loaded[py::str(file)]);
   }
 }
 
@@ -503,6 +576,11 @@ Digest Watch::describe_function(const py::object& function, const std::string& p
       entry->second.push_back(name);
   };
   const py::object globals = function.attr("__globals__");
+  for (const char* name : {"globals", "eval", "exec", "vars", "sys", "__import__"})
+    if (py::bool_(code.attr("co_names").attr("__contains__")(name)) &&
+        ordinals_.try_emplace(globals.ptr(), places_.size()).second)
+      places_.push_back(
+          {.kind = Place::Kind::Library, .holder = globals, .path = path, .keys = {}, .values = {}});
   for (const auto chain : python_->globals_read(code)) {
     py::object dictionary = globals;
     const py::tuple names = py::reinterpret_borrow<py::tuple>(chain);
@@ -518,7 +596,7 @@ Digest Watch::describe_function(const py::object& function, const std::string& p
         break;
       }
       global_uses_.emplace_back(py::str(value.attr("__name__")), where);
-      if (py::bool_(python_->is_library_module(value.attr("__name__")))) break;
+      note(dictionary, name);
       dictionary = value.attr("__dict__");
     }
   }
@@ -528,6 +606,15 @@ Digest Watch::describe_function(const py::object& function, const std::string& p
   return all;
 }
 
+// Of a list or dictionary of a class of the user's, say: what it has besides its items.
+Digest Watch::describe_attributes(const py::object& object, const std::string& path, bool in_module) {
+  if (PyDict_CheckExact(object.ptr()) || PyList_CheckExact(object.ptr())) return {};
+  if (!py::hasattr(object, "__dict__")) return {};
+  const py::object attributes = object.attr("__dict__");
+  if (!PyDict_CheckExact(attributes.ptr())) return {};
+  return follow(Place::Kind::Dict, attributes, path, in_module);
+}
+
 Digest Watch::describe_instance(const py::object& object, const std::string& path, bool in_module) {
   const py::object type = type_of(object);
   const bool is_library = py::bool_(python_->is_library_module(type.attr("__module__")));
@@ -535,6 +622,7 @@ Digest Watch::describe_instance(const py::object& object, const std::string& pat
       !py::isinstance(object, python_->busy) && (!is_library || py::isinstance(object, python_->namespaces) ||
                                                  (in_module && !PyType_Check(object.ptr())));
   if (!followed) return number_of('o', object);
+  classes_.emplace_back(object, kind_of(object));
   Digest digest = number_of('c', type);
   describe_type(type, py::str(type.attr("__name__")));
   bool found = false;
@@ -588,12 +676,14 @@ Digest Watch::describe(py::handle value, const std::string& path, bool in_module
     const bool of_module = in_module && is_one_of(kTransparent, last);
     if (in_module && is_one_of(kSkipped, last)) return {};
     const auto own = of_module ? path.substr(0, path.size() - std::min(path.size(), last.size() + 1)) : path;
-    return Digest::of(Py_TYPE(raw)->tp_name) += follow(Place::Kind::Dict, object, own, in_module);
+    return (Digest::of(Py_TYPE(raw)->tp_name) += follow(Place::Kind::Dict, object, own, in_module)) +=
+           describe_attributes(object, path, in_module);
   }
   if (PyList_Check(raw)) {
     if (PyList_GET_SIZE(raw) > kLong)
       return number_of('o', value) += Digest::of('n', static_cast<std::uint64_t>(PyList_GET_SIZE(raw)));
-    return Digest::of(Py_TYPE(raw)->tp_name) += follow(Place::Kind::List, object, path, in_module);
+    return (Digest::of(Py_TYPE(raw)->tp_name) += follow(Place::Kind::List, object, path, in_module)) +=
+           describe_attributes(object, path, in_module);
   }
   if (PyAnySet_Check(raw)) {
     if (PySet_GET_SIZE(raw) > kLong || PyFrozenSet_CheckExact(raw)) return number_of('o', value);
@@ -628,6 +718,20 @@ Digest Watch::describe(py::handle value, const std::string& path, bool in_module
   if (python_->ndarray && py::isinstance(object, python_->ndarray)) {
     if (py::cast<Py_ssize_t>(object.attr("nbytes")) > kArrayBytes) return number_of('o', value);
     return follow(Place::Kind::Array, object, path, false);
+  }
+  if (PyObject_CheckBuffer(raw) && !PyBytes_Check(raw))
+    return follow(Place::Kind::Array, object, path, false);
+  if (PyWeakref_CheckRef(raw)) {
+    const auto target = py::reinterpret_borrow<py::object>(PyWeakref_GetObject(raw));
+    return Digest::of("weak") += describe(target, path, in_module);
+  }
+  if (py::isinstance(object, python_->optimizer)) {
+    const py::object groups = object.attr("param_groups");
+    return number_of('o', value) += describe(groups, path + ".param_groups", false);
+  }
+  if (PyIter_Check(raw) && !py::hasattr(object, "__dict__")) {
+    generators_.emplace_back(path, object);
+    return number_of('i', value);
   }
   if (py::isinstance(object, python_->deque)) return follow(Place::Kind::Deque, object, path, in_module);
   if (PyModule_Check(raw) || PyCode_Check(raw) || PyCFunction_Check(raw)) return number_of('o', value);

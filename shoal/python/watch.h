@@ -15,6 +15,7 @@
 
 #include <torch/csrc/utils/pybind.h>
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -39,7 +40,7 @@ struct Digest {
 
 // Something that holds other things and can be changed.
 struct Place {
-  enum class Kind { Dict, Type, Names, List, Set, Deque, Cell, Function, Slots, Array };
+  enum class Kind { Dict, Type, Names, List, Set, Deque, Cell, Function, Slots, Array, Library };
   Kind kind;
   py::object holder;
   std::string path;                // "block.3": how a user would write it
@@ -114,7 +115,7 @@ class Watch {
     const void* memory;
     std::int64_t offset;
     bool requires_grad;
-    const void* hooks[2];
+    std::array<const void*, 3> hooks;  // and attributes
   };
 
   void walk();
@@ -123,11 +124,13 @@ class Watch {
   Digest describe_tensor(py::handle value, const std::string& path);
   Digest describe_module(const py::object& module, const std::string& path);
   Digest describe_instance(const py::object& object, const std::string& path, bool in_module);
+  Digest describe_attributes(const py::object& object, const std::string& path, bool in_module);
   Digest describe_function(const py::object& function, const std::string& path);
   Digest describe_closure(const py::object& code, const py::object& cells, const std::string& path);
   void describe_type(const py::object& type, const std::string& path);
   Digest follow(Place::Kind kind, py::object holder, const std::string& path, bool in_module,
                 std::vector<py::object> names = {});
+  void follow_names(const py::object& owner);
   Digest number_of(char kind, py::handle object);
   bool is_input_path(const std::string& path) const;
   void take_own_tensors();
@@ -143,6 +146,7 @@ class Watch {
   std::vector<py::object> modules_;
   NamedTensors parameters_, buffers_, beside_;
   std::vector<Place> places_;
+  std::vector<std::pair<py::object, const void*>> classes_;  // of what is followed; of a class its bases
   std::vector<Seen> seen_;
   std::vector<std::pair<std::string, py::object>> generators_;
   Digest total_;

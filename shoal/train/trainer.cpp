@@ -365,12 +365,16 @@ class Trainer::State {
         "needs a new Trainer on all of them");
     const auto before = std::exchange(parameters_, named(parameters));
     buffers_ = named(buffers);
+    // State goes with its tensor, which may have another name now.
+    const auto state = std::exchange(state_, {});
+    const auto updates = std::exchange(updates_, {});
     for (const auto& [name, tensor] : before) {
-      const auto now = std::ranges::find(parameters_, name, &NamedTensor::name);
-      if (now != parameters_.end() && now->tensor.is_same(tensor)) continue;
-      updates_.erase(name);
-      std::erase_if(state_,
-                    [&](const auto& item) { return item.first.substr(0, item.first.rfind('.')) == name; });
+      const auto now = std::ranges::find_if(
+          parameters_, [&, &same = tensor](const NamedTensor& each) { return each.tensor.is_same(same); });
+      if (now == parameters_.end()) continue;
+      if (const auto found = updates.find(name); found != updates.end()) updates_[now->name] = found->second;
+      for (const auto& [key, value] : state)
+        if (key.substr(0, key.rfind('.')) == name) state_[now->name + key.substr(key.rfind('.'))] = value;
     }
     view_.parameters = std::move(parameters);
     view_.buffers = std::move(buffers);

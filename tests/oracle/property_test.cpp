@@ -1042,7 +1042,8 @@ static std::string difference_on_mesh(std::uint64_t seed, const Statements& stat
       const std::lock_guard lock(mutex);
       for_each_leaf(map_tensors(written, own), [&](const std::string& path, const Batch& leaf) {
         const auto* tensor = std::get_if<Tensor>(&leaf.value());
-        if (tensor != nullptr && tensor->is_floating_point() && !at::allclose(*tensor, part[path].tensor(), 1e-9, 1e-12))
+        if (tensor != nullptr && tensor->is_floating_point() &&
+            !at::allclose(*tensor, part[path].tensor(), 1e-9, 1e-12))
           text = concat("what is written into ", path, " differs on rank ", world.rank());
       });
       if (comparison.largest > 1)
