@@ -74,12 +74,16 @@ struct InPlace {
   std::array<std::string_view, 4> lists;
 };
 static constexpr InPlace kInPlace[] = {
+    {"shoal::adadelta", {"parameters", "square_avgs", "acc_deltas"}},
     {"shoal::adagrad", {"parameters", "sums"}},
-    {"shoal::adam", {"parameters", "exp_avgs", "exp_avg_sqs"}},
+    {"shoal::adam", {"parameters", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs"}},
+    {"shoal::adamax", {"parameters", "exp_avgs", "exp_infs"}},
     {"shoal::gather_into", {"wholes"}},
     {"shoal::lamb", {"parameters", "exp_avgs", "exp_avg_sqs"}},
     {"shoal::lion", {"parameters", "exp_avgs"}},
+    {"shoal::radam", {"parameters", "exp_avgs", "exp_avg_sqs"}},
     {"shoal::rmsprop", {"parameters", "square_avgs", "momentum_buffers", "grad_avgs"}},
+    {"shoal::rprop", {"parameters", "prevs", "step_sizes"}},
     {"shoal::sgd", {"parameters", "momentum_buffers"}},
 };
 

@@ -29,30 +29,79 @@ static std::pair<double, double> betas_of(const py::dict& group) {
   return {py::float_(betas[py::int_(0)]), py::float_(betas[py::int_(1)])};
 }
 
-static Optimizer adamw(const py::dict& group) {
+static Optimizer adadelta(const py::dict& group) {
+  return Adadelta{.lr = number(group, "lr"),
+                  .rho = number(group, "rho"),
+                  .eps = number(group, "eps"),
+                  .weight_decay = number(group, "weight_decay"),
+                  .maximize = is_set(group, "maximize")};
+}
+
+static Optimizer adagrad(const py::dict& group) {
+  return Adagrad{.lr = number(group, "lr"),
+                 .eps = number(group, "eps"),
+                 .weight_decay = number(group, "weight_decay"),
+                 .maximize = is_set(group, "maximize")};
+}
+
+template <class A>
+static A adam_of(const py::dict& group) {
   const auto [beta1, beta2] = betas_of(group);
-  return AdamW{.lr = number(group, "lr"),
-               .beta1 = beta1,
-               .beta2 = beta2,
-               .eps = number(group, "eps"),
-               .weight_decay = number(group, "weight_decay")};
+  return A{.lr = number(group, "lr"),
+           .beta1 = beta1,
+           .beta2 = beta2,
+           .eps = number(group, "eps"),
+           .weight_decay = number(group, "weight_decay"),
+           .maximize = is_set(group, "maximize")};
+}
+
+static Optimizer adamw(const py::dict& group) {
+  auto adam = adam_of<AdamW>(group);
+  adam.amsgrad = is_set(group, "amsgrad");
+  return adam;
 }
 
 static Optimizer adam(const py::dict& group) {
   if (is_set(group, "decoupled_weight_decay")) return adamw(group);
-  const auto [beta1, beta2] = betas_of(group);
-  return Adam{.lr = number(group, "lr"),
-              .beta1 = beta1,
-              .beta2 = beta2,
-              .eps = number(group, "eps"),
-              .weight_decay = number(group, "weight_decay")};
+  auto adam = adam_of<Adam>(group);
+  adam.amsgrad = is_set(group, "amsgrad");
+  return adam;
+}
+
+static Optimizer adamax(const py::dict& group) { return adam_of<Adamax>(group); }
+
+static Optimizer radam(const py::dict& group) {
+  auto radam = adam_of<RAdam>(group);
+  radam.decoupled_weight_decay = is_set(group, "decoupled_weight_decay");
+  return radam;
+}
+
+static Optimizer rmsprop(const py::dict& group) {
+  return RMSprop{.lr = number(group, "lr"),
+                 .alpha = number(group, "alpha"),
+                 .eps = number(group, "eps"),
+                 .weight_decay = number(group, "weight_decay"),
+                 .momentum = number(group, "momentum"),
+                 .centered = is_set(group, "centered"),
+                 .maximize = is_set(group, "maximize")};
+}
+
+static Optimizer rprop(const py::dict& group) {
+  const py::object etas = group["etas"], sizes = group["step_sizes"];
+  return Rprop{.lr = number(group, "lr"),
+               .shrink = py::float_(etas[py::int_(0)]),
+               .grow = py::float_(etas[py::int_(1)]),
+               .smallest_step = py::float_(sizes[py::int_(0)]),
+               .largest_step = py::float_(sizes[py::int_(1)]),
+               .maximize = is_set(group, "maximize")};
 }
 
 static Optimizer sgd(const py::dict& group) {
   return SGD{.lr = number(group, "lr"),
              .momentum = number(group, "momentum"),
              .weight_decay = number(group, "weight_decay"),
-             .nesterov = is_set(group, "nesterov")};
+             .nesterov = is_set(group, "nesterov"),
+             .maximize = is_set(group, "maximize")};
 }
 
 // Classes of torch.optim, in alphabetical order.
@@ -62,13 +111,20 @@ struct Class {
   Optimizer (*made)(const py::dict& group);
 };
 }  // namespace
-static constexpr std::array<Class, 3> kClasses = {{{"Adam", adam}, {"AdamW", adamw}, {"SGD", sgd}}};
+static constexpr std::array<Class, 9> kClasses = {{{"Adadelta", adadelta},
+                                                   {"Adagrad", adagrad},
+                                                   {"Adam", adam},
+                                                   {"AdamW", adamw},
+                                                   {"Adamax", adamax},
+                                                   {"RAdam", radam},
+                                                   {"RMSprop", rmsprop},
+                                                   {"Rprop", rprop},
+                                                   {"SGD", sgd}}};
 
 // Options that say how torch.optim computes, not what, and the learning rate, which is read at each step.
 static constexpr std::array<std::string_view, 5> kFree = {"capturable", "foreach", "fused", "initial_lr",
                                                           "lr"};
-static constexpr std::array<const char*, 4> kUnsupported = {"amsgrad", "dampening", "differentiable",
-                                                            "maximize"};
+static constexpr std::array<const char*, 3> kUnsupported = {"dampening", "differentiable", "lr_decay"};
 
 static const Class& class_of(py::handle optimizer) {
   const py::module_ torch = py::module_::import("torch.optim");

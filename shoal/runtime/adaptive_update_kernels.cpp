@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Updates beside SGD and Adam. A rule says its lists and what it does to a piece of a row; one kernel runs
-// it.
-#include <ATen/Dispatch.h>
+// Updates beside SGD and Adam.
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_addcdiv.h>
 #include <ATen/ops/_foreach_addcmul.h>
@@ -13,9 +11,7 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 
-#include <array>
 #include <cmath>
-#include <span>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -23,6 +19,7 @@
 
 #include "shoal/base/error.h"
 #include "shoal/runtime/arguments.h"
+#include "shoal/runtime/elementwise_update.h"
 #include "shoal/runtime/update_elsewhere.h"
 #include "shoal/runtime/update_kernels.h"
 #include "shoal/runtime/update_loops.h"
@@ -32,112 +29,6 @@ namespace shoal::runtime {
 
 using program::Compute;
 using program::Program;
-
-namespace {
-
-using Tensors = std::vector<at::Tensor>;
-
-// Gradients with what decay adds to them.
-Tensors decayed(const UpdateLists& lists, double weight_decay) {
-  return weight_decay == 0 ? lists.gradients
-                           : at::_foreach_add(lists.gradients, lists.parameters, weight_decay);
-}
-
-Tensors root(const Tensors& squares, double eps) {
-  Tensors roots = at::_foreach_sqrt(squares);
-  at::_foreach_add_(roots, eps);
-  return roots;
-}
-
-template <class T>
-struct Piece {
-  T* parameter;
-  const T* gradient;
-  std::array<T*, 3> state;  // null: the settings do without
-  std::int64_t size;
-};
-
-struct Adagrad {
-  static constexpr std::array<std::string_view, 1> kStates = {"sums"};
-  explicit Adagrad(const Compute& compute)
-      : eps(number_of(compute, "eps")), weight_decay(number_of(compute, "weight_decay")) {}
-  template <class T>
-  void apply(const Piece<T>& piece, double lr, double scale) const {
-    using Real = Math<T>;
-    fast_adagrad(piece.parameter, piece.gradient, piece.state[0], piece.size,
-                 AdagradFactors<Real>{static_cast<Real>(lr), static_cast<Real>(scale), static_cast<Real>(eps),
-                                      static_cast<Real>(weight_decay)});
-  }
-  void apply(UpdateLists& lists, double lr) const {
-    const Tensors gradients = decayed(lists, weight_decay);
-    at::_foreach_addcmul_(lists.states[0], gradients, gradients, 1);
-    at::_foreach_addcdiv_(lists.parameters, gradients, root(lists.states[0], eps), -lr);
-  }
-  double eps, weight_decay;
-};
-
-struct Rmsprop {
-  static constexpr std::array<std::string_view, 3> kStates = {"square_avgs", "momentum_buffers", "grad_avgs"};
-  explicit Rmsprop(const Compute& compute)
-      : alpha(number_of(compute, "alpha")),
-        eps(number_of(compute, "eps")),
-        momentum(number_of(compute, "momentum")),
-        weight_decay(number_of(compute, "weight_decay")) {}
-  template <class T>
-  void apply(const Piece<T>& piece, double lr, double scale) const {
-    using Real = Math<T>;
-    fast_rmsprop(
-        piece.parameter, piece.gradient, piece.state[0], piece.state[1], piece.state[2], piece.size,
-        RmspropFactors<Real>{static_cast<Real>(lr), static_cast<Real>(scale), static_cast<Real>(alpha),
-                             static_cast<Real>(1 - alpha), static_cast<Real>(eps),
-                             static_cast<Real>(momentum), static_cast<Real>(weight_decay)});
-  }
-  void apply(UpdateLists& lists, double lr) const {
-    const Tensors gradients = decayed(lists, weight_decay);
-    const Tensors &squares = lists.states[0], &buffers = lists.states[1], &averages = lists.states[2];
-    at::_foreach_mul_(squares, alpha);
-    at::_foreach_addcmul_(squares, gradients, gradients, 1 - alpha);
-    Tensors variances = squares;
-    if (!averages.empty()) {
-      at::_foreach_mul_(averages, alpha);
-      at::_foreach_add_(averages, gradients, 1 - alpha);
-      variances = at::_foreach_addcmul(squares, averages, averages, -1);
-    }
-    const Tensors divisors = root(variances, eps);
-    if (buffers.empty()) return at::_foreach_addcdiv_(lists.parameters, gradients, divisors, -lr);
-    at::_foreach_mul_(buffers, momentum);
-    at::_foreach_addcdiv_(buffers, gradients, divisors);
-    at::_foreach_add_(lists.parameters, buffers, -lr);
-  }
-  double alpha, eps, momentum, weight_decay;
-};
-
-struct Lion {
-  static constexpr std::array<std::string_view, 1> kStates = {"exp_avgs"};
-  explicit Lion(const Compute& compute)
-      : beta1(number_of(compute, "beta1")),
-        beta2(number_of(compute, "beta2")),
-        weight_decay(number_of(compute, "weight_decay")) {}
-  template <class T>
-  void apply(const Piece<T>& piece, double lr, double scale) const {
-    using Real = Math<T>;
-    fast_lion(piece.parameter, piece.gradient, piece.state[0], piece.size,
-              LionFactors<Real>{static_cast<Real>(lr), static_cast<Real>(scale),
-                                static_cast<Real>(1 - lr * weight_decay), static_cast<Real>(beta1),
-                                static_cast<Real>(1 - beta1), static_cast<Real>(beta2),
-                                static_cast<Real>(1 - beta2)});
-  }
-  void apply(UpdateLists& lists, double lr) const {
-    Tensors directions = at::_foreach_mul(lists.states[0], beta1);
-    at::_foreach_add_(directions, lists.gradients, 1 - beta1);
-    at::_foreach_sign_(directions);
-    at::_foreach_mul_(lists.states[0], beta2);
-    at::_foreach_add_(lists.states[0], lists.gradients, 1 - beta2);
-    at::_foreach_mul_(lists.parameters, 1 - lr * weight_decay);
-    at::_foreach_add_(lists.parameters, directions, -lr);
-  }
-  double beta1, beta2, weight_decay;
-};
 
 std::vector<std::vector<std::uint32_t>> lists_of(const Compute& compute,
                                                  std::span<const std::string_view> names,
@@ -157,47 +48,91 @@ std::vector<const std::vector<std::uint32_t>*> pointers_to(
   return pointers;
 }
 
-template <class T>
-Piece<T> piece_of(const Row& row, std::int64_t begin, std::int64_t end) {
-  Piece<T> piece{
-      static_cast<T*>(row.parameter) + begin, static_cast<const T*>(row.gradient) + begin, {}, end - begin};
-  for (std::size_t i = 0; i < piece.state.size(); ++i)
-    piece.state[i] = row.state[i] == nullptr ? nullptr : static_cast<T*>(row.state[i]) + begin;
-  return piece;
-}
+namespace {
 
-template <class Rule>
-class ElementwiseUpdate final : public Kernel {
- public:
-  explicit ElementwiseUpdate(const Compute& compute)
-      : rule_(compute),
-        parameters_(slots_of(compute, "parameters")),
-        gradients_(slots_of(compute, "gradients")),
-        states_(lists_of(compute, Rule::kStates, parameters_.size())),
-        lr_(slot_of(compute, "lr")),
-        scale_(optional_slot_of(compute, "scale")) {
-    check_lengths(compute, parameters_.size(), gradients_.size());
+struct Adagrad {
+  static constexpr std::array<std::string_view, 1> kStates = {"sums"};
+  static constexpr bool kCounts = false;
+  explicit Adagrad(const Compute& compute)
+      : eps(number_of(compute, "eps")), weight_decay(number_of(compute, "weight_decay")) {}
+  template <class T>
+  void apply(const Piece<T>& piece, const Now& now) const {
+    using Real = Math<T>;
+    fast_adagrad(piece.parameter, piece.gradient, piece.state[0], piece.size,
+                 AdagradFactors<Real>{static_cast<Real>(now.lr), static_cast<Real>(now.scale),
+                                      static_cast<Real>(eps), static_cast<Real>(weight_decay)});
   }
-
-  void run(Slots& slots) override {
-    const double lr = scalar_in(slots, lr_);
-    if (!on_cpu(slots, parameters_))
-      return update_elsewhere(slots, {parameters_, gradients_, pointers_to(states_), scale_}, Halves::AsFloat,
-                              [&](UpdateLists& lists) { rule_.apply(lists, lr); });
-    const double scale = scale_in(slots, scale_);
-    Rows rows(slots, parameters_, gradients_, pointers_to(states_));
-    rows.for_each_piece([&](const Row& row, std::int64_t begin, std::int64_t end) {
-      AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, row.dtype, "update",
-                                      [&] { rule_.apply(piece_of<scalar_t>(row, begin, end), lr, scale); });
-    });
-    rows.finish();
+  void apply(UpdateLists& lists, const Now& now) const {
+    const std::vector<at::Tensor> gradients = decayed(lists, weight_decay);
+    at::_foreach_addcmul_(lists.states[0], gradients, gradients, 1);
+    at::_foreach_addcdiv_(lists.parameters, gradients, root(lists.states[0], eps), -now.lr);
   }
+  double eps, weight_decay;
+};
 
- private:
-  Rule rule_;
-  std::vector<std::uint32_t> parameters_, gradients_;
-  std::vector<std::vector<std::uint32_t>> states_;
-  std::uint32_t lr_, scale_;
+struct Rmsprop {
+  static constexpr std::array<std::string_view, 3> kStates = {"square_avgs", "momentum_buffers", "grad_avgs"};
+  static constexpr bool kCounts = false;
+  explicit Rmsprop(const Compute& compute)
+      : alpha(number_of(compute, "alpha")),
+        eps(number_of(compute, "eps")),
+        momentum(number_of(compute, "momentum")),
+        weight_decay(number_of(compute, "weight_decay")) {}
+  template <class T>
+  void apply(const Piece<T>& piece, const Now& now) const {
+    using Real = Math<T>;
+    fast_rmsprop(
+        piece.parameter, piece.gradient, piece.state[0], piece.state[1], piece.state[2], piece.size,
+        RmspropFactors<Real>{static_cast<Real>(now.lr), static_cast<Real>(now.scale),
+                             static_cast<Real>(alpha), static_cast<Real>(1 - alpha), static_cast<Real>(eps),
+                             static_cast<Real>(momentum), static_cast<Real>(weight_decay)});
+  }
+  void apply(UpdateLists& lists, const Now& now) const {
+    const std::vector<at::Tensor> gradients = decayed(lists, weight_decay);
+    const auto &squares = lists.states[0], &buffers = lists.states[1], &averages = lists.states[2];
+    at::_foreach_mul_(squares, alpha);
+    at::_foreach_addcmul_(squares, gradients, gradients, 1 - alpha);
+    std::vector<at::Tensor> variances = squares;
+    if (!averages.empty()) {
+      at::_foreach_mul_(averages, alpha);
+      at::_foreach_add_(averages, gradients, 1 - alpha);
+      variances = at::_foreach_addcmul(squares, averages, averages, -1);
+    }
+    const auto divisors = root(variances, eps);
+    if (buffers.empty()) return at::_foreach_addcdiv_(lists.parameters, gradients, divisors, -now.lr);
+    at::_foreach_mul_(buffers, momentum);
+    at::_foreach_addcdiv_(buffers, gradients, divisors);
+    at::_foreach_add_(lists.parameters, buffers, -now.lr);
+  }
+  double alpha, eps, momentum, weight_decay;
+};
+
+struct Lion {
+  static constexpr std::array<std::string_view, 1> kStates = {"exp_avgs"};
+  static constexpr bool kCounts = false;
+  explicit Lion(const Compute& compute)
+      : beta1(number_of(compute, "beta1")),
+        beta2(number_of(compute, "beta2")),
+        weight_decay(number_of(compute, "weight_decay")) {}
+  template <class T>
+  void apply(const Piece<T>& piece, const Now& now) const {
+    using Real = Math<T>;
+    fast_lion(piece.parameter, piece.gradient, piece.state[0], piece.size,
+              LionFactors<Real>{static_cast<Real>(now.lr), static_cast<Real>(now.scale),
+                                static_cast<Real>(1 - now.lr * weight_decay), static_cast<Real>(beta1),
+                                static_cast<Real>(1 - beta1), static_cast<Real>(beta2),
+                                static_cast<Real>(1 - beta2)});
+  }
+  void apply(UpdateLists& lists, const Now& now) const {
+    auto directions = at::_foreach_mul(lists.states[0], beta1);
+    at::_foreach_add_(directions, lists.gradients, 1 - beta1);
+    at::_foreach_sign_(directions);
+    at::_foreach_mul_(lists.states[0], beta2);
+    at::_foreach_add_(lists.states[0], lists.gradients, 1 - beta2);
+    at::_foreach_mul_(lists.parameters, 1 - now.lr * weight_decay);
+    at::_foreach_add_(lists.parameters, directions, -now.lr);
+  }
+  double beta1, beta2, weight_decay;
 };
 
 // Two passes: the first updates the moments and measures parameter and direction, the second moves the
@@ -284,15 +219,15 @@ class Lamb final : public Kernel {
         "shoal::lamb: of parts of tensors it updates those in main memory only; keep the model there");
     const UpdateSlots which{parameters_, gradients_, pointers_to(states_), scale_};
     update_elsewhere(slots, which, Halves::AsFloat, [&](UpdateLists& lists) {
-      const Tensors &averages = lists.states[0], &squares = lists.states[1];
+      const auto &averages = lists.states[0], &squares = lists.states[1];
       at::_foreach_mul_(averages, factors.beta1);
       at::_foreach_add_(averages, lists.gradients, factors.one_minus_beta1);
       at::_foreach_mul_(squares, factors.beta2);
       at::_foreach_addcmul_(squares, lists.gradients, lists.gradients, factors.one_minus_beta2);
-      Tensors divisors = at::_foreach_sqrt(squares);
+      auto divisors = at::_foreach_sqrt(squares);
       at::_foreach_mul_(divisors, factors.inverse_root_of_correction2);
       at::_foreach_add_(divisors, factors.eps);
-      Tensors directions = at::_foreach_mul(averages, factors.inverse_correction1);
+      auto directions = at::_foreach_mul(averages, factors.inverse_correction1);
       at::_foreach_div_(directions, divisors);
       at::_foreach_add_(directions, lists.parameters, factors.weight_decay);
       const at::Tensor of_parameters = at::stack(at::_foreach_norm(lists.parameters));

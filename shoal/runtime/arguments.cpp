@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shoal/runtime/arguments.h"
 
+#include <algorithm>
+
 #include "shoal/base/error.h"
 #include "shoal/runtime/typed_kernel.h"
 
@@ -55,6 +57,14 @@ const std::string& text_of(const Compute& compute, std::string_view name) {
 
 bool truth_of(const Compute& compute, std::string_view name) {
   return typed_argument<bool>(compute, name, "a bool");
+}
+
+bool has_argument(const Compute& compute, std::string_view name) {
+  return std::ranges::find(compute.arguments, name, &ir::Argument::name) != compute.arguments.end();
+}
+
+bool is_set(const Compute& compute, std::string_view name) {
+  return has_argument(compute, name) && truth_of(compute, name);
 }
 
 }  // namespace shoal::runtime

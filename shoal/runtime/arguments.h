@@ -20,5 +20,7 @@ double number_of(const program::Compute& compute, std::string_view name);  // a 
 std::int64_t integer_of(const program::Compute& compute, std::string_view name);
 const std::string& text_of(const program::Compute& compute, std::string_view name);
 bool truth_of(const program::Compute& compute, std::string_view name);
+bool has_argument(const program::Compute& compute, std::string_view name);
+bool is_set(const program::Compute& compute, std::string_view name);  // false where it is left out
 
 }  // namespace shoal::runtime

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shoal/runtime/update_elsewhere.h"
 
+#include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_foreach_sqrt.h>
 #include <ATen/ops/empty_like.h>
 
 #include <map>
@@ -52,6 +54,17 @@ void update_elsewhere(const Slots& slots, const UpdateSlots& which, Halves halve
     update(lists);
   }
   for (const auto& [original, copy] : carried) original.copy_(copy);
+}
+
+std::vector<at::Tensor> decayed(const UpdateLists& lists, double weight_decay) {
+  return weight_decay == 0 ? lists.gradients
+                           : at::_foreach_add(lists.gradients, lists.parameters, weight_decay);
+}
+
+std::vector<at::Tensor> root(const std::vector<at::Tensor>& squares, double eps) {
+  std::vector<at::Tensor> roots = at::_foreach_sqrt(squares);
+  at::_foreach_add_(roots, eps);
+  return roots;
 }
 
 }  // namespace shoal::runtime

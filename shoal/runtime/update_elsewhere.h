@@ -36,4 +36,9 @@ struct UpdateLists {
 void update_elsewhere(const Slots& slots, const UpdateSlots& which, Halves halves,
                       const std::function<void(UpdateLists&)>& update);
 
+// Gradients with what decay adds to them.
+std::vector<at::Tensor> decayed(const UpdateLists& lists, double weight_decay);
+// sqrt(squares) + eps
+std::vector<at::Tensor> root(const std::vector<at::Tensor>& squares, double eps);
+
 }  // namespace shoal::runtime

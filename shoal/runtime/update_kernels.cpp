@@ -154,7 +154,8 @@ class Sgd final : public Kernel {
         scale_(optional_slot_of(compute, "scale")),
         momentum_(number_of(compute, "momentum")),
         weight_decay_(number_of(compute, "weight_decay")),
-        nesterov_(truth_of(compute, "nesterov")) {
+        nesterov_(truth_of(compute, "nesterov")),
+        maximize_(is_set(compute, "maximize")) {
     check_lengths(compute, parameters_.size(), gradients_.size());
     if (!buffers_.empty()) check_lengths(compute, parameters_.size(), buffers_.size());
   }
@@ -162,7 +163,7 @@ class Sgd final : public Kernel {
   void run(Slots& slots) override {
     const double lr = scalar_in(slots, lr_);
     if (!on_cpu(slots, parameters_)) return run_elsewhere(slots, lr);
-    const double scale = scale_in(slots, scale_);
+    const double scale = (maximize_ ? -1 : 1) * scale_in(slots, scale_);
     Rows rows(slots, parameters_, gradients_, {&buffers_});
     rows.for_each_piece([&](const Row& row, std::int64_t begin, std::int64_t end) {
       AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, row.dtype, "sgd", [&] {
@@ -183,14 +184,14 @@ class Sgd final : public Kernel {
     const UpdateSlots which{parameters_, gradients_, {&buffers_}, scale_};
     update_elsewhere(slots, which, Halves::AsTheyAre, [&](UpdateLists& lists) {
       at::_fused_sgd_(lists.parameters, lists.gradients, lists.states[0], weight_decay_, momentum_, lr,
-                      /*dampening=*/0.0, nesterov_, /*maximize=*/false, /*is_first_step=*/false);
+                      /*dampening=*/0.0, nesterov_, maximize_, /*is_first_step=*/false);
     });
   }
 
   std::vector<std::uint32_t> parameters_, gradients_, buffers_;
   std::uint32_t lr_, scale_;
   double momentum_, weight_decay_;
-  bool nesterov_;
+  bool nesterov_, maximize_;
 };
 
 class AdamKernel final : public Kernel {
@@ -200,6 +201,8 @@ class AdamKernel final : public Kernel {
         gradients_(slots_of(compute, "gradients")),
         averages_(slots_of(compute, "exp_avgs")),
         squares_(slots_of(compute, "exp_avg_sqs")),
+        largest_(has_argument(compute, "max_exp_avg_sqs") ? slots_of(compute, "max_exp_avg_sqs")
+                                                          : std::vector<std::uint32_t>{}),
         lr_(slot_of(compute, "lr")),
         step_(slot_of(compute, "step")),
         scale_(optional_slot_of(compute, "scale")),
@@ -207,18 +210,21 @@ class AdamKernel final : public Kernel {
         beta2_(number_of(compute, "beta2")),
         eps_(number_of(compute, "eps")),
         weight_decay_(number_of(compute, "weight_decay")),
-        decoupled_(truth_of(compute, "decoupled")) {
+        decoupled_(truth_of(compute, "decoupled")),
+        maximize_(is_set(compute, "maximize")) {
     for (const auto* list : {&gradients_, &averages_, &squares_})
       check_lengths(compute, parameters_.size(), list->size());
+    if (!largest_.empty()) check_lengths(compute, parameters_.size(), largest_.size());
   }
 
   void run(Slots& slots) override {
     const double lr = scalar_in(slots, lr_);
     const double step = scalar_in(slots, step_);
     if (!on_cpu(slots, parameters_)) return run_elsewhere(slots, lr, step);
-    const auto factors_32 = factors<float>(lr, step, scale_in(slots, scale_));
-    const auto factors_64 = factors<double>(lr, step, scale_in(slots, scale_));
-    Rows rows(slots, parameters_, gradients_, {&averages_, &squares_});
+    const double scale = (maximize_ ? -1 : 1) * scale_in(slots, scale_);
+    const auto factors_32 = factors<float>(lr, step, scale);
+    const auto factors_64 = factors<double>(lr, step, scale);
+    Rows rows(slots, parameters_, gradients_, {&averages_, &squares_, &largest_});
     rows.for_each_piece([&](const Row& row, std::int64_t begin, std::int64_t end) {
       AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, row.dtype, "adam", [&] {
         const auto& all = [&]() -> const auto& {
@@ -230,6 +236,7 @@ class AdamKernel final : public Kernel {
         fast_adam(static_cast<scalar_t*>(row.parameter) + begin,
                   static_cast<const scalar_t*>(row.gradient) + begin,
                   static_cast<scalar_t*>(row.state[0]) + begin, static_cast<scalar_t*>(row.state[1]) + begin,
+                  row.state[2] == nullptr ? nullptr : static_cast<scalar_t*>(row.state[2]) + begin,
                   end - begin, all);
       });
     });
@@ -252,20 +259,20 @@ class AdamKernel final : public Kernel {
   }
 
   void run_elsewhere(const Slots& slots, double lr, double step) const {
-    const UpdateSlots which{parameters_, gradients_, {&averages_, &squares_}, scale_};
+    const UpdateSlots which{parameters_, gradients_, {&averages_, &squares_, &largest_}, scale_};
     const auto fused = decoupled_ ? at::_ops::_fused_adamw_::call : at::_ops::_fused_adam_::call;
     update_elsewhere(slots, which, Halves::AsTheyAre, [&](UpdateLists& lists) {
       const auto options = lists.parameters[0].options().dtype(at::kFloat);
       const std::vector<at::Tensor> steps(lists.parameters.size(), at::full({}, step, options));
-      fused(lists.parameters, lists.gradients, lists.states[0], lists.states[1], {}, steps, lr, beta1_,
-            beta2_, weight_decay_, eps_, /*amsgrad=*/false, /*maximize=*/false, {}, {});
+      fused(lists.parameters, lists.gradients, lists.states[0], lists.states[1], lists.states[2], steps, lr,
+            beta1_, beta2_, weight_decay_, eps_, /*amsgrad=*/!largest_.empty(), maximize_, {}, {});
     });
   }
 
-  std::vector<std::uint32_t> parameters_, gradients_, averages_, squares_;
+  std::vector<std::uint32_t> parameters_, gradients_, averages_, squares_, largest_;
   std::uint32_t lr_, step_, scale_;
   double beta1_, beta2_, eps_, weight_decay_;
-  bool decoupled_;
+  bool decoupled_, maximize_;
 };
 
 }  // namespace

@@ -22,16 +22,26 @@ std::unique_ptr<Kernel> make_sgd(const program::Program& program, const program:
 // shoal::adam(parameters, gradients, exp_avgs, exp_avg_sqs, lr, step, scale, beta1, beta2, eps, weight_decay,
 // decoupled)
 std::unique_ptr<Kernel> make_adam(const program::Program& program, const program::Compute& compute);
+// All of these but lion and lamb also take maximize, which may be left out.
+// shoal::adadelta(parameters, gradients, square_avgs, acc_deltas, lr, scale, rho, eps, weight_decay)
+std::unique_ptr<Kernel> make_adadelta(const program::Program& program, const program::Compute& compute);
 // shoal::adagrad(parameters, gradients, sums, lr, scale, eps, weight_decay)
 std::unique_ptr<Kernel> make_adagrad(const program::Program& program, const program::Compute& compute);
+// shoal::adamax(parameters, gradients, exp_avgs, exp_infs, lr, step, scale, beta1, beta2, eps, weight_decay)
+std::unique_ptr<Kernel> make_adamax(const program::Program& program, const program::Compute& compute);
 // shoal::lamb(parameters, gradients, exp_avgs, exp_avg_sqs, lr, step, scale, beta1, beta2, eps,
 // weight_decay), and of parts of tensors: axes, adds; see rewrite/partition.h.
 std::unique_ptr<Kernel> make_lamb(const program::Program& program, const program::Compute& compute);
 std::unique_ptr<Kernel> make_lamb_of_parts(const program::Compute& compute, const Groups& groups);
 // shoal::lion(parameters, gradients, exp_avgs, lr, scale, beta1, beta2, weight_decay)
 std::unique_ptr<Kernel> make_lion(const program::Program& program, const program::Compute& compute);
+// shoal::radam(parameters, gradients, exp_avgs, exp_avg_sqs, lr, step, scale, beta1, beta2, eps,
+// weight_decay, decoupled)
+std::unique_ptr<Kernel> make_radam(const program::Program& program, const program::Compute& compute);
 // shoal::rmsprop(parameters, gradients, square_avgs, momentum_buffers, grad_avgs, lr, scale, alpha, eps,
 // momentum, weight_decay)
 std::unique_ptr<Kernel> make_rmsprop(const program::Program& program, const program::Compute& compute);
+// shoal::rprop(parameters, gradients, prevs, step_sizes, lr, step, scale, shrink, grow, smallest, largest)
+std::unique_ptr<Kernel> make_rprop(const program::Program& program, const program::Compute& compute);
 
 }  // namespace shoal::runtime

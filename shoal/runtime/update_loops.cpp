@@ -3,15 +3,9 @@
 // loop, scalar, which is five times slower.
 #include "shoal/runtime/update_loops.h"
 
-namespace shoal::runtime {
+#include "shoal/runtime/vector_clones.h"
 
-// One copy for each instruction set, the best taken when the program is loaded.
-#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__) && \
-    !defined(__SANITIZE_ADDRESS__)
-#define SHOAL_VECTOR_CLONES __attribute__((target_clones("default", "arch=haswell", "arch=skylake-avx512")))
-#else
-#define SHOAL_VECTOR_CLONES
-#endif
+namespace shoal::runtime {
 
 SHOAL_VECTOR_CLONES void fast_sgd(float* p, const float* g, float* buffer, std::int64_t size,
                                   const SgdFactors<float>& factors, bool nesterov) {
@@ -21,13 +15,13 @@ SHOAL_VECTOR_CLONES void fast_sgd(double* p, const double* g, double* buffer, st
                                   const SgdFactors<double>& factors, bool nesterov) {
   sgd_range(p, g, buffer, size, factors, nesterov);
 }
-SHOAL_VECTOR_CLONES void fast_adam(float* p, const float* g, float* m, float* v, std::int64_t size,
-                                   const AdamFactors<float>& factors) {
-  adam_range(p, g, m, v, size, factors);
+SHOAL_VECTOR_CLONES void fast_adam(float* p, const float* g, float* m, float* v, float* largest,
+                                   std::int64_t size, const AdamFactors<float>& factors) {
+  adam_range(p, g, m, v, largest, size, factors);
 }
-SHOAL_VECTOR_CLONES void fast_adam(double* p, const double* g, double* m, double* v, std::int64_t size,
-                                   const AdamFactors<double>& factors) {
-  adam_range(p, g, m, v, size, factors);
+SHOAL_VECTOR_CLONES void fast_adam(double* p, const double* g, double* m, double* v, double* largest,
+                                   std::int64_t size, const AdamFactors<double>& factors) {
+  adam_range(p, g, m, v, largest, size, factors);
 }
 SHOAL_VECTOR_CLONES void fast_adagrad(float* p, const float* g, float* sum, std::int64_t size,
                                       const AdagradFactors<float>& factors) {

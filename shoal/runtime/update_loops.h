@@ -54,10 +54,11 @@ template <class T>
     sgd_loop<true, false>(p, g, buffer, size, factors);
 }
 
-template <class T>
-[[gnu::always_inline]] inline void adam_range(T* __restrict parameter, const T* __restrict gradient,
-                                              T* __restrict average, T* __restrict square, std::int64_t size,
-                                              AdamFactors<Math<T>> factors) {
+template <bool kAmsgrad, class T>
+[[gnu::always_inline]] inline void adam_loop(T* __restrict parameter, const T* __restrict gradient,
+                                             T* __restrict average, T* __restrict square,
+                                             T* __restrict largest, std::int64_t size,
+                                             AdamFactors<Math<T>> factors) {
   using Real = Math<T>;
   for (std::int64_t i = 0; i < size; ++i) {
     Real p = static_cast<Real>(parameter[i]);
@@ -67,9 +68,25 @@ template <class T>
     const Real v = static_cast<Real>(square[i]) * factors.beta2 + g * g * factors.one_minus_beta2;
     average[i] = static_cast<T>(m);
     square[i] = static_cast<T>(v);
-    const Real denominator = std::sqrt(v) * factors.inverse_root_of_correction2 + factors.eps;
+    Real divided_by = v;
+    if constexpr (kAmsgrad) {
+      const Real before = static_cast<Real>(largest[i]);
+      divided_by = before > v ? before : v;
+      largest[i] = static_cast<T>(divided_by);
+    }
+    const Real denominator = std::sqrt(divided_by) * factors.inverse_root_of_correction2 + factors.eps;
     parameter[i] = static_cast<T>(p - factors.step_length * (m / denominator));
   }
+}
+
+// A null `largest`: not AMSGrad.
+template <class T>
+[[gnu::always_inline]] inline void adam_range(T* p, const T* g, T* m, T* v, T* largest, std::int64_t size,
+                                              const AdamFactors<Math<T>>& factors) {
+  if (largest == nullptr)
+    adam_loop<false>(p, g, m, v, largest, size, factors);
+  else
+    adam_loop<true>(p, g, m, v, largest, size, factors);
 }
 
 template <class Real>
@@ -228,9 +245,9 @@ void fast_sgd(float* p, const float* g, float* buffer, std::int64_t size, const 
               bool nesterov);
 void fast_sgd(double* p, const double* g, double* buffer, std::int64_t size,
               const SgdFactors<double>& factors, bool nesterov);
-void fast_adam(float* p, const float* g, float* m, float* v, std::int64_t size,
+void fast_adam(float* p, const float* g, float* m, float* v, float* largest, std::int64_t size,
                const AdamFactors<float>& factors);
-void fast_adam(double* p, const double* g, double* m, double* v, std::int64_t size,
+void fast_adam(double* p, const double* g, double* m, double* v, double* largest, std::int64_t size,
                const AdamFactors<double>& factors);
 void fast_adagrad(float* p, const float* g, float* sum, std::int64_t size,
                   const AdagradFactors<float>& factors);
@@ -251,8 +268,9 @@ void fast_sgd(T* p, const T* g, T* buffer, std::int64_t size, const SgdFactors<f
   sgd_range(p, g, buffer, size, factors, nesterov);
 }
 template <class T>
-void fast_adam(T* p, const T* g, T* m, T* v, std::int64_t size, const AdamFactors<float>& factors) {
-  adam_range(p, g, m, v, size, factors);
+void fast_adam(T* p, const T* g, T* m, T* v, T* largest, std::int64_t size,
+               const AdamFactors<float>& factors) {
+  adam_range(p, g, m, v, largest, size, factors);
 }
 template <class T>
 void fast_adagrad(T* p, const T* g, T* sum, std::int64_t size, const AdagradFactors<float>& factors) {

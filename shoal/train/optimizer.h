@@ -26,22 +26,28 @@ struct ParameterGroup {
 // was trained.
 std::vector<ParameterGroup> no_decay_below_two_dims();
 
+// `maximize`: the loss is to grow, as in torch.optim.
+
 // torch::optim::SGD: weight decay added to the gradient, momentum buffer, Nesterov's look-ahead.
 struct SGD {
   double lr = 1e-3;
   double momentum = 0;
   double weight_decay = 0;
   bool nesterov = false;
+  bool maximize = false;
   std::vector<ParameterGroup> groups = {};
 };
 
 // torch::optim::Adam; Kingma & Ba, arXiv:1412.6980, algorithm 1; weight decay is added to the gradient.
+// amsgrad: Reddi et al., arXiv:1904.09237.
 struct Adam {
   double lr = 1e-3;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0;
+  bool amsgrad = false;
+  bool maximize = false;
   std::vector<ParameterGroup> groups = {};
 };
 
@@ -52,6 +58,8 @@ struct AdamW {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 1e-2;
+  bool amsgrad = false;
+  bool maximize = false;
   std::vector<ParameterGroup> groups = {};
 };
 
@@ -60,6 +68,7 @@ struct Adagrad {
   double lr = 1e-2;
   double eps = 1e-10;
   double weight_decay = 0;
+  bool maximize = false;
   std::vector<ParameterGroup> groups = {};
 };
 
@@ -72,6 +81,52 @@ struct RMSprop {
   double weight_decay = 0;
   double momentum = 0;
   bool centered = false;
+  bool maximize = false;
+  std::vector<ParameterGroup> groups = {};
+};
+
+// torch.optim.Adadelta; Zeiler, arXiv:1212.5701. Weight decay is added to the gradient.
+struct Adadelta {
+  double lr = 1;
+  double rho = 0.9;
+  double eps = 1e-6;
+  double weight_decay = 0;
+  bool maximize = false;
+  std::vector<ParameterGroup> groups = {};
+};
+
+// torch.optim.Adamax; Kingma & Ba, arXiv:1412.6980, algorithm 2; weight decay is added to the gradient.
+struct Adamax {
+  double lr = 2e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+  bool maximize = false;
+  std::vector<ParameterGroup> groups = {};
+};
+
+// torch.optim.RAdam; Liu et al., arXiv:1908.03265. Weight decay is added to the gradient, or decoupled.
+struct RAdam {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+  bool decoupled_weight_decay = false;
+  bool maximize = false;
+  std::vector<ParameterGroup> groups = {};
+};
+
+// torch.optim.Rprop; Riedmiller & Braun, ICNN 1993: each element has a step of its own length, `lr` at first,
+// which grows while its gradient keeps its sign and shrinks when it does not.
+struct Rprop {
+  double lr = 1e-2;
+  double shrink = 0.5;  // torch's etas
+  double grow = 1.2;
+  double smallest_step = 1e-6;
+  double largest_step = 50;
+  bool maximize = false;
   std::vector<ParameterGroup> groups = {};
 };
 
@@ -96,7 +151,8 @@ struct LAMB {
   std::vector<ParameterGroup> groups = {};
 };
 
-using Optimizer = std::variant<SGD, Adam, AdamW, Adagrad, RMSprop, Lion, LAMB>;
+using Optimizer =
+    std::variant<SGD, Adam, AdamW, Adagrad, RMSprop, Adadelta, Adamax, RAdam, Rprop, Lion, LAMB>;
 
 // An optimizer for some of the parameters. A parameter belongs to the first part that has it; one that no
 // part has is not updated.

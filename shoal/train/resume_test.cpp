@@ -45,6 +45,11 @@ static const std::vector<std::pair<const char*, Optimizer>>& optimizers() {
       {"AdamW", AdamW{.lr = 0.01, .groups = no_decay_below_two_dims()}},
       {"Adagrad", Adagrad{.lr = 0.05}},
       {"RMSprop", RMSprop{.lr = 0.01, .momentum = 0.9, .centered = true}},
+      {"AMSGrad", Adam{.lr = 0.01, .amsgrad = true}},
+      {"Adadelta", Adadelta{}},
+      {"Adamax", Adamax{.lr = 0.01}},
+      {"RAdam", RAdam{.lr = 0.01, .weight_decay = 0.1, .decoupled_weight_decay = true}},
+      {"Rprop", Rprop{.lr = 0.01}},
       {"Lion", Lion{.lr = 0.01, .weight_decay = 0.1}},
       {"LAMB", LAMB{.lr = 0.01}},
   };

@@ -175,19 +175,28 @@ static void check_factor(const char* name, double value) {
 
 using Counts = std::function<std::int64_t(const std::string&)>;
 
+using States = std::vector<std::pair<std::string, std::string>>;
+
+// Left out where it is not set.
+static void add_maximize(std::vector<ir::Argument>& settings, const auto& optimizer) {
+  if constexpr (requires { optimizer.maximize; })
+    if (optimizer.maximize) settings.push_back({"maximize", true});
+}
+
+// `decoupled`: of weight decay; not an argument of every op.
 template <class A>
 static void append_adam(Appender& appender, const A& adam, const char* op, std::optional<bool> decoupled,
-                        const Counts& updates_of) {
+                        const States& states, const Counts& updates_of) {
   check_factor("beta1", adam.beta1);
   check_factor("beta2", adam.beta2);
   check("eps", adam.eps, adam.eps >= 0, "at least 0");
   appender.append(
-      op, {{"exp_avgs", "exp_avg"}, {"exp_avg_sqs", "exp_avg_sq"}}, adam.lr, adam.weight_decay, true,
-      adam.groups,
+      op, states, adam.lr, adam.weight_decay, true, adam.groups,
       [&](double weight_decay) {
         std::vector<ir::Argument> settings{
             {"beta1", adam.beta1}, {"beta2", adam.beta2}, {"eps", adam.eps}, {"weight_decay", weight_decay}};
         if (decoupled) settings.push_back({"decoupled", *decoupled});
+        add_maximize(settings, adam);
         return settings;
       },
       updates_of);
@@ -200,22 +209,70 @@ static void append_one(Appender& appender, const SGD& sgd, const Counts& updates
       "shoal::sgd", {{"momentum_buffers", sgd.momentum > 0 ? "momentum_buffer" : ""}}, sgd.lr,
       sgd.weight_decay, false, sgd.groups,
       [&](double weight_decay) {
-        return std::vector<ir::Argument>{
+        std::vector<ir::Argument> settings{
             {"momentum", sgd.momentum}, {"weight_decay", weight_decay}, {"nesterov", sgd.nesterov}};
+        add_maximize(settings, sgd);
+        return settings;
       },
       updates_of);
 }
 
+static States moments(bool amsgrad) {
+  States states = {{"exp_avgs", "exp_avg"}, {"exp_avg_sqs", "exp_avg_sq"}};
+  if (amsgrad) states.emplace_back("max_exp_avg_sqs", "max_exp_avg_sq");
+  return states;
+}
+
 static void append_one(Appender& appender, const Adam& adam, const Counts& updates_of) {
-  append_adam(appender, adam, "shoal::adam", false, updates_of);
+  append_adam(appender, adam, "shoal::adam", false, moments(adam.amsgrad), updates_of);
 }
 
 static void append_one(Appender& appender, const AdamW& adam, const Counts& updates_of) {
-  append_adam(appender, adam, "shoal::adam", true, updates_of);
+  append_adam(appender, adam, "shoal::adam", true, moments(adam.amsgrad), updates_of);
 }
 
 static void append_one(Appender& appender, const LAMB& lamb, const Counts& updates_of) {
-  append_adam(appender, lamb, "shoal::lamb", std::nullopt, updates_of);
+  append_adam(appender, lamb, "shoal::lamb", std::nullopt, moments(false), updates_of);
+}
+
+static void append_one(Appender& appender, const Adamax& adamax, const Counts& updates_of) {
+  append_adam(appender, adamax, "shoal::adamax", std::nullopt,
+              {{"exp_avgs", "exp_avg"}, {"exp_infs", "exp_inf"}}, updates_of);
+}
+
+static void append_one(Appender& appender, const RAdam& radam, const Counts& updates_of) {
+  append_adam(appender, radam, "shoal::radam", radam.decoupled_weight_decay, moments(false), updates_of);
+}
+
+static void append_one(Appender& appender, const Adadelta& adadelta, const Counts& updates_of) {
+  check("rho", adadelta.rho, adadelta.rho >= 0 && adadelta.rho <= 1, "in [0, 1]");
+  check("eps", adadelta.eps, adadelta.eps >= 0, "at least 0");
+  appender.append(
+      "shoal::adadelta", {{"square_avgs", "square_avg"}, {"acc_deltas", "acc_delta"}}, adadelta.lr,
+      adadelta.weight_decay, false, adadelta.groups,
+      [&](double weight_decay) {
+        std::vector<ir::Argument> settings{
+            {"rho", adadelta.rho}, {"eps", adadelta.eps}, {"weight_decay", weight_decay}};
+        add_maximize(settings, adadelta);
+        return settings;
+      },
+      updates_of);
+}
+
+static void append_one(Appender& appender, const Rprop& rprop, const Counts& updates_of) {
+  check("shrink", rprop.shrink, rprop.shrink > 0 && rprop.shrink < 1, "in (0, 1)");
+  check("grow", rprop.grow, rprop.grow > 1, "above 1");
+  appender.append(
+      "shoal::rprop", {{"prevs", "prev"}, {"step_sizes", "step_size"}}, rprop.lr, 0, true, rprop.groups,
+      [&](double /*weight_decay*/) {
+        std::vector<ir::Argument> settings{{"shrink", rprop.shrink},
+                                           {"grow", rprop.grow},
+                                           {"smallest", rprop.smallest_step},
+                                           {"largest", rprop.largest_step}};
+        add_maximize(settings, rprop);
+        return settings;
+      },
+      updates_of);
 }
 
 static void append_one(Appender& appender, const Adagrad& adagrad, const Counts& updates_of) {
@@ -223,7 +280,9 @@ static void append_one(Appender& appender, const Adagrad& adagrad, const Counts&
   appender.append(
       "shoal::adagrad", {{"sums", "sum"}}, adagrad.lr, adagrad.weight_decay, false, adagrad.groups,
       [&](double weight_decay) {
-        return std::vector<ir::Argument>{{"eps", adagrad.eps}, {"weight_decay", weight_decay}};
+        std::vector<ir::Argument> settings{{"eps", adagrad.eps}, {"weight_decay", weight_decay}};
+        add_maximize(settings, adagrad);
+        return settings;
       },
       updates_of);
 }
@@ -239,10 +298,12 @@ static void append_one(Appender& appender, const RMSprop& rmsprop, const Counts&
        {"grad_avgs", rmsprop.centered ? "grad_avg" : ""}},
       rmsprop.lr, rmsprop.weight_decay, false, rmsprop.groups,
       [&](double weight_decay) {
-        return std::vector<ir::Argument>{{"alpha", rmsprop.alpha},
-                                         {"eps", rmsprop.eps},
-                                         {"momentum", rmsprop.momentum},
-                                         {"weight_decay", weight_decay}};
+        std::vector<ir::Argument> settings{{"alpha", rmsprop.alpha},
+                                           {"eps", rmsprop.eps},
+                                           {"momentum", rmsprop.momentum},
+                                           {"weight_decay", weight_decay}};
+        add_maximize(settings, rmsprop);
+        return settings;
       },
       updates_of);
 }
@@ -264,8 +325,12 @@ namespace {
 struct Suffixes {
   using List = std::vector<std::string>;
   List operator()(const SGD& sgd) const { return sgd.momentum > 0 ? List{"momentum_buffer"} : List{}; }
-  List operator()(const Adam&) const { return {"exp_avg", "exp_avg_sq"}; }
-  List operator()(const AdamW&) const { return {"exp_avg", "exp_avg_sq"}; }
+  List operator()(const Adam& adam) const { return of_adam(adam.amsgrad); }
+  List operator()(const AdamW& adam) const { return of_adam(adam.amsgrad); }
+  List operator()(const Adadelta&) const { return {"square_avg", "acc_delta"}; }
+  List operator()(const Adamax&) const { return {"exp_avg", "exp_inf"}; }
+  List operator()(const RAdam&) const { return {"exp_avg", "exp_avg_sq"}; }
+  List operator()(const Rprop&) const { return {"prev", "step_size"}; }
   List operator()(const LAMB&) const { return {"exp_avg", "exp_avg_sq"}; }
   List operator()(const Adagrad&) const { return {"sum"}; }
   List operator()(const Lion&) const { return {"exp_avg"}; }
@@ -274,6 +339,9 @@ struct Suffixes {
     if (rmsprop.momentum > 0) list.push_back("momentum_buffer");
     if (rmsprop.centered) list.push_back("grad_avg");
     return list;
+  }
+  static List of_adam(bool amsgrad) {
+    return amsgrad ? List{"exp_avg", "exp_avg_sq", "max_exp_avg_sq"} : List{"exp_avg", "exp_avg_sq"};
   }
 };
 
@@ -287,7 +355,8 @@ static void append(Appender& appender, const Optimizer& optimizer, const Counts&
   std::visit(
       [&](const auto& chosen) {
         check("lr", chosen.lr, chosen.lr >= 0, "at least 0");
-        check("weight_decay", chosen.weight_decay, chosen.weight_decay >= 0, "at least 0");
+        if constexpr (requires { chosen.weight_decay; })
+          check("weight_decay", chosen.weight_decay, chosen.weight_decay >= 0, "at least 0");
         append_one(appender, chosen, updates_of);
       },
       optimizer);

@@ -56,6 +56,11 @@ TEST_CASE("every optimizer trains in parts as it does whole") {
                            Adam{.lr = 0.01},
                            Adagrad{.lr = 0.01},
                            RMSprop{.lr = 0.01},
+                           AdamW{.lr = 0.01, .amsgrad = true, .maximize = true},
+                           Adadelta{},
+                           Adamax{.lr = 0.01},
+                           RAdam{.lr = 0.01},
+                           Rprop{.lr = 0.001},
                            Lion{.lr = 0.001},
                            LAMB{.lr = 0.01}};
   for (const Optimizer& optimizer : all)

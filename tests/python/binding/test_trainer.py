@@ -27,20 +27,6 @@ def pair(rows=6):
     return torch.randn(rows, 8).double(), torch.randn(rows, 4).double()
 
 
-@pytest.mark.parametrize(
-    "optimizer",
-    [
-        lambda p: torch.optim.SGD(p, lr=0.1),
-        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
-        lambda p: torch.optim.Adam(p, lr=0.01, betas=(0.8, 0.9), eps=1e-6, weight_decay=0.1),
-        lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1, fused=True),
-    ],
-    ids=["SGD", "SGD with momentum", "Adam", "AdamW"],
-)
-def test_optimizers_are_recognised(compare, optimizer):
-    compare(net(), squared_error, optimizer).run(pair())
-
-
 def test_parameter_groups_keep_their_options(compare):
     def optimizer(parameters):
         first, *rest = parameters

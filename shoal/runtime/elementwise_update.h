@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// An update that does the same to each element of all tensors. A rule says its lists of state, whether it
+// counts, what it does to a piece of a row, and to whole lists on a device; one kernel runs it.
+#pragma once
+
+#include <ATen/Dispatch.h>
+#include <ATen/ops/_foreach_neg.h>
+
+#include <array>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "shoal/runtime/arguments.h"
+#include "shoal/runtime/update_elsewhere.h"
+#include "shoal/runtime/update_rows.h"
+
+namespace shoal::runtime {
+
+template <class T>
+struct Piece {
+  T* parameter;
+  const T* gradient;
+  std::array<T*, 3> state;  // null: the settings do without
+  std::int64_t size;
+};
+
+template <class T>
+Piece<T> piece_of(const Row& row, std::int64_t begin, std::int64_t end) {
+  Piece<T> piece{
+      static_cast<T*>(row.parameter) + begin, static_cast<const T*>(row.gradient) + begin, {}, end - begin};
+  for (std::size_t i = 0; i < piece.state.size(); ++i)
+    piece.state[i] = row.state[i] == nullptr ? nullptr : static_cast<T*>(row.state[i]) + begin;
+  return piece;
+}
+
+// What is another number at each update. `scale`: of gradients, negative where the loss is maximised, and
+// already in those of UpdateLists; `step`: which update this is, from 1, for rules that count.
+struct Now {
+  double lr, scale, step;
+};
+
+std::vector<std::vector<std::uint32_t>> lists_of(const program::Compute& compute,
+                                                 std::span<const std::string_view> names,
+                                                 std::size_t num_parameters);
+std::vector<const std::vector<std::uint32_t>*> pointers_to(
+    const std::vector<std::vector<std::uint32_t>>& lists);
+
+template <class Rule>
+class ElementwiseUpdate final : public Kernel {
+ public:
+  explicit ElementwiseUpdate(const program::Compute& compute)
+      : rule_(compute),
+        parameters_(slots_of(compute, "parameters")),
+        gradients_(slots_of(compute, "gradients")),
+        states_(lists_of(compute, Rule::kStates, parameters_.size())),
+        lr_(slot_of(compute, "lr")),
+        step_(Rule::kCounts ? slot_of(compute, "step") : lr_),
+        scale_(optional_slot_of(compute, "scale")),
+        sign_(is_set(compute, "maximize") ? -1 : 1) {
+    check_lengths(compute, parameters_.size(), gradients_.size());
+  }
+
+  void run(Slots& slots) override {
+    Now now{scalar_in(slots, lr_), 1, scalar_in(slots, step_)};
+    if (!on_cpu(slots, parameters_)) return run_elsewhere(slots, now);
+    now.scale = sign_ * scale_in(slots, scale_);
+    Rows rows(slots, parameters_, gradients_, pointers_to(states_));
+    rows.for_each_piece([&](const Row& row, std::int64_t begin, std::int64_t end) {
+      AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, row.dtype, "update",
+                                      [&] { rule_.apply(piece_of<scalar_t>(row, begin, end), now); });
+    });
+    rows.finish();
+  }
+
+ private:
+  void run_elsewhere(const Slots& slots, const Now& now) const {
+    const UpdateSlots which{parameters_, gradients_, pointers_to(states_), scale_};
+    update_elsewhere(slots, which, Halves::AsFloat, [&](UpdateLists& lists) {
+      if (sign_ < 0) lists.gradients = at::_foreach_neg(lists.gradients);
+      rule_.apply(lists, now);
+    });
+  }
+
+  Rule rule_;
+  std::vector<std::uint32_t> parameters_, gradients_;
+  std::vector<std::vector<std::uint32_t>> states_;
+  std::uint32_t lr_, step_, scale_;
+  double sign_;
+};
+
+}  // namespace shoal::runtime
