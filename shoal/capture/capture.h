@@ -50,8 +50,9 @@ struct Request {
   Mode mode = Mode::Train;
   // More results of the run that `loss` made, asked for right after it; may be empty. Their names are unique.
   std::function<std::vector<NamedTensor>()> outputs = {};
-  // Told of a tensor that is none of the above when the model writes into it; true if whoever asked for the
-  // capture knows it and will make it an input. May be empty.
+  // Asked about a tensor from outside that is none of the above when the model writes into it: true if
+  // whoever asked for the capture knows it and will make it an input. Else, or where this is empty, that is
+  // an error.
   std::function<bool(const at::Tensor&)> writes_constant = {};
   // Where in the user's code the current operator was called, for messages; empty: the C++ stack is walked.
   std::function<std::string()> source_line = {};

@@ -250,6 +250,94 @@ TEST_CASE("two parameters tied through .data are one source, and their gradient 
                   wanted.at("gradient wte.weight") + wanted.at("gradient lm_head.weight")));
 }
 
+TEST_CASE(
+    "a write to memory from outside is an error with operator, shape, line and remedy, and is not done") {
+  const auto w = parameter("fc.weight", {3});
+  const auto outside = at::zeros({3}, at::kDouble), count = at::zeros({}, at::kDouble);
+  Model model{.parameters = {w}, .inputs = {{"x", random_tensor({3})}}};
+  const std::function<void(const Tensor&)> writes[] = {
+      [&](const Tensor& y) { outside.add_(y.detach()); },
+      [&](const Tensor& y) { outside.narrow(0, 1, 2).copy_(y.detach().narrow(0, 0, 2)); },
+      [&](const Tensor&) { outside.uniform_(); },
+      [&](const Tensor&) { count.add_(1); },
+      [&](const Tensor&) {
+        Tensor out = count;
+        at::add_out(out, at::ones({}, at::kDouble), 2);
+      },
+      [&](const Tensor&) {  // running statistics of another model, of data that is none of this one's
+        at::batch_norm(at::ones({2, 3}, at::kDouble), {}, {}, outside, outside, true, 0.1, 1e-5, false);
+      },
+      [&](const Tensor& y) {
+        at::batch_norm(y.expand({2, 3}), {}, {}, outside, outside, true, 0.1, 1e-5, false);
+      },
+  };
+  for (const auto& write : writes) {
+    model.loss = [&](const auto& in) {
+      const Tensor y = in[0] * w.tensor;
+      write(y);
+      return y.sum();
+    };
+    const auto message = error_of([&] { capture::capture(model.request()); });
+    CHECK(contains(message, "from outside, which is no parameter, buffer or item of the batch"));
+    CHECK(contains(message, "module fc"));
+    CHECK(contains(message, "capture_test.cpp:"));
+    CHECK(contains(message, "register it as a buffer"));
+  }
+  CHECK(at::equal(outside, at::zeros({3}, at::kDouble)));
+  CHECK(count.item<double>() == 0);
+}
+
+TEST_CASE("what a model makes itself may be written, however it was made") {
+  const auto w = parameter("w", {3});
+  const auto outside = at::ones({3}, at::kDouble);
+  Model model{.parameters = {w}, .inputs = {{"x", random_tensor({3})}}};
+  const std::function<Tensor()> makers[] = {
+      [] { return at::zeros({3}, at::kDouble); },
+      [] { return at::empty({3}, at::kDouble).fill_(2); },
+      [] { return torch::tensor({1., 2., 3.}, at::kDouble); },
+      [] { return at::tensor({1., 2., 3.}, at::kDouble); },
+      [] { return at::arange(3, at::kDouble); },
+      [&] { return at::zeros_like(outside); },
+      [&] { return outside.clone(); },
+      [&] { return outside + 1; },
+      [&] { return outside.new_zeros({3}); },
+      [&] { return outside.to(at::kFloat).to(at::kDouble); },
+      [&] { return at::stack({outside, outside})[0]; },
+      [&] { return at::zeros({2, 3}, at::kDouble).select(0, 1); },
+  };
+  for (const auto& make : makers) {
+    model.loss = [&](const auto& in) {
+      Tensor made = make();
+      made[1] += 1;
+      made.mul_(2);
+      made += in[0] * w.tensor;
+      return (made * made).sum();
+    };
+    CHECK(at::equal(replay(capture::capture(model.request()), model).at("loss loss"),
+                    eager(model).at("loss loss")));
+  }
+}
+
+TEST_CASE(
+    "a member that forward replaces says what it is and what to do, and so does reading it afterwards") {
+  const auto w = parameter("rnn.weight", {3});
+  Tensor h = at::zeros({2, 3}, at::kDouble);
+  Model model{.parameters = {w}, .inputs = {{"x", random_tensor({2, 3})}}};
+  model.loss = [&](const auto& in) {
+    const Tensor y = (in[0] * w.tensor + h).tanh();
+    h = y.detach();
+    return y.sum();
+  };
+  const auto message = error_of([&] { capture::capture(model.request()); });
+  CHECK(contains(message, "module rnn"));
+  CHECK(contains(message, "a tensor of shape [2, 3]"));
+  CHECK(contains(message, "capture_test.cpp:"));
+  CHECK(contains(message, "register_buffer()"));
+  CHECK(contains(error_of([&] { model.loss(std::vector{model.inputs[0].tensor}); }), "it holds no data"));
+  h = at::zeros({2, 3}, at::kDouble);  // set anew, the model works without a Trainer
+  CHECK(std::isfinite(model.loss(std::vector{model.inputs[0].tensor}).item<double>()));
+}
+
 TEST_CASE("factories and what follows from them fold to constants") {
   Model model{.parameters = {parameter("w", {4, 4})}, .inputs = {{"x", random_tensor({4, 4})}}};
   model.loss = [&](const auto& in) {

@@ -81,13 +81,17 @@ static bool decomposes(const c10::OperatorHandle& op) {
 static void intercept_factories(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                                 torch::jit::Stack* stack) {
   Installed* to = installed();
-  if (to && !has_tensor_argument(op.schema()) && to->interceptor.wants_factory(op)) {
+  const bool is_factory = to != nullptr && !has_tensor_argument(op.schema());
+  if (is_factory && to->interceptor.wants_factory(op)) {
     c10::impl::ForceDispatchKeyGuard guard(to->below);
     to->interceptor.call(op, *stack);
     return;
   }
   op.redispatchBoxed(
       keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::DeferredInit), stack);
+  if (!is_factory) return;
+  for (const auto& result : torch::jit::last(*stack, op.schema().returns().size()))
+    if (result.isTensor()) to->interceptor.made(result.toTensor());
 }
 
 // One boxed kernel for every operator that does not decompose by itself: structured and CompositeExplicit

@@ -19,6 +19,8 @@ class Interceptor {
   virtual void call(const c10::OperatorHandle& op, torch::jit::Stack& stack) = 0;
   // True for an operator without tensor arguments that `call` wants; the others run as they are.
   virtual bool wants_factory(const c10::OperatorHandle& op) = 0;
+  // What one of those that run as they are has made.
+  virtual void made(const at::Tensor&) {}
 };
 
 // While it lives, operators of this thread, and of autograd's threads that work for it, go to the

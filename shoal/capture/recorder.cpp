@@ -107,9 +107,11 @@ bool Recorder::touches_value(const at::Tensor& tensor) const {
   if (const auto* of = recorded(tensor)) {
     SHOAL_CHECK(
         of->capture_id == id_, InvalidInput, "capture: the model uses an activation of an earlier step, ",
-        where(),
-        "; a captured step sees its batch, parameters and buffers alone: keep what must last in a buffer and "
-        "write to it with copy_()");
+        where(), ": a tensor of shape ", tensor.sizes(),
+        " that was made in an earlier call and kept outside the model's buffers (a member, a closure). A "
+        "captured step sees its batch, parameters and buffers alone, and that tensor holds no data any more. "
+        "Remedy: register_buffer() what must last, and write to it with copy_(); set the member anew before "
+        "it is used without a Trainer");
     return true;
   }
   return region_of(tensor) != nullptr;
@@ -126,10 +128,30 @@ View Recorder::view_of_region(const Region& region, const at::Tensor& tensor) {
 // A constant that a value is written into becomes a value, with all its aliases.
 void Recorder::promote(const at::Tensor& tensor) {
   const at::Tensor whole = tensor.is_view() ? at::Tensor(tensor._base()) : tensor;
-  if (request_.writes_constant) request_.writes_constant(whole);
+  check_write(whole);
   const ValueId value = constant(whole);
   keep_constants_of(whole);
   add_region(whole, ir::Role::Activation, "", value);
+}
+
+void Recorder::made(const at::Tensor& tensor) {
+  if (!tensor.defined() || recorded(tensor) || !tensor.has_storage()) return;
+  const auto& storage = tensor.storage();
+  own_.try_emplace(storage.unsafeGetStorageImpl(), storage.getWeakStorageImpl());
+}
+
+// A write that a captured step would not repeat. What the model has made itself since it was called is its
+// own; memory that no allocator of LibTorch gave (from_blob, frombuffer) may be, which nothing here can tell.
+void Recorder::check_write(const at::Tensor& tensor) const {
+  if (!tensor.has_storage() || own_.contains(tensor.storage().unsafeGetStorageImpl())) return;
+  if (request_.writes_constant && request_.writes_constant(tensor)) return;
+  if (tensor.storage().allocator() == nullptr) return;
+  untraceable(
+      concat("writes to a tensor of shape ", tensor.sizes(), " (", tensor.scalar_type(),
+             ") from outside, which is no parameter, buffer or item of the batch: a captured step would "
+             "not do it again"),
+      "register it as a buffer of the model that is trained, or put it into the batch; both are written "
+      "at each step. Or write to a clone() of it");
 }
 
 ValueId Recorder::constant(const at::Tensor& tensor) {

@@ -44,6 +44,7 @@ class Recorder final : public Interceptor {
 
   void call(const c10::OperatorHandle& op, torch::jit::Stack& stack) override;
   bool wants_factory(const c10::OperatorHandle& op) override;
+  void made(const at::Tensor& tensor) override;
 
   // "in or after module h.0.attn": as near as the parameters read so far tell; for messages.
   std::string where_in_module() const;
@@ -78,6 +79,7 @@ class Recorder final : public Interceptor {
   const Region* region_of(const at::Tensor& tensor) const;
   View view_of_region(const Region& region, const at::Tensor& tensor);
   void promote(const at::Tensor& tensor);
+  void check_write(const at::Tensor& tensor) const;
   void add_region(const at::Tensor& tensor, ir::Role role, const std::string& name, ir::ValueId value);
   ir::ValueId constant(const at::Tensor& tensor);
   void keep_constants_of(const at::Tensor& about_to_change);
@@ -119,6 +121,7 @@ class Recorder final : public Interceptor {
   void push_results(const c10::OperatorHandle& op, const Outputs& outputs, torch::jit::Stack& stack);
   at::Tensor evaluate(ir::ValueId value, const std::string& op);
   void mask_to_positions(torch::jit::Stack& stack);
+  static std::vector<std::size_t> written_by(const OpInfo& info, c10::ArrayRef<c10::IValue> in);
   static bool depends_on_data(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> in);
   [[noreturn]] void untraceable(const std::string& what, const std::string& remedy) const;
 
@@ -143,6 +146,8 @@ class Recorder final : public Interceptor {
     std::size_t index;  // in captured_.constants
   };
   std::unordered_map<const c10::StorageImpl*, std::vector<HeldConstant>> constants_;
+  // Memory that came into being while the model ran. The weak pointers keep an address from being used again.
+  std::unordered_map<const c10::StorageImpl*, c10::weak_intrusive_ptr<c10::StorageImpl>> own_;
   std::unordered_map<std::string, OpInfo> infos_;
   std::map<std::string, ir::ValueId> scalars_;
   Ordinals ordinals_;

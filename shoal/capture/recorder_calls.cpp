@@ -33,6 +33,14 @@ static constexpr UnmarkedMutator kUnmarkedMutators[] = {
     {"aten::native_batch_norm", "aten::_native_batch_norm_legit_functional", {3, 4}, 5},
 };
 
+std::vector<std::size_t> Recorder::written_by(const OpInfo& info, c10::ArrayRef<c10::IValue> in) {
+  for (const auto& [name, functional, written, only_if] : kUnmarkedMutators)
+    if (info.name == name && in[only_if].toBool() && in[written[0]].isTensor() &&
+        in[written[0]].toTensor().defined())
+      return {written.begin(), written.end()};
+  return info.written;
+}
+
 static bool is_tensor_type(const c10::TypePtr& type) {
   if (type->kind() == c10::TypeKind::TensorType) return true;
   const auto list = type->cast<c10::ListType>();
@@ -145,14 +153,28 @@ void Recorder::record_call(const OpInfo& info, const c10::OperatorHandle& op, St
 // Nothing of the model or batch is involved: done now, once.
 void Recorder::compute(const OpInfo& info, const c10::OperatorHandle& op, Stack& stack) {
   const auto in = torch::jit::last(stack, op.schema().arguments().size());
-  for (const auto i : info.written)
-    for_each_tensor(in[i], [&](const at::Tensor& tensor) { keep_constants_of(tensor); });
+  for (const auto i : written_by(info, in))
+    for_each_tensor(in[i], [&](const at::Tensor& tensor) {
+      check_write(tensor);
+      keep_constants_of(tensor);
+    });
+  // What a result may be a view of. The memory that these two give may be as new as it may be old.
+  std::vector<at::Tensor> read;
+  if (info.name != "aten::lift_fresh" && !info.name.starts_with("aten::set_.source_Storage"))
+    for (const auto& value : in)
+      for_each_tensor(value, [&](const at::Tensor& tensor) { read.push_back(tensor); });
   op.callBoxed(stack);
   if (leaves_memory_as_it_is(info.name)) stack.back().toTensor().zero_();
   if (makes_zeros_without_memory(info.name)) {
     const at::Tensor zeros = stack.back().toTensor();
     stack.back() = at::zeros(zeros.sizes(), zeros.options());
   }
+  for (const auto& value : torch::jit::last(stack, op.schema().returns().size()))
+    for_each_tensor(value, [&](const at::Tensor& tensor) {
+      const bool is_view = std::ranges::any_of(
+          read, [&](const at::Tensor& each) { return each.has_storage() && each.is_alias_of(tensor); });
+      if (!is_view) made(tensor);
+    });
 }
 
 void Recorder::push_results(const c10::OperatorHandle& op, const Outputs& outputs, Stack& stack) {
@@ -206,9 +228,8 @@ static std::optional<c10::OperatorHandle> tensor_form(const c10::FunctionSchema&
 void Recorder::record(const OpInfo& info, const c10::OperatorHandle& op, Stack& stack) {
   const auto& schema = op.schema();
   for (const auto& [name, functional, written, only_if] : kUnmarkedMutators) {
-    if (info.name != name) continue;
-    const auto in = torch::jit::last(stack, schema.arguments().size());
-    if (!in[only_if].toBool() || !in[written[0]].isTensor() || !in[written[0]].toTensor().defined()) continue;
+    if (info.name != name || written_by(info, torch::jit::last(stack, schema.arguments().size())).empty())
+      continue;
     OpInfo writes{.kind = OpInfo::Kind::Write,
                   .name = info.name,
                   .functional = aten::find_operator(std::string(functional)),

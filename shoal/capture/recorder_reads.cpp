@@ -215,6 +215,7 @@ void Recorder::record_read(const OpInfo& info, const c10::OperatorHandle& op, St
     guard.expected.push_back(info.dynamic_shape ? c10::IValue(result.toTensor().sizes()) : result);
     if (info.dynamic_shape) metas.push_back(meta_of(result.toTensor()));
   }
+  for (const auto& result : results) for_each_tensor(result, [&](const at::Tensor& t) { made(t); });
   captured_.guards.list.push_back(std::move(guard));
   if (info.dynamic_shape)
     push_results(op, add_node(info.name, call.arguments, metas, device, false), stack);

@@ -102,7 +102,8 @@ class Trainer {
   using LossFunction = std::function<at::Tensor(const Batch&)>;
 
   // `loss(model, batch)` runs the model on a batch and returns a scalar to minimise. It is called when a
-  // batch of a new shape comes (twice: both must do the same), not at every step.
+  // batch of a new shape comes (twice: both must do the same) and for spot checks, not at every step. What it
+  // leaves in a member that is no buffer holds no data afterwards; reading that is an error: set it anew.
   template <class Model, class Loss>
     requires std::invocable<Loss&, Model&, const Batch&>
   Trainer(Model model, Loss loss, Optimizer optimizer, TrainerOptions options = {})

@@ -280,6 +280,21 @@ TEST_CASE("a parameter that is cut where it lies is trained in its new shape") {
                "[2, 16]"));
 }
 
+TEST_CASE("a complex parameter is refused before anything is written; sgn of complex numbers is right") {
+  auto holder = std::make_shared<torch::nn::Module>();
+  const Tensor real = holder->register_parameter("a", at::ones({3}, at::kDouble));
+  const Tensor complex = holder->register_parameter("b", at::randn({3}, at::kComplexDouble));
+  Trainer trainer(
+      holder, [&](const Batch&) { return (real * at::sgn(complex) * complex).abs().sum(); },
+      Optimizer(SGD{.lr = 0.1}));
+  CHECK(contains(error_of([&] { trainer.step(Batch{{"x", at::ones({1})}}); }),
+                 "parameter b is c128, and the optimizers update real numbers alone"));
+  CHECK(at::equal(real, at::ones({3}, at::kDouble)));
+  const double loss = (real * at::sgn(complex) * complex).abs().sum().item<double>();
+  CHECK(trainer.evaluate(Batch{{"x", at::ones({1})}}) == doctest::Approx(loss));
+  CHECK(trainer.backward(Batch{{"x", at::ones({1})}}) == doctest::Approx(loss));
+}
+
 TEST_CASE("a cosine schedule warms up linearly and ends at its minimum") {
   const LearningRateSchedule schedule{
       .decay = LearningRateSchedule::Decay::Cosine, .warmup_steps = 4, .total_steps = 12, .min_factor = 0.1};
