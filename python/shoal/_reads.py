@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What of torch is another function while a model is recorded.
 
-tolist() and numpy() of a recorded tensor read what depends on the batch alone, and are guarded. manual_seed() is
-refused: random numbers of a captured step follow the trainer's seed, whatever PyTorch's generator says.
+tolist() and numpy() of a recorded tensor read what depends on the batch alone, and are guarded. manual_seed()
+is refused: random numbers of a captured step follow the trainer's seed, whatever PyTorch's generator says.
 """
 
 import torch
@@ -14,9 +14,9 @@ def make_readable():
 
     def manual_seed(seed):
         raise InvalidInput(
-            f"capture: the model calls torch.manual_seed({seed}) while it runs, and a captured step draws from "
-            "the trainer's seed alone. Remedy: Trainer(..., seed=...), or draw outside of the model and pass the "
-            "numbers in the batch"
+            f"capture: the model calls torch.manual_seed({seed}) while it runs, and a captured step draws "
+            "from the trainer's seed alone. Remedy: Trainer(..., seed=...), or draw outside of the model and "
+            "pass the numbers in the batch"
         )
 
     seeding = torch.manual_seed

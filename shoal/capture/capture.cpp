@@ -211,9 +211,10 @@ void check_again(const Request& request, const ir::Graph& graph, const std::vect
   follow_live_constants(now, graph, constants);
   if (now.graph == graph) return;
   if (const auto found = difference(graph, now.graph, {"than when its step was captured", "then", "now"}))
-    report(request, *found,
-           "what changes between steps belongs into the batch, a buffer or a parameter; or say it in "
-           "depends_on, and each value gets a step of its own; or call forget_graphs() after a change");
+    report(
+        request, *found,
+        "what changes between steps belongs into the batch, a buffer or a parameter (from C++ depends_on may "
+        "say it, and each value gets a step of its own); or call forget_graphs() after a change");
 }
 
 bool hold(const Guards& guards, std::span<const at::Tensor> inputs) {

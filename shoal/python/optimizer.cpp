@@ -157,12 +157,13 @@ TorchOptimizer::TorchOptimizer(py::object optimizer, const ModelView::NamedTenso
 }
 
 bool TorchOptimizer::follow(const ModelView::NamedTensors& parameters) {
-  const auto same = [](const at::Tensor& a, const auto& b) { return a.is_same(b.second); };
+  const auto same = [](const auto& a, const auto& b) {
+    return a.second.is_same(b.second) && a.first == b.first;
+  };
   const bool renamed = !std::ranges::equal(known_, parameters, same);
   if (!renamed && !has_tensor_options_ && groups_seen_.hold(groups_of(optimizer_))) return false;
   class_of(optimizer_);
-  known_.clear();
-  for (const auto& [name, tensor] : parameters) known_.push_back(tensor);
+  known_ = parameters;  // a parameter may have another name now
   auto members = members_of(parameters);
   auto options = this->options();
   groups_seen_.take(groups_of(optimizer_), kFree);

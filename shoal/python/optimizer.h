@@ -57,7 +57,7 @@ class TorchOptimizer {
   py::object optimizer_;
   std::vector<Member> members_;
   ModelView::NamedTensors foreign_;
-  std::vector<at::Tensor> known_;  // the model's parameters
+  ModelView::NamedTensors known_;  // the model's parameters
   Identities groups_seen_;
   std::string options_;
   bool has_tensor_options_ = false;

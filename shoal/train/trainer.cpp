@@ -688,6 +688,7 @@ class Trainer::State {
         key << tensor->scalar_type()
             << (all == batch.sizes.end() ? tensor->sizes() : at::IntArrayRef(all->second))
             << tensor->device();
+        if (!ranks_ && !tensor->is_contiguous()) key << tensor->strides();  // forward may look
       } else if (const auto* integer = std::get_if<std::int64_t>(&leaf.value())) {
         key << *integer;
       } else {

@@ -580,3 +580,94 @@ def test_a_module_added_later_is_trained_and_gets_its_own_mode_back():
     twins.trainer.evaluate(torch.randn(4, 3, dtype=torch.float64))
     assert all(module.training for module in twins.model.modules())
     twins.step()
+
+
+def prepend(model, _):
+    model.insert(0, nn.Identity())
+
+
+def wrap(model, _):
+    model[0] = nn.Sequential(model[0])
+
+
+@pytest.mark.parametrize("change", [prepend, wrap])
+def test_parameters_under_other_names_are_trained_on(change):
+    def make():
+        model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+        return model, lambda model, x: model(x).square().mean()
+
+    twins = Twins(make)
+    twins.step(), twins.step()
+    twins.both(change)
+    for _ in range(3):
+        twins.step()
+
+
+class Swapped(Net):
+    def forward(self, x):
+        return super().forward(x) * 3
+
+
+def swap_class(model, _):
+    model.__class__ = Swapped
+
+
+def set_attribute_of_a_parameter(model, _):
+    model.fc.weight.factor = 2.0
+
+
+@pytest.mark.parametrize("change", [swap_class, set_attribute_of_a_parameter])
+def test_classes_and_attributes_of_parameters_are_followed(change):
+    def make():
+        def loss(model, x):
+            return model(x) * getattr(model.fc.weight, "factor", 1.0)
+
+        return Net(), loss
+
+    twins = Twins(make)
+    twins.step()
+    twins.both(change)
+    twins.step()
+
+
+def test_functions_of_libraries_may_be_replaced(monkeypatch):
+    twins = Twins(
+        lambda: (nn.Sequential(nn.Linear(3, 3), nn.Tanh()).double(), lambda m, x: m(x).square().mean())
+    )
+    twins.step()
+    monkeypatch.setattr(torch, "tanh", lambda x: x * 2)
+    twins.step()
+    handle = nn.modules.module.register_module_forward_hook(lambda module, args, output: output + 1)
+    twins.step()
+    handle.remove()
+    twins.step()
+
+
+def test_an_iterator_that_forward_consumes_is_refused():
+    scales = iter([1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0])
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer = shoal.Trainer(model, optimizer, lambda model, x: model(x) * next(scales))
+    with pytest.raises(shoal.InvalidInput, match="draws from loss_fn.scales while it runs"):
+        trainer.step(torch.randn(4, 3, dtype=torch.float64))
+
+
+def test_a_seed_that_forward_sets_is_refused():
+    def loss(model, x):
+        torch.manual_seed(0)
+        return (model(x) * torch.rand(())).mean()
+
+    model = Net()
+    trainer = shoal.Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), loss)
+    with pytest.raises(shoal.InvalidInput, match=r"calls torch\.manual_seed\(0\).*Remedy"):
+        trainer.step(torch.randn(4, 3, dtype=torch.float64))
+
+
+def test_a_batch_that_lies_otherwise_in_memory_has_a_graph_of_its_own():
+    def make():
+        return Net(), lambda model, x: model(x) * x.stride(0)
+
+    twins = Twins(make)
+    x = torch.randn(3, 3, dtype=torch.float64)
+    for batch in (x, x.T, x, x[:1].expand(3, 3)):
+        twins.step(batch)
