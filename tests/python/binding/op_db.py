@@ -24,8 +24,12 @@ import shoal
 if "expecttest" not in sys.modules:
     sys.modules["expecttest"] = types.SimpleNamespace(TestCase=unittest.TestCase)
 
+from torch.testing._internal import common_methods_invocations  # noqa: E402
 from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
 from torch.testing._internal.common_modules import module_db  # noqa: E402
+
+# PyTorch seeds its generator around every random operator; here both sides draw from Shoal's.
+common_methods_invocations.wrapper_set_seed = lambda op, *arguments, **named: op(*arguments, **named)
 
 SAMPLES = 3
 SEED = 7

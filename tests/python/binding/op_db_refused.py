@@ -3,6 +3,7 @@
 of them starts to pass, and when another is refused."""
 
 OPERATORS = {
+    "cov": "with some weights ATen writes in place to what backward reads, and autograd refuses",
     "chalf": "complex numbers of half precision: graphs have no such type",
     "sparse.mm.reduce": "sparse tensors",
     "sparse.sampled_addmm": "sparse tensors",

@@ -320,10 +320,13 @@ def test_a_compiled_loss_runs_as_it_was_written():
     against_uncompiled(lambda block: block, compiled_loss)
 
 
-def test_scripted_and_traced_submodules():
-    against_uncompiled(torch.jit.script, lambda m, b: m(b).square().mean())
+def test_traced_submodules_run_and_scripted_ones_are_refused_where_they_run_other_operators_each_time():
+    with pytest.raises(
+        shoal.InvalidInput, match=r"(?s)TorchScript.*Remedy: .*give the module that was scripted"
+    ):
+        against_uncompiled(torch.jit.script, lambda m, b: m(b).square().mean())
     against_uncompiled(
-        lambda block: torch.jit.trace(block, torch.randn(5, 4).double()), lambda m, b: m(b).square().mean()
+        lambda block: torch.jit.trace(block, torch.ones(5, 4).double()), lambda m, b: m(b).square().mean()
     )
 
 

@@ -82,7 +82,7 @@ def one_weight(loss):
 
 
 @pytest.mark.parametrize("loss", [
-    lambda model, x: D.Normal(0.0, model(x)).log_prob(torch.ones(1, 1).double()).sum(),
+    lambda model, x: D.Normal(0.0, model(x), validate_args=True).log_prob(torch.ones(1, 1).double()).sum(),
     lambda model, x: F.gaussian_nll_loss(model(x), torch.zeros(1, 1).double(), model(x)),
 ])  # fmt: skip
 def test_a_check_that_fails_in_a_later_step_ends_that_step(loss):
