@@ -52,7 +52,7 @@ static bool close(const Tensor& a, const Tensor& b) { return at::allclose(a, b, 
 static void check_same(Sequential& got, Sequential& wanted) {
   for (const auto& item : wanted->named_parameters()) {
     CAPTURE(item.key());
-    const Tensor& mine = got->named_parameters()[item.key()];
+    const Tensor mine = got->named_parameters()[item.key()];
     CHECK(close(mine, item.value()));
     REQUIRE(mine.grad().defined() == item.value().grad().defined());
     if (mine.grad().defined()) CHECK(close(mine.grad(), item.value().grad()));
