@@ -145,6 +145,8 @@ static void compare_items(const Watch& watch, const Place& place, const Contents
 Effects take_back(const Watch& watch) {
   Effects effects;
   for (const auto& place : watch.places()) {
+    if (place.kind == Place::Kind::Array && !watch.ignores(place.path) && put_bytes(place))
+      effects.array = place.path;
     if (place.kind == Place::Kind::Function || place.kind == Place::Kind::Array) continue;
     const Contents now = contents_of(place);
     const auto identical = [](const py::object& a, const py::object& b) { return a.ptr() == b.ptr(); };
@@ -211,6 +213,10 @@ void Changes::check(const Effects& effects, const std::string& sizes) {
               ", a parameter or module, while it runs. Remedy: call the model once on an example before the "
               "optimizer and "
               "the Trainer are made");
+  SHOAL_CHECK(effects.array.empty(), InvalidInput, "capture: the model writes into ", effects.array,
+              ", an array that is no tensor, while it runs, and a captured step would not. Remedy: make it a "
+              "tensor (a buffer), or, if no result depends on it, Trainer(…, ignores=[\"",
+              effects.array, "\"])");
   for (const auto& [path, change] : effects.values) {
     auto& seen = seen_[path + ' ' + sizes];
     const auto arrow = change.find(" → ");
@@ -233,7 +239,7 @@ void Changes::check(const Effects& effects, const std::string& sizes) {
 
 // ---- Generators
 
-static std::string bytes_of(const py::object& state) {
+static std::string pickled(const py::object& state) {
   return py::cast<std::string>(py::module_::import("pickle").attr("dumps")(state));
 }
 
@@ -259,7 +265,7 @@ Generators::Generators(const Watch& watch) {
   const auto add = [&](const std::string& name, const py::object& object) {
     if (watch.ignores(name)) return;
     py::object state = state_of(object);
-    std::string bytes = bytes_of(state);
+    std::string bytes = pickled(state);
     list_.push_back({name, object, std::move(state), std::move(bytes)});
   };
   add("random", py::module_::import("random").attr("_inst"));
@@ -283,7 +289,7 @@ void Generators::restore() const {
 
 void Generators::check(const Watch& watch) const {
   for (const auto& [name, object, state, bytes] : list_) {
-    if (bytes_of(state_of(object)) == bytes) continue;
+    if (pickled(state_of(object)) == bytes) continue;
     const auto where = watch.first_use_of(name == "numpy.random" ? "numpy" : name);
     restore();
     fail(ErrorKind::InvalidInput, "capture: the model draws from ", name, " while it runs",

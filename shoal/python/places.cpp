@@ -195,4 +195,25 @@ void put(const Place& place, const Contents& contents) {
   }
 }
 
+std::string bytes_of(const py::object& array) {
+  Py_buffer view;
+  if (PyObject_GetBuffer(array.ptr(), &view, PyBUF_FULL_RO) != 0) {
+    PyErr_Clear();
+    return py::str(py::repr(array));
+  }
+  std::string bytes(static_cast<std::size_t>(view.len), '\0');
+  PyBuffer_ToContiguous(bytes.data(), &view, view.len, 'C');
+  PyBuffer_Release(&view);
+  return bytes;
+}
+
+bool put_bytes(const Place& place) {
+  if (bytes_of(place.holder) == place.bytes) return false;
+  Py_buffer view;
+  if (PyObject_GetBuffer(place.holder.ptr(), &view, PyBUF_FULL) != 0) throw py::error_already_set();
+  PyBuffer_FromContiguous(&view, place.bytes.data(), static_cast<Py_ssize_t>(place.bytes.size()), 'C');
+  PyBuffer_Release(&view);
+  return true;
+}
+
 }  // namespace shoal::python

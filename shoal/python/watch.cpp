@@ -163,18 +163,6 @@ static bool is_dictionary(Place::Kind kind) {
          kind == Place::Kind::Library;
 }
 
-static std::string bytes_of(const py::object& array) {
-  Py_buffer view;
-  if (PyObject_GetBuffer(array.ptr(), &view, PyBUF_FULL_RO) != 0) {
-    PyErr_Clear();
-    return py::str(py::repr(array));
-  }
-  std::string bytes(static_cast<std::size_t>(view.len), '\0');
-  PyBuffer_ToContiguous(bytes.data(), &view, view.len, 'C');
-  PyBuffer_Release(&view);
-  return bytes;
-}
-
 static bool holds_same(const Contents& now, const Place& place) {
   const auto identical = [](const py::object& a, const py::object& b) { return a.ptr() == b.ptr(); };
   return std::ranges::equal(now.values, place.values, identical) &&

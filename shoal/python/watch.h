@@ -63,6 +63,9 @@ struct Contents {
 Contents contents_of(const Place& place);
 // Puts contents back.
 void put(const Place& place, const Contents& contents);
+// The same for an array's bytes; false if they were there.
+bool put_bytes(const Place& place);
+std::string bytes_of(const py::object& array);
 
 // Whether two values are the same number, string, …: no identity is asked.
 bool same_value(py::handle a, py::handle b);

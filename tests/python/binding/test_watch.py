@@ -671,3 +671,20 @@ def test_a_batch_that_lies_otherwise_in_memory_has_a_graph_of_its_own():
     x = torch.randn(3, 3, dtype=torch.float64)
     for batch in (x, x.T, x, x[:1].expand(3, 3)):
         twins.step(batch)
+
+
+def test_an_array_that_forward_writes_into_is_refused_and_left_as_it_was():
+    class Model(Net):
+        def __init__(self):
+            super().__init__()
+            self.counts = numpy.zeros(3)
+
+        def forward(self, x):
+            self.counts[1] += 1
+            return super().forward(x)
+
+    model = Model()
+    trainer = shoal.Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), called)
+    with pytest.raises(shoal.InvalidInput, match="writes into counts, an array that is no tensor.*Remedy"):
+        trainer.step(torch.randn(4, 3, dtype=torch.float64))
+    assert model.counts.tolist() == [0, 0, 0]
