@@ -6,6 +6,7 @@ find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(doctest REQUIRED)
 find_package(OpenSSL REQUIRED)
+find_package(ZLIB REQUIRED)
 
 if(NOT SHOAL_TORCH)
   return()
@@ -13,7 +14,6 @@ endif()
 
 find_package(CLI11 REQUIRED)
 find_package(tomlplusplus REQUIRED)
-find_package(ZLIB REQUIRED)
 # A wheel is for the torch of the interpreter that builds it, which pip's isolation hides by PYTHONPATH.
 if(NOT Torch_DIR AND SKBUILD)
   execute_process(
