@@ -75,12 +75,16 @@ struct InPlace {
 };
 static constexpr InPlace kInPlace[] = {
     {"shoal::adadelta", {"parameters", "square_avgs", "acc_deltas"}},
+    {"shoal::adafactor", {"parameters", "row_vars", "col_vars", "variances"}},
     {"shoal::adagrad", {"parameters", "sums"}},
     {"shoal::adam", {"parameters", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs"}},
     {"shoal::adamax", {"parameters", "exp_avgs", "exp_infs"}},
+    {"shoal::asgd", {"parameters", "axs", "etas", "mus"}},
     {"shoal::gather_into", {"wholes"}},
     {"shoal::lamb", {"parameters", "exp_avgs", "exp_avg_sqs"}},
     {"shoal::lion", {"parameters", "exp_avgs"}},
+    {"shoal::muon", {"parameters", "momentum_buffers"}},
+    {"shoal::nadam", {"parameters", "exp_avgs", "exp_avg_sqs", "mu_products"}},
     {"shoal::radam", {"parameters", "exp_avgs", "exp_avg_sqs"}},
     {"shoal::rmsprop", {"parameters", "square_avgs", "momentum_buffers", "grad_avgs"}},
     {"shoal::rprop", {"parameters", "prevs", "step_sizes"}},

@@ -39,9 +39,22 @@ static Optimizer adadelta(const py::dict& group) {
 
 static Optimizer adagrad(const py::dict& group) {
   return Adagrad{.lr = number(group, "lr"),
+                 .lr_decay = number(group, "lr_decay"),
                  .eps = number(group, "eps"),
                  .weight_decay = number(group, "weight_decay"),
                  .maximize = is_set(group, "maximize")};
+}
+
+static Optimizer adafactor(const py::dict& group) {
+  const py::object eps = group["eps"];
+  const py::object eps1 = eps[py::int_(0)];
+  return Adafactor{.lr = number(group, "lr"),
+                   .beta2_decay = number(group, "beta2_decay"),
+                   .eps1 = eps1.is_none() ? std::nullopt : std::optional<double>(py::float_(eps1)),
+                   .eps2 = py::float_(eps[py::int_(1)]),
+                   .d = number(group, "d"),
+                   .weight_decay = number(group, "weight_decay"),
+                   .maximize = is_set(group, "maximize")};
 }
 
 template <class A>
@@ -69,6 +82,37 @@ static Optimizer adam(const py::dict& group) {
 }
 
 static Optimizer adamax(const py::dict& group) { return adam_of<Adamax>(group); }
+
+static Optimizer asgd(const py::dict& group) {
+  return ASGD{.lr = number(group, "lr"),
+              .lambd = number(group, "lambd"),
+              .alpha = number(group, "alpha"),
+              .t0 = number(group, "t0"),
+              .weight_decay = number(group, "weight_decay"),
+              .maximize = is_set(group, "maximize")};
+}
+
+static Optimizer muon(const py::dict& group) {
+  const py::object coefficients = group["ns_coefficients"], adjust = group["adjust_lr_fn"];
+  const bool matches = !adjust.is_none() && std::string(py::str(adjust)) == "match_rms_adamw";
+  return Muon{.lr = number(group, "lr"),
+              .weight_decay = number(group, "weight_decay"),
+              .momentum = number(group, "momentum"),
+              .nesterov = is_set(group, "nesterov"),
+              .a = py::float_(coefficients[py::int_(0)]),
+              .b = py::float_(coefficients[py::int_(1)]),
+              .c = py::float_(coefficients[py::int_(2)]),
+              .eps = number(group, "eps"),
+              .steps = py::cast<std::int64_t>(group["ns_steps"]),
+              .adjust = matches ? Muon::Adjust::MatchRmsAdamW : Muon::Adjust::Original};
+}
+
+static Optimizer nadam(const py::dict& group) {
+  auto nadam = adam_of<NAdam>(group);
+  nadam.momentum_decay = number(group, "momentum_decay");
+  nadam.decoupled_weight_decay = is_set(group, "decoupled_weight_decay");
+  return nadam;
+}
 
 static Optimizer radam(const py::dict& group) {
   auto radam = adam_of<RAdam>(group);
@@ -99,6 +143,7 @@ static Optimizer rprop(const py::dict& group) {
 static Optimizer sgd(const py::dict& group) {
   return SGD{.lr = number(group, "lr"),
              .momentum = number(group, "momentum"),
+             .dampening = number(group, "dampening"),
              .weight_decay = number(group, "weight_decay"),
              .nesterov = is_set(group, "nesterov"),
              .maximize = is_set(group, "maximize")};
@@ -111,20 +156,24 @@ struct Class {
   Optimizer (*made)(const py::dict& group);
 };
 }  // namespace
-static constexpr std::array<Class, 9> kClasses = {{{"Adadelta", adadelta},
-                                                   {"Adagrad", adagrad},
-                                                   {"Adam", adam},
-                                                   {"AdamW", adamw},
-                                                   {"Adamax", adamax},
-                                                   {"RAdam", radam},
-                                                   {"RMSprop", rmsprop},
-                                                   {"Rprop", rprop},
-                                                   {"SGD", sgd}}};
+static constexpr std::array<Class, 13> kClasses = {{{"Adadelta", adadelta},
+                                                    {"Adafactor", adafactor},
+                                                    {"Adagrad", adagrad},
+                                                    {"Adam", adam},
+                                                    {"AdamW", adamw},
+                                                    {"Adamax", adamax},
+                                                    {"ASGD", asgd},
+                                                    {"Muon", muon},
+                                                    {"NAdam", nadam},
+                                                    {"RAdam", radam},
+                                                    {"RMSprop", rmsprop},
+                                                    {"Rprop", rprop},
+                                                    {"SGD", sgd}}};
 
 // Options that say how torch.optim computes, not what, and the learning rate, which is read at each step.
 static constexpr std::array<std::string_view, 5> kFree = {"capturable", "foreach", "fused", "initial_lr",
                                                           "lr"};
-static constexpr std::array<const char*, 3> kUnsupported = {"dampening", "differentiable", "lr_decay"};
+static constexpr std::array<const char*, 1> kUnsupported = {"differentiable"};
 
 static const Class& class_of(py::handle optimizer) {
   const py::module_ torch = py::module_::import("torch.optim");
@@ -201,7 +250,11 @@ std::vector<TorchOptimizer::Member> TorchOptimizer::members_of(const ModelView::
     ++group;
   }
   const auto all = parts_of(members);
-  for (auto& member : members) member.keeps = train::state_suffixes(all[member.group].optimizer);
+  for (auto& member : members) {
+    const auto type = ir::contiguous(DType::Float32, member.tensor.sizes().vec());  // its shape decides
+    for (auto& kept : train::kept_by(all[member.group].optimizer, type))
+      member.keeps.push_back(std::move(kept.suffix));
+  }
   return members;
 }
 

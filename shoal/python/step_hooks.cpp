@@ -19,16 +19,18 @@ static std::string name_of(py::handle function) {
   return py::repr(function);
 }
 
-// Every function in the chain of wrappers is of torch.optim.
+// Every function in the chain of wrappers is of torch.optim, or what no_grad() decorates with.
 static bool is_of_torch(py::object function) {
   const std::string folder = py::str(
       py::module_::import("os.path").attr("dirname")(py::module_::import("torch.optim").attr("__file__")));
+  const std::string no_grad = py::str(py::module_::import("torch.utils._contextlib").attr("__file__"));
   for (;;) {
     if (py::hasattr(function, "__func__")) function = function.attr("__func__");
     if (!py::hasattr(function, "__code__")) return false;
     const std::string file = py::str(function.attr("__code__").attr("co_filename"));
-    if (!file.starts_with(folder)) return false;
-    if (!py::hasattr(function, "__wrapped__")) return true;
+    const bool is_wrapper = py::hasattr(function, "__wrapped__");
+    if (!file.starts_with(folder) && !(is_wrapper && file == no_grad)) return false;
+    if (!is_wrapper) return true;
     function = function.attr("__wrapped__");
   }
 }

@@ -147,7 +147,7 @@ class Placing {
         }
       } else if (role == Role::OptimizerState) {
         if (const auto* pins = pins_of(source.name.substr(0, source.name.rfind('.'))))
-          kept = used = pins->updated;
+          kept = used = of_state(*pins, source.value);
       } else if (role == Role::Input) {
         if (const auto pin = pins_.inputs.find(source.name); pin != pins_.inputs.end())
           kept = used = pin->second;
@@ -168,7 +168,7 @@ class Placing {
       Layout layout = replicated();
       const auto* pins =
           role == Role::OptimizerState ? pins_of(name.substr(0, name.rfind('.'))) : pins_of(name);
-      if (role == Role::OptimizerState && pins != nullptr) layout = pins->updated;
+      if (role == Role::OptimizerState && pins != nullptr) layout = of_state(*pins, value);
       if (role == Role::Parameter && pins != nullptr) layout = pins->kept;
       if (role == Role::Gradient && pins != nullptr) {
         layout = pins->gradient;
@@ -537,10 +537,17 @@ class Placing {
       if (std::holds_alternative<ValueId>(argument.value)) ++next;
       if (const auto* list = std::get_if<ir::ValueList>(&argument.value))
         for (std::size_t i = 0; i < list->size(); ++i)
-          if ((*list)[i]) placed.in[next++] = updated.at(i);
+          if ((*list)[i]) placed.in[next++] = is_number(*(*list)[i]) ? replicated() : updated.at(i);
     }
     if (parameters == nullptr) return;
-    for (std::size_t i = 0; i < placed.out.size(); ++i) placed.out[i] = updated.at(i % updated.size());
+    for (std::size_t i = 0; i < placed.out.size(); ++i)
+      placed.out[i] = is_number(*node.outputs[i]) ? replicated() : updated.at(i % updated.size());
+  }
+
+  // What an optimizer keeps of a whole tensor, and every rank has.
+  bool is_number(ValueId value) const { return shape_of(value).empty(); }
+  Layout of_state(const ParameterPins& pins, ValueId value) const {
+    return is_number(value) ? replicated() : pins.updated;
   }
 
   Layout updated_of(const std::string& parameter) const {

@@ -54,20 +54,23 @@ struct Adagrad {
   static constexpr std::array<std::string_view, 1> kStates = {"sums"};
   static constexpr bool kCounts = false;
   explicit Adagrad(const Compute& compute)
-      : eps(number_of(compute, "eps")), weight_decay(number_of(compute, "weight_decay")) {}
+      : eps(number_of(compute, "eps")),
+        weight_decay(number_of(compute, "weight_decay")),
+        lr_decay(has_argument(compute, "lr_decay") ? number_of(compute, "lr_decay") : 0) {}
   template <class T>
   void apply(const Piece<T>& piece, const Now& now) const {
     using Real = Math<T>;
     fast_adagrad(piece.parameter, piece.gradient, piece.state[0], piece.size,
-                 AdagradFactors<Real>{static_cast<Real>(now.lr), static_cast<Real>(now.scale),
+                 AdagradFactors<Real>{static_cast<Real>(rate(now)), static_cast<Real>(now.scale),
                                       static_cast<Real>(eps), static_cast<Real>(weight_decay)});
   }
   void apply(UpdateLists& lists, const Now& now) const {
     const std::vector<at::Tensor> gradients = decayed(lists, weight_decay);
     at::_foreach_addcmul_(lists.states[0], gradients, gradients, 1);
-    at::_foreach_addcdiv_(lists.parameters, gradients, root(lists.states[0], eps), -now.lr);
+    at::_foreach_addcdiv_(lists.parameters, gradients, root(lists.states[0], eps), -rate(now));
   }
-  double eps, weight_decay;
+  double rate(const Now& now) const { return now.lr / (1 + (now.step - 1) * lr_decay); }
+  double eps, weight_decay, lr_decay;
 };
 
 struct Rmsprop {

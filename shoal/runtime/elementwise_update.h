@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "shoal/runtime/arguments.h"
+#include "shoal/runtime/typed_kernel.h"
 #include "shoal/runtime/update_elsewhere.h"
 #include "shoal/runtime/update_rows.h"
 
@@ -55,14 +56,14 @@ class ElementwiseUpdate final : public Kernel {
         gradients_(slots_of(compute, "gradients")),
         states_(lists_of(compute, Rule::kStates, parameters_.size())),
         lr_(slot_of(compute, "lr")),
-        step_(Rule::kCounts ? slot_of(compute, "step") : lr_),
+        step_(Rule::kCounts || has_argument(compute, "step") ? slot_of(compute, "step") : kNoSlot),
         scale_(optional_slot_of(compute, "scale")),
         sign_(is_set(compute, "maximize") ? -1 : 1) {
     check_lengths(compute, parameters_.size(), gradients_.size());
   }
 
   void run(Slots& slots) override {
-    Now now{scalar_in(slots, lr_), 1, scalar_in(slots, step_)};
+    Now now{scalar_in(slots, lr_), 1, step_ == kNoSlot ? 1 : scalar_in(slots, step_)};
     if (!on_cpu(slots, parameters_)) return run_elsewhere(slots, now);
     now.scale = sign_ * scale_in(slots, scale_);
     Rows rows(slots, parameters_, gradients_, pointers_to(states_));

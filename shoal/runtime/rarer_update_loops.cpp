@@ -38,5 +38,21 @@ SHOAL_VECTOR_CLONES void fast_rprop(double* p, const double* g, double* previous
                                     std::int64_t size, const RpropFactors<double>& factors) {
   rprop_range(p, g, previous, length, size, factors);
 }
+SHOAL_VECTOR_CLONES void fast_nadam(float* p, const float* g, float* average, float* square,
+                                    std::int64_t size, const NadamFactors<float>& factors) {
+  nadam_range(p, g, average, square, size, factors);
+}
+SHOAL_VECTOR_CLONES void fast_nadam(double* p, const double* g, double* average, double* square,
+                                    std::int64_t size, const NadamFactors<double>& factors) {
+  nadam_range(p, g, average, square, size, factors);
+}
+SHOAL_VECTOR_CLONES void fast_asgd(float* p, const float* g, float* average, std::int64_t size,
+                                   const AsgdFactors<float>& factors) {
+  asgd_range(p, g, average, size, factors);
+}
+SHOAL_VECTOR_CLONES void fast_asgd(double* p, const double* g, double* average, std::int64_t size,
+                                   const AsgdFactors<double>& factors) {
+  asgd_range(p, g, average, size, factors);
+}
 
 }  // namespace shoal::runtime

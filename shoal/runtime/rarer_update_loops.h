@@ -108,6 +108,51 @@ template <class T>
   }
 }
 
+template <class Real>
+struct NadamFactors {
+  Real scale, decay_added, decay_kept, beta1, one_minus_beta1, beta2, one_minus_beta2;
+  Real inverse_correction2, eps, gradient_length, average_length;
+};
+
+template <class T>
+[[gnu::always_inline]] inline void nadam_range(T* __restrict parameter, const T* __restrict gradient,
+                                               T* __restrict average, T* __restrict square, std::int64_t size,
+                                               NadamFactors<Math<T>> factors) {
+  using Real = Math<T>;
+  for (std::int64_t i = 0; i < size; ++i) {
+    Real p = static_cast<Real>(parameter[i]);
+    const Real g = static_cast<Real>(gradient[i]) * factors.scale + factors.decay_added * p;
+    p *= factors.decay_kept;
+    const Real m = static_cast<Real>(average[i]) * factors.beta1 + g * factors.one_minus_beta1;
+    const Real v = static_cast<Real>(square[i]) * factors.beta2 + g * g * factors.one_minus_beta2;
+    average[i] = static_cast<T>(m);
+    square[i] = static_cast<T>(v);
+    const Real divisor = std::sqrt(v * factors.inverse_correction2) + factors.eps;
+    parameter[i] =
+        static_cast<T>(p - factors.gradient_length * g / divisor - factors.average_length * m / divisor);
+  }
+}
+
+template <class Real>
+struct AsgdFactors {
+  Real scale, weight_decay, kept, eta, mu;
+};
+
+template <class T>
+[[gnu::always_inline]] inline void asgd_range(T* __restrict parameter, const T* __restrict gradient,
+                                              T* __restrict average, std::int64_t size,
+                                              AsgdFactors<Math<T>> factors) {
+  using Real = Math<T>;
+  for (std::int64_t i = 0; i < size; ++i) {
+    const Real p = static_cast<Real>(parameter[i]);
+    const Real g = static_cast<Real>(gradient[i]) * factors.scale + factors.weight_decay * p;
+    const Real now = p * factors.kept - factors.eta * g;
+    const Real before = static_cast<Real>(average[i]);
+    parameter[i] = static_cast<T>(now);
+    average[i] = static_cast<T>(factors.mu == 1 ? now : before + (now - before) * factors.mu);
+  }
+}
+
 void fast_adadelta(float* p, const float* g, float* square, float* delta, std::int64_t size,
                    const AdadeltaFactors<float>& factors);
 void fast_adadelta(double* p, const double* g, double* square, double* delta, std::int64_t size,
@@ -125,6 +170,24 @@ void fast_rprop(float* p, const float* g, float* previous, float* length, std::i
 void fast_rprop(double* p, const double* g, double* previous, double* length, std::int64_t size,
                 const RpropFactors<double>& factors);
 
+void fast_nadam(float* p, const float* g, float* average, float* square, std::int64_t size,
+                const NadamFactors<float>& factors);
+void fast_nadam(double* p, const double* g, double* average, double* square, std::int64_t size,
+                const NadamFactors<double>& factors);
+void fast_asgd(float* p, const float* g, float* average, std::int64_t size,
+               const AsgdFactors<float>& factors);
+void fast_asgd(double* p, const double* g, double* average, std::int64_t size,
+               const AsgdFactors<double>& factors);
+
+template <class T>
+void fast_nadam(T* p, const T* g, T* average, T* square, std::int64_t size,
+                const NadamFactors<float>& factors) {
+  nadam_range(p, g, average, square, size, factors);
+}
+template <class T>
+void fast_asgd(T* p, const T* g, T* average, std::int64_t size, const AsgdFactors<float>& factors) {
+  asgd_range(p, g, average, size, factors);
+}
 template <class T>
 void fast_adadelta(T* p, const T* g, T* square, T* delta, std::int64_t size,
                    const AdadeltaFactors<float>& factors) {

@@ -154,6 +154,8 @@ class Sgd final : public Kernel {
         scale_(optional_slot_of(compute, "scale")),
         momentum_(number_of(compute, "momentum")),
         weight_decay_(number_of(compute, "weight_decay")),
+        dampening_(has_argument(compute, "dampening") ? number_of(compute, "dampening") : 0),
+        step_(dampening_ == 0 ? lr_ : slot_of(compute, "step")),
         nesterov_(truth_of(compute, "nesterov")),
         maximize_(is_set(compute, "maximize")) {
     check_lengths(compute, parameters_.size(), gradients_.size());
@@ -162,14 +164,17 @@ class Sgd final : public Kernel {
 
   void run(Slots& slots) override {
     const double lr = scalar_in(slots, lr_);
-    if (!on_cpu(slots, parameters_)) return run_elsewhere(slots, lr);
+    const bool is_first = dampening_ != 0 && scalar_in(slots, step_) == 1;
+    if (!on_cpu(slots, parameters_)) return run_elsewhere(slots, lr, is_first);
+    const double added = is_first ? 1 : 1 - dampening_;
     const double scale = (maximize_ ? -1 : 1) * scale_in(slots, scale_);
     Rows rows(slots, parameters_, gradients_, {&buffers_});
     rows.for_each_piece([&](const Row& row, std::int64_t begin, std::int64_t end) {
       AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, row.dtype, "sgd", [&] {
         using Real = Math<scalar_t>;
         const SgdFactors<Real> factors{static_cast<Real>(lr), static_cast<Real>(scale),
-                                       static_cast<Real>(momentum_), static_cast<Real>(weight_decay_)};
+                                       static_cast<Real>(momentum_), static_cast<Real>(weight_decay_),
+                                       static_cast<Real>(added)};
         auto* const buffer = static_cast<scalar_t*>(row.state[0]);
         fast_sgd(static_cast<scalar_t*>(row.parameter) + begin,
                  static_cast<const scalar_t*>(row.gradient) + begin,
@@ -180,17 +185,18 @@ class Sgd final : public Kernel {
   }
 
  private:
-  void run_elsewhere(const Slots& slots, double lr) const {
+  void run_elsewhere(const Slots& slots, double lr, bool is_first) const {
     const UpdateSlots which{parameters_, gradients_, {&buffers_}, scale_};
     update_elsewhere(slots, which, Halves::AsTheyAre, [&](UpdateLists& lists) {
       at::_fused_sgd_(lists.parameters, lists.gradients, lists.states[0], weight_decay_, momentum_, lr,
-                      /*dampening=*/0.0, nesterov_, maximize_, /*is_first_step=*/false);
+                      dampening_, nesterov_, maximize_, is_first);
     });
   }
 
   std::vector<std::uint32_t> parameters_, gradients_, buffers_;
   std::uint32_t lr_, scale_;
-  double momentum_, weight_decay_;
+  double momentum_, weight_decay_, dampening_;
+  std::uint32_t step_;
   bool nesterov_, maximize_;
 };
 

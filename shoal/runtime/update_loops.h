@@ -16,6 +16,7 @@ using Math = std::conditional_t<std::is_same_v<T, double>, double, float>;
 template <class Real>
 struct SgdFactors {
   Real lr, scale, momentum, weight_decay;
+  Real added;  // of the gradient, to the buffer
 };
 
 template <class Real>
@@ -34,7 +35,7 @@ template <bool kMomentum, bool kNesterov, class T>
     const Real p = static_cast<Real>(parameter[i]);
     Real g = static_cast<Real>(gradient[i]) * factors.scale + factors.weight_decay * p;
     if constexpr (kMomentum) {
-      const Real b = static_cast<Real>(buffer[i]) * factors.momentum + g;
+      const Real b = static_cast<Real>(buffer[i]) * factors.momentum + g * factors.added;
       buffer[i] = static_cast<T>(b);
       g = kNesterov ? g + factors.momentum * b : b;
     }

@@ -154,7 +154,8 @@ static std::string describe(const char* kind, const Distribution::NamedTensors& 
 }
 
 Distribution::Distribution(Parallelism parallelism, const NamedTensors& parameters,
-                           const NamedTensors& buffers)
+                           const NamedTensors& buffers,
+                           const std::function<bool(const std::string& parameter)>& needs_whole)
     : parallelism_(std::move(parallelism)),
       groups_(parallelism_.mesh, *parallelism_.world, parallelism_.limit),
       rank_(parallelism_.world->rank()) {
@@ -182,7 +183,8 @@ Distribution::Distribution(Parallelism parallelism, const NamedTensors& paramete
       continue;
     }
     const Shape shape = tensor.sizes().vec();
-    pins_.emplace(name, train::pins_of(parallelism_, stage, name, shape));
+    auto& pins = pins_.emplace(name, train::pins_of(parallelism_, stage, name, shape)).first->second;
+    if (needs_whole(name)) pins.gradient = pins.updated = sharding::replicated(parallelism_.mesh);
     if (local_shape(parallelism_.mesh, pins_.at(name).kept, shape, rank_) == shape) continue;
     kept_.emplace(name, Kept{tensor.detach(), {}});
   }

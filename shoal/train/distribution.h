@@ -38,8 +38,9 @@ class Distribution {
 
   // Called by all ranks at once. Parameters and buffers become those of rank 0; parameters that are kept in
   // parts leave the module, whose tensors are without memory until `materialize`. Throws InvalidInput where
-  // the ranks' models differ.
-  Distribution(Parallelism parallelism, const NamedTensors& parameters, const NamedTensors& buffers);
+  // the ranks' models differ. `needs_whole`: whose update looks at the whole tensor.
+  Distribution(Parallelism parallelism, const NamedTensors& parameters, const NamedTensors& buffers,
+               const std::function<bool(const std::string& parameter)>& needs_whole);
 
   // What the ranks were given, checked against each other. `text`: what else has to be the same. `asks`: rank
   // 0's reaches all of them.

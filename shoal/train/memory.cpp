@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "shoal/aten/types.h"
 #include "shoal/base/error.h"
 
 namespace shoal::train {
@@ -50,11 +51,14 @@ void refuse_shared_memory(const std::vector<std::pair<std::string, at::Tensor>>&
   }
 }
 
-at::Tensor lying_as(const at::Tensor& like, const at::Tensor& tensor) {
-  const bool fits = tensor.scalar_type() == like.scalar_type() && tensor.device() == like.device() &&
-                    (tensor.strides() == like.strides() || (tensor.is_contiguous() && like.is_contiguous()));
+at::Tensor lying_as(const ir::TensorType& type, at::Device device, const at::Tensor& tensor) {
+  const auto dtype = aten::to_torch(type.dtype);
+  const bool is_contiguous = ir::contiguous(type.dtype, type.shape).strides == type.strides;
+  const bool fits =
+      tensor.scalar_type() == dtype && tensor.device() == device &&
+      (tensor.strides() == at::IntArrayRef(type.strides) || (tensor.is_contiguous() && is_contiguous));
   if (fits) return tensor.detach();
-  return at::empty_strided(like.sizes(), like.strides(), like.options().requires_grad(false)).copy_(tensor);
+  return at::empty_strided(type.shape, type.strides, at::TensorOptions(device).dtype(dtype)).copy_(tensor);
 }
 
 }  // namespace shoal::train

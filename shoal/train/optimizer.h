@@ -28,10 +28,12 @@ std::vector<ParameterGroup> no_decay_below_two_dims();
 
 // `maximize`: the loss is to grow, as in torch.optim.
 
-// torch::optim::SGD: weight decay added to the gradient, momentum buffer, Nesterov's look-ahead.
+// torch::optim::SGD: weight decay added to the gradient, momentum buffer, Nesterov's look-ahead. From the
+// second update on the buffer gets 1 - dampening of the gradient.
 struct SGD {
   double lr = 1e-3;
   double momentum = 0;
+  double dampening = 0;
   double weight_decay = 0;
   bool nesterov = false;
   bool maximize = false;
@@ -63,9 +65,10 @@ struct AdamW {
   std::vector<ParameterGroup> groups = {};
 };
 
-// torch::optim::Adagrad without lr_decay, which a schedule does; Duchi et al., JMLR 12, 2011.
+// torch::optim::Adagrad; Duchi et al., JMLR 12, 2011. Update n is made with lr / (1 + (n - 1) lr_decay).
 struct Adagrad {
   double lr = 1e-2;
+  double lr_decay = 0;
   double eps = 1e-10;
   double weight_decay = 0;
   bool maximize = false;
@@ -130,6 +133,61 @@ struct Rprop {
   std::vector<ParameterGroup> groups = {};
 };
 
+// torch.optim.NAdam; Dozat, ICLR 2016 workshop. Weight decay is added to the gradient, or decoupled.
+struct NAdam {
+  double lr = 2e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+  double momentum_decay = 4e-3;
+  bool decoupled_weight_decay = false;
+  bool maximize = false;
+  std::vector<ParameterGroup> groups = {};
+};
+
+// torch.optim.ASGD; Polyak & Juditsky, 1992: SGD whose length falls, and in the state the average of what the
+// parameter was after update `t0`. Update n + 1 is made with what lr was at update n.
+struct ASGD {
+  double lr = 1e-2;
+  double lambd = 1e-4;
+  double alpha = 0.75;
+  double t0 = 1e6;
+  double weight_decay = 0;
+  bool maximize = false;
+  std::vector<ParameterGroup> groups = {};
+};
+
+// torch.optim.Adafactor; Shazeer & Stern, arXiv:1804.04235: of matrices the state is a row and a column. It
+// sees whole tensors: on several ranks each rank has all of these parameters' gradients and state.
+struct Adafactor {
+  double lr = 1e-2;
+  double beta2_decay = -0.8;
+  std::optional<double> eps1;  // none: the type's epsilon
+  double eps2 = 1e-3;
+  double d = 1;
+  double weight_decay = 0;
+  bool maximize = false;
+  std::vector<ParameterGroup> groups = {};
+};
+
+// torch.optim.Muon; Jordan et al., 2024: momentum made orthogonal by Newton-Schulz steps in bfloat16. For
+// matrices alone, and whole ones, as Adafactor.
+struct Muon {
+  enum class Adjust { Original, MatchRmsAdamW };  // of the rate, to a matrix's shape
+  double lr = 1e-3;
+  double weight_decay = 0.1;
+  double momentum = 0.95;
+  bool nesterov = true;
+  double a = 3.4445;
+  double b = -4.775;
+  double c = 2.0315;
+  double eps = 1e-7;
+  std::int64_t steps = 5;
+  Adjust adjust = Adjust::Original;
+  std::vector<ParameterGroup> groups = {};
+};
+
 // Chen et al., arXiv:2302.06675, algorithm 2: the sign of an interpolated momentum; weight decay is
 // decoupled.
 struct Lion {
@@ -151,8 +209,8 @@ struct LAMB {
   std::vector<ParameterGroup> groups = {};
 };
 
-using Optimizer =
-    std::variant<SGD, Adam, AdamW, Adagrad, RMSprop, Adadelta, Adamax, RAdam, Rprop, Lion, LAMB>;
+using Optimizer = std::variant<SGD, Adam, AdamW, Adagrad, RMSprop, Adadelta, Adamax, RAdam, Rprop, Lion, LAMB,
+                               NAdam, ASGD, Adafactor, Muon>;
 
 // An optimizer for some of the parameters. A parameter belongs to the first part that has it; one that no
 // part has is not updated.

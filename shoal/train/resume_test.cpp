@@ -52,6 +52,11 @@ static const std::vector<std::pair<const char*, Optimizer>>& optimizers() {
       {"Rprop", Rprop{.lr = 0.01}},
       {"Lion", Lion{.lr = 0.01, .weight_decay = 0.1}},
       {"LAMB", LAMB{.lr = 0.01}},
+      {"SGD, dampened", SGD{.lr = 0.1, .momentum = 0.9, .dampening = 0.5}},
+      {"Adagrad, decayed", Adagrad{.lr = 0.05, .lr_decay = 0.5}},
+      {"NAdam", NAdam{.lr = 0.01}},
+      {"ASGD", ASGD{.lr = 0.1, .lambd = 0.1, .t0 = 2}},
+      {"Adafactor", Adafactor{.lr = 0.01}},
   };
   return all;
 }

@@ -153,7 +153,9 @@ class Trainer::State {
     train::refuse_shared_memory(view_.parameters);
     if (options_.parallelism) check_in_main_memory();
     if (options_.parallelism)
-      ranks_ = std::make_unique<train::Distribution>(*options_.parallelism, view_.parameters, view_.buffers);
+      ranks_ = std::make_unique<train::Distribution>(
+          *options_.parallelism, view_.parameters, view_.buffers,
+          [this](const std::string& parameter) { return needs_whole(parameter); });
   }
 
   StepResult step(const Batch& batch) {
@@ -294,11 +296,8 @@ class Trainer::State {
     for (const auto& [name, count] : from.updates) {
       const auto parameter = here.model.find(name);
       if (parameter == here.model.end() || count == 0) continue;
-      for (const auto& suffix : suffixes_of(name)) {
-        auto shape = train::shapes_of({*parameter})[0];
-        shape.name += "." + suffix;
-        wanted.push_back(std::move(shape));
-      }
+      for (const auto& [suffix, type] : kept_of(name, aten::type_of(parameter->second)))
+        wanted.push_back({concat(name, '.', suffix), type.dtype, type.shape});
     }
     checkpoint::check_fits(train::shapes_of(here.model), train::shapes_of(from.model), Types::MustBeEqual,
                            "the checkpoint");
@@ -306,7 +305,7 @@ class Trainer::State {
                            "the checkpoint's optimizer state");
     const at::NoGradGuard no_grad;
     for (const auto& [name, tensor] : from.model) write(name, here.model.at(name), tensor);
-    for (auto& [name, tensor] : state_) tensor.zero_();
+    zero_state_but(from.optimizer);
     for (const auto& [name, tensor] : from.optimizer) write_state(name, tensor);
     updates_ = from.updates;
     evaluated_after_ = -1;
@@ -321,20 +320,22 @@ class Trainer::State {
 
   void restore(const std::map<std::string, at::Tensor>& optimizer_state, const Progress& progress) {
     for (const auto& [name, tensor] : optimizer_state) {
-      const auto& wanted = parameter_of_state(name);
-      SHOAL_CHECK(tensor.defined() && tensor.sizes() == wanted.sizes(), InvalidInput,
-                  "trainer: optimizer state ", name, " has shape ", tensor.sizes(), " and its parameter has ",
-                  wanted.sizes());
+      const auto& parameter = parameter_of_state(name);
+      const auto wanted = type_of_state(name, aten::type_of(parameter));
+      SHOAL_CHECK(tensor.defined() && tensor.sizes() == at::IntArrayRef(wanted.shape), InvalidInput,
+                  "trainer: optimizer state ", name, " has shape ", tensor.sizes(), ", wanted ",
+                  at::IntArrayRef(wanted.shape), ", as its parameter has ", parameter.sizes());
     }
     forget_graphs_if_moved();
     const at::NoGradGuard no_grad;
     if (ranks_) {
-      for (auto& [name, tensor] : state_) tensor.zero_();
+      zero_state_but(optimizer_state);
       for (const auto& [name, tensor] : optimizer_state) write_state(name, tensor);
     } else {
       state_.clear();
       for (const auto& [name, tensor] : optimizer_state)
-        state_.emplace(name, train::lying_as(parameter_of_state(name), tensor));
+        state_.emplace(name, train::lying_as(type_of_state(name, aten::type_of(parameter_of_state(name))),
+                                             parameter_of_state(name).device(), tensor));
       for (auto& step : steps_kept_)
         if (step.executor) bind_state(*step.executor);
       if (update_) bind_state(*update_->executor);
@@ -500,7 +501,7 @@ class Trainer::State {
   }
   at::Tensor whole_state(const std::string& name, const at::Tensor& part) const {
     const auto parameter = name.substr(0, name.rfind('.'));
-    if (!ranks_) return part;
+    if (!ranks_ || part.dim() == 0) return part;  // a number is that of all ranks
     return ranks_->whole_of(part, ranks_->pins_of(parameter).updated, shape_of(parameter));
   }
   void write(const std::string& name, const at::Tensor& to, const at::Tensor& whole) const {
@@ -510,14 +511,19 @@ class Trainer::State {
     else
       to.copy_(whole);
   }
+  // What is given may be the state's own memory.
+  void zero_state_but(const std::map<std::string, at::Tensor>& given) {
+    for (auto& [name, tensor] : state_)
+      if (!given.contains(name)) tensor.zero_();
+  }
   void write_state(const std::string& name, const at::Tensor& whole) {
-    const auto& parameter = parameter_of_state(name);
-    if (!ranks_) {
-      state_of(name, aten::type_of(parameter)).copy_(whole);
+    const auto type = type_of_state(name, aten::type_of(parameter_of_state(name)));
+    if (!ranks_ || whole.dim() == 0) {
+      state_of(name, type).copy_(whole);
       return;
     }
     const at::Tensor part = ranks_->part_of(whole, ranks_->pins_of(name.substr(0, name.rfind('.'))).updated);
-    state_of(name, aten::type_of(part.sizes() == parameter.sizes() ? parameter : part)).copy_(part);
+    state_of(name, part.sizes() == at::IntArrayRef(type.shape) ? type : aten::type_of(part)).copy_(part);
   }
 
   // Micro-batches of a step draw other numbers; the first one those of a step by itself.
@@ -665,10 +671,21 @@ class Trainer::State {
          " is not finite. Nothing was updated. Remedy: a lower learning rate, or a look at this batch");
   }
 
-  std::vector<std::string> suffixes_of(const std::string& parameter) const {
+  std::vector<train::Kept> kept_of(const std::string& parameter, const ir::TensorType& type) const {
     for (const auto& part : optimizers_)
-      if (!part.contains || part.contains(parameter)) return train::state_suffixes(part.optimizer);
+      if (!part.contains || part.contains(parameter)) return train::kept_by(part.optimizer, type);
     return {};
+  }
+  // Of what another optimizer has left there: the parameter's.
+  ir::TensorType type_of_state(const std::string& name, const ir::TensorType& parameter) const {
+    for (auto& [suffix, type] : kept_of(name.substr(0, name.rfind('.')), parameter))
+      if (name.ends_with("." + suffix)) return type;
+    return parameter;
+  }
+  bool needs_whole(const std::string& parameter) const {
+    for (const auto& part : optimizers_)
+      if (!part.contains || part.contains(parameter)) return train::needs_whole(part.optimizer);
+    return false;
   }
 
   std::int64_t updates_of(const std::string& parameter) const {
@@ -999,7 +1016,9 @@ class Trainer::State {
   at::Tensor state_of(const std::string& name, const ir::TensorType& type) {
     auto& tensor = state_[name];
     if (!tensor.defined())
-      tensor = at::empty_strided(type.shape, type.strides, parameter_of_state(name).options()).zero_();
+      tensor = at::empty_strided(type.shape, type.strides,
+                                 parameter_of_state(name).options().dtype(aten::to_torch(type.dtype)))
+                   .zero_();
     SHOAL_CHECK(tensor.sizes() == at::IntArrayRef(type.shape), InvalidInput,
                 "trainer: ", name.substr(0, name.rfind('.')),
                 " has another shape than when it was updated last: its ", name.substr(name.rfind('.') + 1),

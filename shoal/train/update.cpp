@@ -1,169 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shoal/train/update.h"
 
-#include <algorithm>
-#include <map>
 #include <optional>
-#include <tuple>
 #include <utility>
 
 #include "shoal/base/error.h"
+#include "shoal/train/appender.h"
 
 namespace shoal::train {
-
-using ir::Role;
-using ir::ValueId;
-
-namespace {
-struct Parameter {
-  std::string name;
-  ValueId value;
-  ValueId gradient;
-};
-struct Settings {
-  double lr;
-  double weight_decay;
-};
-}  // namespace
-
-static std::vector<Parameter> parameters_of(const ir::Graph& graph) {
-  std::map<std::string, ValueId> sources;
-  for (const auto& source : graph.sources)
-    if (graph.at(source.value).role == Role::Parameter) sources.emplace(source.name, source.value);
-  std::vector<Parameter> parameters;
-  for (const auto& result : graph.results) {
-    if (result.role == Role::Gradient) {
-      const auto dtype = graph.at(result.value).type.dtype;
-      SHOAL_CHECK(
-          dtype != DType::Complex64 && dtype != DType::Complex128, InvalidInput, "trainer: parameter ",
-          result.name, " is ", name_of(dtype),
-          ", and the optimizers update real numbers alone; keep a real parameter with a last dim of 2, and "
-          "take view_as_complex of it in forward");
-      parameters.push_back({result.name, sources.at(result.name), result.value});
-    }
-    SHOAL_CHECK(
-        result.role != Role::Parameter, InvalidInput, "trainer: the model writes to its parameter ",
-        result.name,
-        " while it runs (an embedding's max_norm does, say); make it a buffer, or change it between steps");
-  }
-  return parameters;
-}
-
-static Settings settings_of(const Parameter& parameter, const ir::TensorType& type, double lr,
-                            double weight_decay, const std::vector<ParameterGroup>& groups) {
-  for (const auto& group : groups)
-    if (group.contains(parameter.name, type))
-      return {group.lr.value_or(lr), group.weight_decay.value_or(weight_decay)};
-  return {lr, weight_decay};
-}
-
-namespace {
-
-// Builds one update node after the other.
-class Appender {
- public:
-  Appender(ir::Graph graph, std::span<const OptimizerPart> parts, double clip_norm)
-      : graph_(std::move(graph)), parameters_(parameters_of(graph_)) {
-    for (const auto& parameter : parameters_) {
-      const auto part = std::ranges::find_if(
-          parts, [&](const OptimizerPart& each) { return !each.contains || each.contains(parameter.name); });
-      part_of_.push_back(static_cast<std::size_t>(part - parts.begin()));
-    }
-    if (clip_norm == 0 || parameters_.empty()) return;
-    ir::ValueList gradients;
-    for (const auto& parameter : parameters_) gradients.emplace_back(parameter.gradient);
-    const auto scalar = ir::contiguous(graph_.at(*gradients[0]).type.dtype, {});
-    const auto clip = graph_.add_node({.op = "shoal::clip",
-                                       .arguments = {{"gradients", gradients}, {"max_norm", clip_norm}},
-                                       .phase = ir::Phase::Backward},
-                                      {scalar, scalar});
-    const auto outputs = graph_.at(clip).outputs;
-    graph_.add_result(Role::Output, "grad_norm", *outputs[0]);
-    scale_ = *outputs[1];
-  }
-
-  // What is appended from now on is for the parameters of this part.
-  void start_part(std::size_t part) { part_ = part; }
-
-  // `states`: names of the optimizer's tensors for each parameter; `settings`: the op's own arguments after
-  // lr and step.
-  void append(const std::string& op, const std::vector<std::pair<std::string, std::string>>& states,
-              double lr, double weight_decay, bool counts, const std::vector<ParameterGroup>& groups,
-              const std::function<std::vector<ir::Argument>(double weight_decay)>& settings,
-              const std::function<std::int64_t(const std::string&)>& updates_of) {
-    std::map<std::tuple<double, double, std::int64_t>, std::vector<const Parameter*>> by_settings;
-    for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      const auto& parameter = parameters_[i];
-      if (part_of_[i] != part_) continue;
-      const auto own = settings_of(parameter, graph_.at(parameter.value).type, lr, weight_decay, groups);
-      by_settings[{own.lr, own.weight_decay, counts ? updates_of(parameter.name) : 0}].push_back(&parameter);
-    }
-    for (const auto& [key, members] : by_settings)
-      append_group(op, states, std::get<0>(key), counts, settings(std::get<1>(key)), members);
-  }
-
-  Update finish() && { return {std::move(graph_), std::move(groups_)}; }
-
- private:
-  void append_group(const std::string& op, const std::vector<std::pair<std::string, std::string>>& states,
-                    double lr, bool counts, const std::vector<ir::Argument>& settings,
-                    const std::vector<const Parameter*>& members) {
-    const auto number = std::to_string(groups_.size());
-    UpdateGroup group{.parameters = {},
-                      .part = part_,
-                      .lr = lr,
-                      .lr_source = "lr." + number,
-                      .step_source = counts ? "update." + number : ""};
-    ir::ValueList values, gradients;
-    std::vector<std::optional<ir::TensorType>> types;
-    std::vector<std::pair<Role, std::string>> results;
-    for (const auto* member : members) {
-      group.parameters.push_back(member->name);
-      values.emplace_back(member->value);
-      gradients.emplace_back(member->gradient);
-      types.emplace_back(graph_.at(member->value).type);
-      results.emplace_back(Role::Parameter, member->name);
-    }
-    ir::Node node{.op = op,
-                  .arguments = {{"parameters", values}, {"gradients", gradients}},
-                  .phase = ir::Phase::Update};
-    for (const auto& [argument, suffix] : states) {
-      ir::ValueList list;
-      if (suffix.empty()) {  // the op has this state, but these settings do not need it
-        node.arguments.push_back({argument, list});
-        continue;
-      }
-      for (const auto* member : members) {
-        const auto name = member->name + "." + suffix;
-        const auto type = graph_.at(member->value).type;
-        list.emplace_back(graph_.add_source(Role::OptimizerState, name, type));
-        types.emplace_back(type);
-        results.emplace_back(Role::OptimizerState, name);
-      }
-      node.arguments.push_back({argument, std::move(list)});
-    }
-    node.arguments.push_back(
-        {"lr", graph_.add_source(Role::Scalar, group.lr_source, ir::contiguous(DType::Float64, {}))});
-    if (counts)
-      node.arguments.push_back(
-          {"step", graph_.add_source(Role::Scalar, group.step_source, ir::contiguous(DType::Int64, {}))});
-    node.arguments.push_back({"scale", scale_ ? ir::Attribute(*scale_) : ir::Attribute(std::monostate{})});
-    node.arguments.insert(node.arguments.end(), settings.begin(), settings.end());
-    const auto id = graph_.add_node(std::move(node), types);
-    for (std::size_t i = 0; i < results.size(); ++i)
-      graph_.add_result(results[i].first, results[i].second, graph_.at(id).outputs[i].value());
-    groups_.push_back(std::move(group));
-  }
-
-  ir::Graph graph_;
-  std::vector<Parameter> parameters_;
-  std::vector<std::size_t> part_of_;  // by parameter; the number of parts: in none
-  std::size_t part_ = 0;
-  std::optional<ValueId> scale_;
-  std::vector<UpdateGroup> groups_;
-};
-
-}  // namespace
 
 static void check(const char* name, double value, bool good, const char* wanted) {
   SHOAL_CHECK(good, InvalidInput, "optimizer: ", name, " is ", value, "; it must be ", wanted);
@@ -172,10 +16,6 @@ static void check(const char* name, double value, bool good, const char* wanted)
 static void check_factor(const char* name, double value) {
   check(name, value, value >= 0 && value < 1, "in [0, 1)");
 }
-
-using Counts = std::function<std::int64_t(const std::string&)>;
-
-using States = std::vector<std::pair<std::string, std::string>>;
 
 // Left out where it is not set.
 static void add_maximize(std::vector<ir::Argument>& settings, const auto& optimizer) {
@@ -205,12 +45,15 @@ static void append_adam(Appender& appender, const A& adam, const char* op, std::
 static void append_one(Appender& appender, const SGD& sgd, const Counts& updates_of) {
   check("momentum", sgd.momentum, sgd.momentum >= 0, "at least 0");
   check("momentum", sgd.momentum, !sgd.nesterov || sgd.momentum > 0, "above 0 with nesterov");
+  check("dampening", sgd.dampening, !sgd.nesterov || sgd.dampening == 0, "0 with nesterov");
+  const bool counts = sgd.momentum > 0 && sgd.dampening != 0;
   appender.append(
       "shoal::sgd", {{"momentum_buffers", sgd.momentum > 0 ? "momentum_buffer" : ""}}, sgd.lr,
-      sgd.weight_decay, false, sgd.groups,
+      sgd.weight_decay, counts, sgd.groups,
       [&](double weight_decay) {
         std::vector<ir::Argument> settings{
             {"momentum", sgd.momentum}, {"weight_decay", weight_decay}, {"nesterov", sgd.nesterov}};
+        if (counts) settings.push_back({"dampening", sgd.dampening});
         add_maximize(settings, sgd);
         return settings;
       },
@@ -277,10 +120,13 @@ static void append_one(Appender& appender, const Rprop& rprop, const Counts& upd
 
 static void append_one(Appender& appender, const Adagrad& adagrad, const Counts& updates_of) {
   check("eps", adagrad.eps, adagrad.eps >= 0, "at least 0");
+  check("lr_decay", adagrad.lr_decay, adagrad.lr_decay >= 0, "at least 0");
+  const bool counts = adagrad.lr_decay != 0;
   appender.append(
-      "shoal::adagrad", {{"sums", "sum"}}, adagrad.lr, adagrad.weight_decay, false, adagrad.groups,
+      "shoal::adagrad", {{"sums", "sum"}}, adagrad.lr, adagrad.weight_decay, counts, adagrad.groups,
       [&](double weight_decay) {
         std::vector<ir::Argument> settings{{"eps", adagrad.eps}, {"weight_decay", weight_decay}};
+        if (counts) settings.push_back({"lr_decay", adagrad.lr_decay});
         add_maximize(settings, adagrad);
         return settings;
       },
@@ -320,35 +166,80 @@ static void append_one(Appender& appender, const Lion& lion, const Counts& updat
       updates_of);
 }
 
-namespace {
+static void append_one(Appender& appender, const NAdam& nadam, const Counts& updates_of) {
+  check_factor("beta1", nadam.beta1);
+  check_factor("beta2", nadam.beta2);
+  check("eps", nadam.eps, nadam.eps >= 0, "at least 0");
+  check("momentum_decay", nadam.momentum_decay, nadam.momentum_decay >= 0, "at least 0");
+  appender.append(
+      "shoal::nadam", {{"exp_avgs", "exp_avg"}, {"exp_avg_sqs", "exp_avg_sq"}, {"mu_products", "mu_product"}},
+      nadam.lr, nadam.weight_decay, true, nadam.groups,
+      [&](double weight_decay) {
+        std::vector<ir::Argument> settings{{"beta1", nadam.beta1},
+                                           {"beta2", nadam.beta2},
+                                           {"eps", nadam.eps},
+                                           {"weight_decay", weight_decay},
+                                           {"momentum_decay", nadam.momentum_decay},
+                                           {"decoupled", nadam.decoupled_weight_decay}};
+        add_maximize(settings, nadam);
+        return settings;
+      },
+      updates_of);
+}
 
-struct Suffixes {
-  using List = std::vector<std::string>;
-  List operator()(const SGD& sgd) const { return sgd.momentum > 0 ? List{"momentum_buffer"} : List{}; }
-  List operator()(const Adam& adam) const { return of_adam(adam.amsgrad); }
-  List operator()(const AdamW& adam) const { return of_adam(adam.amsgrad); }
-  List operator()(const Adadelta&) const { return {"square_avg", "acc_delta"}; }
-  List operator()(const Adamax&) const { return {"exp_avg", "exp_inf"}; }
-  List operator()(const RAdam&) const { return {"exp_avg", "exp_avg_sq"}; }
-  List operator()(const Rprop&) const { return {"prev", "step_size"}; }
-  List operator()(const LAMB&) const { return {"exp_avg", "exp_avg_sq"}; }
-  List operator()(const Adagrad&) const { return {"sum"}; }
-  List operator()(const Lion&) const { return {"exp_avg"}; }
-  List operator()(const RMSprop& rmsprop) const {
-    List list{"square_avg"};
-    if (rmsprop.momentum > 0) list.push_back("momentum_buffer");
-    if (rmsprop.centered) list.push_back("grad_avg");
-    return list;
-  }
-  static List of_adam(bool amsgrad) {
-    return amsgrad ? List{"exp_avg", "exp_avg_sq", "max_exp_avg_sq"} : List{"exp_avg", "exp_avg_sq"};
-  }
-};
+static void append_one(Appender& appender, const ASGD& asgd, const Counts& updates_of) {
+  appender.append(
+      "shoal::asgd", {{"axs", "ax"}, {"etas", "eta"}, {"mus", "mu"}}, asgd.lr, asgd.weight_decay, true,
+      asgd.groups,
+      [&](double weight_decay) {
+        std::vector<ir::Argument> settings{
+            {"lambd", asgd.lambd}, {"alpha", asgd.alpha}, {"t0", asgd.t0}, {"weight_decay", weight_decay}};
+        add_maximize(settings, asgd);
+        return settings;
+      },
+      updates_of);
+}
 
-}  // namespace
+static void append_one(Appender& appender, const Adafactor& adafactor, const Counts& updates_of) {
+  check("beta2_decay", adafactor.beta2_decay, adafactor.beta2_decay <= 0, "at most 0");
+  check("d", adafactor.d, adafactor.d >= 1, "at least 1");
+  const auto settings_with = [&](double weight_decay) {
+    std::vector<ir::Argument> settings{{"beta2_decay", adafactor.beta2_decay},
+                                       {"eps2", adafactor.eps2},
+                                       {"d", adafactor.d},
+                                       {"weight_decay", weight_decay}};
+    if (adafactor.eps1) settings.push_back({"eps1", *adafactor.eps1});
+    add_maximize(settings, adafactor);
+    return settings;
+  };
+  const auto append = [&](const States& states, bool of_matrices) {
+    appender.append("shoal::adafactor", states, adafactor.lr, adafactor.weight_decay, true, adafactor.groups,
+                    settings_with, updates_of, [of_matrices](const ir::TensorType& type) {
+                      return (type.shape.size() > 1) == of_matrices;
+                    });
+  };
+  append({{"row_vars", "row_var"}, {"col_vars", "col_var"}, {"variances", ""}}, true);
+  append({{"row_vars", ""}, {"col_vars", ""}, {"variances", "variance"}}, false);
+}
 
-std::vector<std::string> state_suffixes(const Optimizer& optimizer) {
-  return std::visit(Suffixes{}, optimizer);
+static void append_one(Appender& appender, const Muon& muon, const Counts& updates_of) {
+  check("momentum", muon.momentum, muon.momentum >= 0, "at least 0");
+  check("steps", static_cast<double>(muon.steps), muon.steps >= 0 && muon.steps < 100, "in [0, 100)");
+  appender.append(
+      "shoal::muon", {{"momentum_buffers", "momentum_buffer"}}, muon.lr, muon.weight_decay, false,
+      muon.groups,
+      [&](double weight_decay) {
+        return std::vector<ir::Argument>{{"weight_decay", weight_decay},
+                                         {"momentum", muon.momentum},
+                                         {"nesterov", muon.nesterov},
+                                         {"a", muon.a},
+                                         {"b", muon.b},
+                                         {"c", muon.c},
+                                         {"eps", muon.eps},
+                                         {"steps", muon.steps},
+                                         {"matches_rms", muon.adjust == Muon::Adjust::MatchRmsAdamW}};
+      },
+      updates_of);
 }
 
 static void append(Appender& appender, const Optimizer& optimizer, const Counts& updates_of) {
@@ -367,7 +258,7 @@ Update append_update(ir::Graph graph, std::span<const OptimizerPart> parts, doub
   check("clip_norm", clip_norm, clip_norm >= 0, "at least 0 (0: no clipping)");
   Appender appender(std::move(graph), parts, clip_norm);
   for (std::size_t part = 0; part < parts.size(); ++part) {
-    appender.start_part(part);
+    appender.start_part(part, parts[part].optimizer);
     append(appender, parts[part].optimizer, updates_of);
   }
   return std::move(appender).finish();

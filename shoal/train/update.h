@@ -39,7 +39,15 @@ struct Update {
 Update append_update(ir::Graph graph, std::span<const OptimizerPart> parts, double clip_norm,
                      const std::function<std::int64_t(const std::string& parameter)>& updates_of);
 
-// What an optimizer keeps of each parameter: "exp_avg" of "fc.weight" is the state "fc.weight.exp_avg".
-std::vector<std::string> state_suffixes(const Optimizer& optimizer);
+// What an optimizer keeps of a parameter, and as what: "exp_avg" of "fc.weight" is the state
+// "fc.weight.exp_avg". A number is a tensor without dims, of the default type.
+struct Kept {
+  std::string suffix;
+  ir::TensorType type;
+};
+std::vector<Kept> kept_by(const Optimizer& optimizer, const ir::TensorType& parameter);
+
+// Whether its update looks at whole tensors.
+bool needs_whole(const Optimizer& optimizer);
 
 }  // namespace shoal::train

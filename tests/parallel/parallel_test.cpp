@@ -62,7 +62,12 @@ TEST_CASE("every optimizer trains in parts as it does whole") {
                            RAdam{.lr = 0.01},
                            Rprop{.lr = 0.001},
                            Lion{.lr = 0.001},
-                           LAMB{.lr = 0.01}};
+                           LAMB{.lr = 0.01},
+                           SGD{.lr = 0.05, .momentum = 0.9, .dampening = 0.5},
+                           Adagrad{.lr = 0.01, .lr_decay = 0.5},
+                           NAdam{.lr = 0.01},
+                           ASGD{.lr = 0.05, .lambd = 0.1, .t0 = 1},
+                           Adafactor{.lr = 0.01}};
   for (const Optimizer& optimizer : all)
     for (const int stage : {1, 3}) {
       const matrix::Strategy strategy{

@@ -85,16 +85,11 @@ def test_an_activation_that_is_kept_has_the_values_of_the_step():
 def test_an_unsupported_optimizer_is_named_with_those_that_are():
     model = nn.Linear(4, 3)
     with pytest.raises(
-        shoal.InvalidInput, match=r"NAdam, which Shoal does not have; it has .*torch\.optim\.AdamW"
+        shoal.InvalidInput, match=r"LBFGS, which Shoal does not have; it has .*torch\.optim\.AdamW"
     ):
-        shoal.Trainer(model, torch.optim.NAdam(model.parameters()))
-    for optimizer, told in (
-        (torch.optim.SGD(model.parameters(), momentum=0.9, dampening=0.5), "dampening=0.5"),
-        (torch.optim.Adagrad(model.parameters(), lr_decay=0.1), "lr_decay=0.1"),
-        (torch.optim.Adam(model.parameters(), differentiable=True), "differentiable=True"),
-    ):
-        with pytest.raises(shoal.InvalidInput, match=f"group 0 has {told}"):
-            shoal.Trainer(model, optimizer)
+        shoal.Trainer(model, torch.optim.LBFGS(model.parameters()))
+    with pytest.raises(shoal.InvalidInput, match="group 0 has differentiable=True"):
+        shoal.Trainer(model, torch.optim.Adam(model.parameters(), differentiable=True))
     with pytest.raises(shoal.InvalidInput, match=r"of shape \[3, 4\], is none of the model's"):
         shoal.Trainer(nn.Linear(4, 3), torch.optim.SGD(model.parameters()))
 

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/train/appender.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "shoal/base/error.h"
+
+namespace shoal::train {
+
+using ir::Role;
+using ir::ValueId;
+
+namespace {
+struct Settings {
+  double lr;
+  double weight_decay;
+};
+}  // namespace
+
+std::vector<Appender::Parameter> Appender::parameters_of(const ir::Graph& graph) {
+  std::map<std::string, ValueId> sources;
+  for (const auto& source : graph.sources)
+    if (graph.at(source.value).role == Role::Parameter) sources.emplace(source.name, source.value);
+  std::vector<Parameter> parameters;
+  for (const auto& result : graph.results) {
+    if (result.role == Role::Gradient) {
+      const auto dtype = graph.at(result.value).type.dtype;
+      SHOAL_CHECK(
+          dtype != DType::Complex64 && dtype != DType::Complex128, InvalidInput, "trainer: parameter ",
+          result.name, " is ", name_of(dtype),
+          ", and the optimizers update real numbers alone; keep a real parameter with a last dim of 2, and "
+          "take view_as_complex of it in forward");
+      parameters.push_back({result.name, sources.at(result.name), result.value});
+    }
+    SHOAL_CHECK(
+        result.role != Role::Parameter, InvalidInput, "trainer: the model writes to its parameter ",
+        result.name,
+        " while it runs (an embedding's max_norm does, say); make it a buffer, or change it between steps");
+  }
+  return parameters;
+}
+
+static Settings settings_of(const std::string& parameter, const ir::TensorType& type, double lr,
+                            double weight_decay, const std::vector<ParameterGroup>& groups) {
+  for (const auto& group : groups)
+    if (group.contains(parameter, type))
+      return {group.lr.value_or(lr), group.weight_decay.value_or(weight_decay)};
+  return {lr, weight_decay};
+}
+
+Appender::Appender(ir::Graph graph, std::span<const OptimizerPart> parts, double clip_norm)
+    : graph_(std::move(graph)), parameters_(parameters_of(graph_)) {
+  for (const auto& parameter : parameters_) {
+    const auto part = std::ranges::find_if(
+        parts, [&](const OptimizerPart& each) { return !each.contains || each.contains(parameter.name); });
+    part_of_.push_back(static_cast<std::size_t>(part - parts.begin()));
+  }
+  if (clip_norm == 0 || parameters_.empty()) return;
+  ir::ValueList gradients;
+  for (const auto& parameter : parameters_) gradients.emplace_back(parameter.gradient);
+  const auto scalar = ir::contiguous(graph_.at(*gradients[0]).type.dtype, {});
+  const auto clip = graph_.add_node({.op = "shoal::clip",
+                                     .arguments = {{"gradients", gradients}, {"max_norm", clip_norm}},
+                                     .phase = ir::Phase::Backward},
+                                    {scalar, scalar});
+  const auto outputs = graph_.at(clip).outputs;
+  graph_.add_result(Role::Output, "grad_norm", *outputs[0]);
+  scale_ = *outputs[1];
+}
+
+void Appender::start_part(std::size_t part, const Optimizer& optimizer) {
+  part_ = part;
+  optimizer_ = &optimizer;
+}
+
+void Appender::append(const std::string& op, const States& states, double lr, double weight_decay,
+                      bool counts, const std::vector<ParameterGroup>& groups,
+                      const std::function<std::vector<ir::Argument>(double weight_decay)>& settings,
+                      const std::function<std::int64_t(const std::string&)>& updates_of,
+                      const std::function<bool(const ir::TensorType&)>& takes) {
+  std::map<std::tuple<double, double, std::int64_t>, std::vector<const Parameter*>> by_settings;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const auto& parameter = parameters_[i];
+    if (part_of_[i] != part_) continue;
+    const auto& type = graph_.at(parameter.value).type;
+    if (takes && !takes(type)) continue;
+    const auto own = settings_of(parameter.name, type, lr, weight_decay, groups);
+    by_settings[{own.lr, own.weight_decay, counts ? updates_of(parameter.name) : 0}].push_back(&parameter);
+  }
+  for (const auto& [key, members] : by_settings)
+    append_group(op, states, std::get<0>(key), counts, settings(std::get<1>(key)), members);
+}
+
+Update Appender::finish() && { return {std::move(graph_), std::move(groups_)}; }
+
+void Appender::append_group(const std::string& op, const States& states, double lr, bool counts,
+                            const std::vector<ir::Argument>& settings,
+                            const std::vector<const Parameter*>& members) {
+  const auto number = std::to_string(groups_.size());
+  UpdateGroup group{.parameters = {},
+                    .part = part_,
+                    .lr = lr,
+                    .lr_source = "lr." + number,
+                    .step_source = counts ? "update." + number : ""};
+  ir::ValueList values, gradients;
+  std::vector<std::optional<ir::TensorType>> types;
+  std::vector<std::pair<Role, std::string>> results;
+  for (const auto* member : members) {
+    group.parameters.push_back(member->name);
+    values.emplace_back(member->value);
+    gradients.emplace_back(member->gradient);
+    types.emplace_back(graph_.at(member->value).type);
+    results.emplace_back(Role::Parameter, member->name);
+  }
+  ir::Node node{
+      .op = op, .arguments = {{"parameters", values}, {"gradients", gradients}}, .phase = ir::Phase::Update};
+  for (const auto& [argument, suffix] : states) {
+    ir::ValueList list;
+    if (suffix.empty()) {  // the op has this state, but these settings do not need it
+      node.arguments.push_back({argument, list});
+      continue;
+    }
+    for (const auto* member : members) {
+      const auto name = member->name + "." + suffix;
+      const auto type = type_of_state(graph_.at(member->value).type, suffix);
+      list.emplace_back(graph_.add_source(Role::OptimizerState, name, type));
+      types.emplace_back(type);
+      results.emplace_back(Role::OptimizerState, name);
+    }
+    node.arguments.push_back({argument, std::move(list)});
+  }
+  node.arguments.push_back(
+      {"lr", graph_.add_source(Role::Scalar, group.lr_source, ir::contiguous(DType::Float64, {}))});
+  if (counts)
+    node.arguments.push_back(
+        {"step", graph_.add_source(Role::Scalar, group.step_source, ir::contiguous(DType::Int64, {}))});
+  node.arguments.push_back({"scale", scale_ ? ir::Attribute(*scale_) : ir::Attribute(std::monostate{})});
+  node.arguments.insert(node.arguments.end(), settings.begin(), settings.end());
+  const auto id = graph_.add_node(std::move(node), types);
+  for (std::size_t i = 0; i < results.size(); ++i)
+    graph_.add_result(results[i].first, results[i].second, graph_.at(id).outputs[i].value());
+  groups_.push_back(std::move(group));
+}
+
+ir::TensorType Appender::type_of_state(const ir::TensorType& parameter, const std::string& suffix) const {
+  const auto kept = kept_by(*optimizer_, parameter);
+  const auto found = std::ranges::find(kept, suffix, &Kept::suffix);
+  SHOAL_CHECK(found != kept.end(), Internal, "update: an optimizer keeps no ", suffix);
+  return found->type;
+}
+
+}  // namespace shoal::train

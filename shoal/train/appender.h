@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Builds the update nodes of a captured step, one after the other.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shoal/ir/graph.h"
+#include "shoal/train/optimizer.h"
+#include "shoal/train/update.h"
+
+namespace shoal::train {
+
+// The argument of an op that is a list of state, and the state's name; "": the op has it, but these settings
+// do not need it.
+using States = std::vector<std::pair<std::string, std::string>>;
+using Counts = std::function<std::int64_t(const std::string& parameter)>;
+
+class Appender {
+ public:
+  Appender(ir::Graph graph, std::span<const OptimizerPart> parts, double clip_norm);
+
+  // What is appended from now on is for the parameters of this part. Borrowed.
+  void start_part(std::size_t part, const Optimizer& optimizer);
+
+  // `settings`: the op's own arguments after lr and step; `counts`: it reads the step; `takes`: of which
+  // parameters.
+  void append(const std::string& op, const States& states, double lr, double weight_decay, bool counts,
+              const std::vector<ParameterGroup>& groups,
+              const std::function<std::vector<ir::Argument>(double weight_decay)>& settings,
+              const Counts& updates_of, const std::function<bool(const ir::TensorType&)>& takes = {});
+
+  Update finish() &&;
+
+ private:
+  struct Parameter {
+    std::string name;
+    ir::ValueId value;
+    ir::ValueId gradient;
+  };
+
+  static std::vector<Parameter> parameters_of(const ir::Graph& graph);
+  void append_group(const std::string& op, const States& states, double lr, bool counts,
+                    const std::vector<ir::Argument>& settings, const std::vector<const Parameter*>& members);
+  ir::TensorType type_of_state(const ir::TensorType& parameter, const std::string& suffix) const;
+
+  ir::Graph graph_;
+  std::vector<Parameter> parameters_;
+  std::vector<std::size_t> part_of_;  // by parameter; the number of parts: in none
+  std::size_t part_ = 0;
+  const Optimizer* optimizer_ = nullptr;  // of part_
+  std::optional<ir::ValueId> scale_;
+  std::vector<UpdateGroup> groups_;
+};
+
+}  // namespace shoal::train
