@@ -19,6 +19,7 @@
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
 #include "shoal/cli/bench.h"
+#include "shoal/cli/data.h"
 #include "shoal/cli/ranks.h"
 #include "shoal/cli/recipe.h"
 #include "shoal/cli/run.h"
@@ -194,6 +195,41 @@ static int run(const cli::BenchComm& options) {
   return guarded([&] { return cli::bench_comm(options); });
 }
 
+static void add_options(CLI::App& command, cli::DataGenerate& options) {
+  data::ClickWorldOptions& world = options.world;
+  const auto add = [&](const char* name, auto& value, const char* help) {
+    command.add_option(name, value, help)->capture_default_str();
+  };
+  command.add_option("FOLDER", options.folder, "Where day_0_part_0.tsv and so on are written")->required();
+  add("--samples", options.samples, "Lines a day");
+  add("--days", options.days, "Days");
+  add("--files", options.files, "Files a day");
+  command.add_option("--threads", options.threads, "That write files; one a core unless said otherwise");
+  add("--seed", world.seed, "Of everything that is drawn");
+  add("--smallest-field", world.smallest_field, "Ids of the first of 26 fields");
+  add("--largest-field", world.largest_field, "Ids of the last one; those between grow by a constant factor");
+  add("--zipf", world.zipf, "Exponent of how often ids are drawn");
+  add("--deviation", world.deviation, "Of the hidden weight of an id");
+  add("--factor-deviation", world.factor_deviation, "Of each of an id's four hidden factors");
+  add("--click-share", world.click_share, "Of samples of day 0, about");
+  add("--gaps", world.gaps, "Share of ids and integers that are missing");
+  add("--drift", world.drift, "Radians by which hidden weights turn a day");
+  add("--new-ids", world.new_ids, "Share of ids that are replaced a day");
+  command.footer(
+      "\nClicks are drawn from a hidden factorisation machine; the oracle knows it, so that no model has a "
+      "larger\n"
+      "AUC but by chance. The 13 integers say nothing.");
+}
+
+static int run(const cli::DataGenerate& options) {
+  try {
+    cli::check(options);
+  } catch (const Error& error) {
+    return failed(kWrongUse, error.what());
+  }
+  return guarded([&] { return cli::data_generate(options); });
+}
+
 static void add_options(CLI::App& command, cli::Run& options) {
   elastic::Launch& launch = options.launch;
   const auto add = [&](const char* name, auto& value, const char* help) {
@@ -233,7 +269,7 @@ static int run(cli::Run& options) {
 // A first word that is no verb; nullopt when it is one, or an option.
 static std::optional<std::string> no_verb(int argc, char** argv) {
   if (argc < 2 || argv[1][0] == '-') return std::nullopt;
-  std::vector<std::string_view> names = {"bench", "checkpoint", "run"};
+  std::vector<std::string_view> names = {"bench", "checkpoint", "data", "run"};
   if (std::ranges::find(names, argv[1]) != names.end()) return std::nullopt;
   for (const Verb& verb : kVerbs) {
     if (argv[1] == std::string_view(verb.name)) return std::nullopt;
@@ -285,6 +321,12 @@ int main(int argc, char** argv) {
   std::vector<std::string> paths;
   for (const CheckpointVerb& verb : kCheckpointVerbs)
     checkpoint->add_subcommand(verb.name, verb.summary)->add_option("PATH", paths, verb.paths)->required();
+  CLI::App* data = app.add_subcommand("data", "Make data to train on");
+  data->require_subcommand(1);
+  cli::DataGenerate data_options;
+  add_options(
+      *data->add_subcommand("generate", "Write Criteo-shaped samples whose best possible AUC is known"),
+      data_options);
   cli::Run run_options;
   CLI::App* launch = app.add_subcommand("run", "Start a program once a rank, and end all when one fails");
   add_options(*launch, run_options);
@@ -302,6 +344,7 @@ int main(int argc, char** argv) {
       return run(verb, options);
     }
   if (bench->parsed()) return run(bench_options);
+  if (data->parsed()) return run(data_options);
   if (launch->parsed()) {
     run_options.launch.command = launch->remaining();
     return run(run_options);

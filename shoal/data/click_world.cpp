@@ -40,7 +40,7 @@ static std::uint32_t scattered(std::uint32_t number) {
   return number ^ (number >> 16);
 }
 
-static void check(const ClickWorldOptions& options) {
+void check(const ClickWorldOptions& options) {
   const auto must = [](bool holds, const char* name, double value, const char* wanted) {
     SHOAL_CHECK(holds, InvalidInput, "generated data: ", name, " is ", value, ", not ", wanted);
   };

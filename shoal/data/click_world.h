@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Samples in Criteo's form whose truth is known: clicks are drawn from a hidden factorisation machine. Its
-// weights are hashes of (seed, field, id), and a sample is one of (seed, day, index), so that anyone makes any
-// part of the data, and the best possible AUC is known.
+// weights are hashes of (seed, field, id), and a sample is one of (seed, day, index), so that anyone makes
+// any part of the data, and the best possible AUC is known.
 //
 //   id      rank by Zipf's law in its field, and how often that rank's id was replaced until the day
 //   logit   bias + Σ wᶠ + Σ ⟨vᶠ, vᵍ⟩ over pairs of fields        weights turn slowly from day to day
@@ -19,7 +19,7 @@
 namespace shoal::data {
 
 struct ClickWorldOptions {
-  std::uint64_t seed = 1;
+  std::uint64_t seed = 3;  // with all else as it is here the best AUC is 0.87
   std::uint32_t smallest_field = 10, largest_field = 200'000;  // ids; those between grow by a constant factor
   double zipf = 1.1;
   double deviation = 0.25;        // of first-order weights
@@ -32,10 +32,13 @@ struct ClickWorldOptions {
 
 struct ClickSample {
   bool is_click = false;
-  double logit = 0;  // the truth
+  double logit = 0;                                                // the truth
   std::array<std::int32_t, CriteoParser::kNumbers> integers = {};  // −1: missing; they say nothing
   std::array<std::uint64_t, CriteoParser::kSlots> ids = {};        // of 32 bits, or kMissing
 };
+
+// Throws InvalidInput naming an option that is out of bounds.
+void check(const ClickWorldOptions& options);
 
 // A line of Criteo's, with its end.
 void append_line(const ClickSample& sample, std::string& text);
@@ -47,7 +50,6 @@ class ClickWorld {
  public:
   static constexpr std::size_t kFields = CriteoParser::kSlots, kFactors = 4;
 
-  // Throws InvalidInput naming an option that is out of bounds.
   explicit ClickWorld(const ClickWorldOptions& options, std::uint32_t day = 0);
 
   ClickSample sample(std::uint64_t index) const;

@@ -91,7 +91,7 @@ std::optional<Malformed> CriteoParser::add(std::string_view line, SlotBatch& bat
     }
     numbers[i] = is_negative                   ? 0
                  : number < logarithms_.size() ? logarithms_[number]
-                                               : std::log1p(static_cast<float>(number));
+                                               : static_cast<float>(std::log1p(static_cast<double>(number)));
   }
 
   for (std::size_t i = 0; i < kSlots; ++i) {
