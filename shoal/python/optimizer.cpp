@@ -251,8 +251,8 @@ std::vector<TorchOptimizer::Member> TorchOptimizer::members_of(const ModelView::
   }
   const auto all = parts_of(members);
   for (auto& member : members) {
-    const auto type = ir::contiguous(DType::Float32, member.tensor.sizes().vec());  // its shape decides
-    for (auto& kept : train::kept_by(all[member.group].optimizer, type))
+    const auto shaped = ir::contiguous(DType::Float32, member.tensor.sizes().vec());  // its shape decides
+    for (auto& kept : train::kept_by(all[member.group].optimizer, shaped))
       member.keeps.push_back(std::move(kept.suffix));
   }
   return members;
