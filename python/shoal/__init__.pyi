@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -132,12 +132,14 @@ class Trainer:
         loss_fn: Callable[[Any, Any], Any] | None = None,
         *,
         clip_norm: float = 0.0,
-        seed: int = 0,
+        seed: int | None = None,
         max_graphs: int = 16,
         keeps_gradients: bool = False,
         spot_checks: float = 0.005,
         parallelism: Parallelism | None = None,
         ignores: Sequence[str] = (),
+        on_refusal: Literal["error", "eager"] = "error",
+        accumulate: int = 1,
     ) -> None:
         """`loss_fn(model, batch)` returns the loss, or something with a loss in it. Without it the model is
         called with the batch (a mapping as keywords, a tuple or list as arguments), and its output has the
@@ -151,11 +153,25 @@ class Trainer:
         nothing. 0: not after the 8th step; negative: never.
 
         `ignores`: paths, with * and ?, of what the model changes while it runs and no result depends on, such
-        as "*.calls"; "random" and "numpy.random" are the generators."""
+        as "*.calls"; "random" and "numpy.random" are the generators.
+
+        `seed`: of what the model draws; without one it is drawn from torch's generator, as a DataLoader
+        does, so that torch.manual_seed decides and two trainers draw different numbers; of several ranks
+        rank 0's.
+
+        `on_refusal`: "eager": a model that cannot be captured runs by itself from then on, forward and
+        backward by PyTorch; the update, clipping and reduction of gradients are the trainer's. A warning says
+        why and what it costs. Not where ranks keep parameters in parts.
+
+        `accumulate`: step() cuts its batch along dim 0 into so many micro-batches for step_over()."""
     def step(self, batch: Any, *, outputs: bool = False) -> StepResult:
         """One update. A loss that is not finite is an error; parameters, buffers and optimizer state are then
         as before the step. Options, groups and state of the optimizer are what it has now; its post hooks run
         after the update, and a pre hook, or a step() that is not PyTorch's own, is an error: see backward."""
+    def step_over(self, microbatches: Sequence[Any], *, outputs: bool = False) -> StepResult:
+        """One update by several batches, one after the other in the memory of one, with the loss and
+        gradients that they have together: a mean over targets or elements is that over all of them; another
+        loss counts alike for each. Batch statistics are those of each micro-batch. No outputs are kept."""
     def backward(self, batch: Any, *, outputs: bool = False) -> BackwardResult:
         """Forward and backward without an update, for an optimizer of your own: each gradient is added to its
         parameter's grad, in place where there is one, as loss.backward() does; buffers change as in forward.
@@ -171,7 +187,8 @@ class Trainer:
     def gradients(self) -> dict[str, torch.Tensor]:
         """Gradients of the last step, before clipping, by parameter name."""
     def state_dict(self) -> dict[str, Any]:
-        """Model, optimizer and number of updates; load_state_dict() goes on from there."""
+        """Model, optimizer, number of updates and seed; load_state_dict() goes on from there. A trainer that
+        was given a seed keeps its own."""
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
     def materialize(self) -> None:
         """Puts parameters that ranks keep in parts back into the module, whole, until the next step. Called

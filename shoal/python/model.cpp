@@ -232,6 +232,16 @@ py::object loss_in(py::handle result) {
   return {};
 }
 
+at::Tensor Model::checked_loss_in(const py::object& result) const {
+  const py::object loss = loss_in(result);
+  SHOAL_CHECK(loss, InvalidInput, "trainer: ", loss_.is_none() ? "the model" : "loss_fn", " returned ",
+              structure_of(tree_of(result)),
+              ", in which there is no loss: a scalar tensor, alone, as `.loss`, [\"loss\"] or first item. ",
+              loss_.is_none() ? "Pass the labels in the batch, or a loss_fn(model, batch)"
+                              : "Return a mean or a sum");
+  return THPVariable_Unpack(loss.ptr());
+}
+
 at::Tensor Model::run(const Batch& batch) {
   const py::gil_scoped_acquire lock;
   results_.clear();
@@ -257,12 +267,7 @@ at::Tensor Model::run(const Batch& batch) {
     throw;
   }
   at::autocast::clear_cache();
-  const py::object loss = loss_in(result);
-  SHOAL_CHECK(loss, InvalidInput, "trainer: ", loss_.is_none() ? "the model" : "loss_fn", " returned ",
-              structure_of(tree_of(result)),
-              ", in which there is no loss: a scalar tensor, alone, as `.loss`, [\"loss\"] or first item. ",
-              loss_.is_none() ? "Pass the labels in the batch, or a loss_fn(model, batch)"
-                              : "Return a mean or a sum");
+  const at::Tensor loss = checked_loss_in(result);
   if (keep_outputs_) {
     const Tree tree = tree_of(result);
     Tree empty = without_tensors(tree);  // recorded tensors, and caches of some, end with their capture
@@ -275,7 +280,12 @@ at::Tensor Model::run(const Batch& batch) {
     });
     if (shape == shapes_.end()) shapes_.push_back(std::move(empty));
   }
-  return THPVariable_Unpack(loss.ptr());
+  return loss;
+}
+
+std::pair<at::Tensor, py::object> Model::run_plainly(const py::object& batch) const {
+  py::object result = call(batch);
+  return {checked_loss_in(result), result};
 }
 
 py::object Model::outputs(const std::map<std::string, at::Tensor>& tensors) const {

@@ -33,6 +33,9 @@ class Model {
   Batch start(py::handle batch, Use use, bool keep_outputs);
   // A run that has to be recorded again: it wrote to a tensor that only now is known to be no constant.
   struct Again {};
+  // The model itself, by PyTorch, after `start` with the same batch: the loss, with what autograd has to
+  // know, and what was returned.
+  std::pair<at::Tensor, py::object> run_plainly(const py::object& batch) const;
   // What a step has changed around the model happens: `tag` and `outputs` are the trainer's, of that step.
   void finish(const std::string& tag, const std::map<std::string, at::Tensor>& outputs);
   // What the model returned, with these tensors; caches are None.
@@ -53,6 +56,7 @@ class Model {
  private:
   at::Tensor run(const Batch& batch);
   py::object call(py::handle batch) const;
+  at::Tensor checked_loss_in(const py::object& result) const;
   std::string mode() const;
   std::string shared_mode() const;
   std::string surroundings() const;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shoal/train/trainer.h"
 
+#include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -13,6 +14,7 @@
 
 #include "shoal/base/error.h"
 #include "shoal/python/bindings.h"
+#include "shoal/python/eager.h"
 #include "shoal/python/model.h"
 #include "shoal/python/optimizer.h"
 #include "shoal/python/optimizer_state.h"
@@ -51,21 +53,56 @@ void refuse_hooks_after_accumulation(const ModelView::NamedTensors& parameters) 
   }
 }
 
+// As a DataLoader draws its own: torch.manual_seed decides, and two trainers have different ones.
+std::uint64_t drawn_seed() {
+  return static_cast<std::uint64_t>(at::empty({}, at::kLong).random_().item<std::int64_t>());
+}
+
+// What a script says besides model, optimizer and loss.
+struct Options {
+  double clip_norm;
+  std::optional<std::uint64_t> seed;
+  std::size_t max_graphs;
+  bool keeps_gradients;
+  double spot_checks;
+  std::optional<Degrees> parallelism;
+  std::vector<std::string> ignores;
+  std::string on_refusal;
+  std::int64_t accumulate;
+};
+
+void check(const Options& options) {
+  SHOAL_CHECK(options.on_refusal == "error" || options.on_refusal == "eager", InvalidInput,
+              "trainer: on_refusal is \"", options.on_refusal, "\"; give \"error\" or \"eager\"");
+  SHOAL_CHECK(options.accumulate >= 1, InvalidInput, "trainer: accumulate is ", options.accumulate,
+              "; it is into how many micro-batches a batch is cut, at least 1");
+  if (options.on_refusal == "eager") check_can_be_eager(options.parallelism);
+  if (const auto place = this_place(); !options.parallelism && place.size > 1 && place.rank == 0) {
+    const auto text =
+        concat("shoal: this job has ", place.size,
+               " ranks, and a Trainer without parallelism trains alone on each of them. Remedy: "
+               "parallelism=shoal.Parallelism(), or one rank");
+    if (PyErr_WarnEx(PyExc_UserWarning, text.c_str(), 2) != 0) throw py::error_already_set();
+  }
+}
+
 // The interpreter's lock is held on the way in and out; graphs are captured and run without it.
 class PythonTrainer {
  public:
-  PythonTrainer(py::object model, py::object optimizer, py::object loss_fn, double clip_norm,
-                std::uint64_t seed, std::size_t max_graphs, bool keeps_gradients, double spot_checks,
-                const std::optional<Degrees>& parallelism, std::vector<std::string> ignores)
-      : world_(world_for(parallelism)),
-        model_(unwrapped(std::move(model), parallelism.has_value()), std::move(loss_fn), std::move(ignores)),
+  PythonTrainer(py::object model, py::object optimizer, py::object loss_fn, Options options)
+      : world_(world_for(options.parallelism)),
+        model_(unwrapped(std::move(model), options.parallelism.has_value()), std::move(loss_fn),
+               std::move(options.ignores)),
         optimizer_(recognised(std::move(optimizer))),
-        trainer_(made({.clip_norm = clip_norm,
-                       .seed = seed,
-                       .max_graphs = max_graphs,
-                       .keeps_gradients = keeps_gradients,
-                       .spot_check_share = spot_checks},
-                      parallelism)) {
+        trainer_(made({.clip_norm = options.clip_norm,
+                       .seed = seed_ = seed_of_all(options),
+                       .max_graphs = options.max_graphs,
+                       .keeps_gradients = options.keeps_gradients,
+                       .spot_check_share = options.spot_checks},
+                      options.parallelism)),
+        has_own_seed_(options.seed.has_value()),
+        may_be_eager_(options.on_refusal == "eager"),
+        accumulate_(options.accumulate) {
     model_.refuse_use_in_parts();
     if (!optimizer_) return;
     step_hooks_.emplace(optimizer_->object());
@@ -94,10 +131,14 @@ class PythonTrainer {
   PythonTrainer& operator=(const PythonTrainer&) = delete;
 
   Step step(const py::object& python_batch, bool outputs) {
+    if (accumulate_ > 1) return step_over(parts_of(python_batch, accumulate_), outputs);
     if (optimizer_) step_hooks_->check();
     Step step;
-    act_on(python_batch, Model::Use::Step, outputs,
-           [&](const Batch& batch) { step.result = trainer_.step(batch); });
+    const bool is_captured = captured(is_eager_, [&] {
+      act_on(python_batch, Model::Use::Step, outputs,
+             [&](const Batch& batch) { step.result = trainer_.step(batch); });
+    });
+    if (!is_captured) return step_plainly({python_batch}, outputs);
     if (optimizer_) {
       optimizer_->note_step();
       optimizer_state_->publish();
@@ -108,11 +149,34 @@ class PythonTrainer {
     return step;
   }
 
+  Step step_over(const std::vector<py::object>& batches, bool outputs) {
+    SHOAL_CHECK(!batches.empty(), InvalidInput, "trainer: a step over no micro-batch");
+    SHOAL_CHECK(!outputs, InvalidInput,
+                "trainer: a step over micro-batches keeps the outputs of none; leave outputs=True out");
+    if (optimizer_) step_hooks_->check();
+    Step step;
+    const bool is_captured = captured(is_eager_, [&] { step.result = captured_step_over(batches); });
+    if (!is_captured) return step_plainly(batches, outputs);
+    finish_step();
+    return step;
+  }
+
   Gradients backward(const py::object& python_batch, bool outputs) {
     refuse_hooks_after_accumulation(model_.parameters());
     Gradients gradients{};
-    run(python_batch, Model::Use::Step, outputs,
-        [&](const Batch& batch) { gradients.loss = trainer_.backward(batch); });
+    const bool is_captured = captured(is_eager_, [&] {
+      run(python_batch, Model::Use::Step, outputs,
+          [&](const Batch& batch) { gradients.loss = trainer_.backward(batch); });
+    });
+    if (!is_captured) {
+      auto plain = run_with_gradients(model_, parameters(), {python_batch}, starts(Model::Use::Step));
+      {
+        const py::gil_scoped_release unlocked;
+        gradients.loss = trainer_.backward_with(std::move(plain.given));
+      }
+      if (outputs) gradients.outputs = plain.outputs;
+      return gradients;
+    }
     gradients.outputs = model_.outputs(trainer_.outputs());
     return gradients;
   }
@@ -120,15 +184,23 @@ class PythonTrainer {
   Evaluation evaluate(const py::object& python_batch, bool outputs) {
     const auto modes = model_.enter_evaluation();
     Evaluation evaluation{};
+    bool is_captured = true;
     try {
-      run(python_batch, Model::Use::Evaluation, outputs,
-          [&](const Batch& batch) { evaluation.loss = trainer_.evaluate(batch); });
+      is_captured = captured(evaluates_eagerly_, [&] {
+        run(python_batch, Model::Use::Evaluation, outputs,
+            [&](const Batch& batch) { evaluation.loss = trainer_.evaluate(batch); });
+      });
+      if (!is_captured) {
+        const auto plain = run_for_loss(model_, python_batch, starts(Model::Use::Evaluation));
+        evaluation.loss = trainer_.loss_of(plain.given);
+        if (outputs) evaluation.outputs = plain.outputs;
+      }
     } catch (...) {
       Model::restore_modes(modes);
       throw;
     }
     Model::restore_modes(modes);
-    evaluation.outputs = model_.outputs(trainer_.outputs());
+    if (is_captured) evaluation.outputs = model_.outputs(trainer_.outputs());
     return evaluation;
   }
 
@@ -148,6 +220,7 @@ class PythonTrainer {
     const auto progress = trainer_.progress();
     state["steps"] = progress.steps;
     state["backwards"] = progress.backwards;
+    state["seed"] = seed_;
     return state;
   }
 
@@ -166,6 +239,9 @@ class PythonTrainer {
     progress.steps = py::cast<std::int64_t>(state["steps"]);
     if (state.contains("backwards")) progress.backwards = py::cast<std::int64_t>(state["backwards"]);
     trainer_.set_progress(progress);
+    if (has_own_seed_ || !state.contains("seed")) return;
+    seed_ = py::cast<std::uint64_t>(state["seed"]);
+    trainer_.set_seed(seed_);
   }
 
   std::map<std::string, at::Tensor> gradients() const {
@@ -206,6 +282,86 @@ class PythonTrainer {
     return {std::move(view), std::move(parts), std::move(options)};
   }
   bool is_parallel() const { return !world_.is_none(); }
+  // Rank 0's where none is given.
+  std::uint64_t seed_of_all(const Options& options) const {
+    if (options.seed) return *options.seed;
+    std::uint64_t seed = drawn_seed();
+    if (!is_parallel()) return seed;
+    const comm::Buffer buffer{&seed, 1, DType::Int64};
+    const py::gil_scoped_release unlocked;
+    py::cast<World&>(world_).communicator().broadcast(buffer, 0)->wait(options.parallelism->wait());
+    return seed;
+  }
+
+  // Whether it was captured and run. What capture refuses is PyTorch's from then on, where that is allowed.
+  bool captured(bool& is_eager, const std::function<void()>& act) {
+    if (is_eager) return false;
+    try {
+      act();
+      return true;
+    } catch (const Error& error) {
+      const std::string_view text = error.what();
+      if (!may_be_eager_ || error.kind() != ErrorKind::InvalidInput || !text.starts_with("capture: ")) throw;
+      is_eager = true;
+      warn_of_eager(error.what(), is_parallel());
+      return false;
+    }
+  }
+  std::function<Batch(const py::object&)> starts(Model::Use use) {
+    return [this, use](const py::object& batch) {
+      auto tensors = model_.start(batch, use, false);
+      follow(use);
+      return tensors;
+    };
+  }
+  Step step_plainly(const std::vector<py::object>& batches, bool outputs) {
+    Step step;
+    auto plain = run_with_gradients(model_, parameters(), batches, starts(Model::Use::Step));
+    {
+      const py::gil_scoped_release unlocked;
+      step.result = trainer_.step_with(std::move(plain.given));
+    }
+    finish_step();
+    if (outputs) step.outputs = plain.outputs;
+    return step;
+  }
+  void finish_step() {
+    if (!optimizer_) return;
+    optimizer_->note_step();
+    optimizer_state_->publish();
+    step_hooks_->after();
+  }
+  StepResult captured_step_over(const std::vector<py::object>& batches) {
+    const auto start = starts(Model::Use::Step);
+    const auto finish = [this] {
+      const py::gil_scoped_acquire lock;
+      model_.finish(trainer_.tag(), trainer_.outputs());
+    };
+    constexpr int kMost = 8;  // as in act_on
+    for (int time = 0; time < kMost; ++time) {
+      std::size_t at = 0;
+      try {
+        const Batch first = start(batches[0]);
+        const py::gil_scoped_release unlocked;
+        return trainer_.step_over(
+            batches.size(),
+            [&](std::size_t i) -> Batch {
+              at = i;
+              if (i == 0) return first;
+              const py::gil_scoped_acquire lock;
+              return start(batches[i]);
+            },
+            finish);
+      } catch (const Model::Again&) {
+        SHOAL_CHECK(
+            at == 0, InvalidInput, "trainer: micro-batch ", at,
+            " writes to a tensor beside the model that those before it did not write to. Remedy: give "
+            "them one by one to backward()");
+      }
+    }
+    fail(ErrorKind::InvalidInput,
+         "trainer: the model writes to other tensors beside it each time it is called");
+  }
 
   // Calls the trainer with the batch and what stands beside it, as the model is now. Without the
   // interpreter's lock.
@@ -270,12 +426,17 @@ class PythonTrainer {
 
   py::object world_;  // None: one rank. The trainer borrows its communicator
   Model model_;
+  std::uint64_t seed_ = 0;
   std::optional<TorchOptimizer> optimizer_;
   std::optional<StepHooks> step_hooks_;
   Trainer trainer_;
   std::optional<OptimizerState> optimizer_state_;
   ModelView::NamedTensors parameters_, buffers_;  // the model's, as the trainer has them
   std::vector<py::object> hooks_;                 // on the optimizer, which may live longer
+  bool has_own_seed_;                             // else that of a state that is loaded
+  bool may_be_eager_;
+  std::int64_t accumulate_;                            // micro-batches of a batch
+  bool is_eager_ = false, evaluates_eagerly_ = false;  // since capture has refused
 };
 
 }  // namespace
@@ -287,6 +448,22 @@ static std::string text_of_loss(const char* name, double loss) {
 static std::string text_of(const Step& step) {
   return "StepResult(loss=" + std::string(py::repr(py::float_(step.result.loss))) +
          ", step=" + std::to_string(step.result.step) + ")";
+}
+
+static std::unique_ptr<PythonTrainer> trainer_of(py::object model, py::object optimizer, py::object loss_fn,
+                                                 double clip_norm, std::optional<std::uint64_t> seed,
+                                                 std::size_t max_graphs, bool keeps_gradients,
+                                                 double spot_checks, std::optional<Degrees> parallelism,
+                                                 std::vector<std::string> ignores, std::string on_refusal,
+                                                 std::int64_t accumulate) {
+  Options options{clip_norm,          seed,
+                  max_graphs,         keeps_gradients,
+                  spot_checks,        std::move(parallelism),
+                  std::move(ignores), std::move(on_refusal),
+                  accumulate};
+  check(options);
+  return std::make_unique<PythonTrainer>(std::move(model), std::move(optimizer), std::move(loss_fn),
+                                         std::move(options));
 }
 
 void bind_train(py::module_& module) {
@@ -320,16 +497,20 @@ void bind_train(py::module_& module) {
            [](const Gradients& gradients) { return text_of_loss("BackwardResult", gradients.loss); });
   py::class_<PythonTrainer>(module, "Trainer",
                             "Trains a module through its captured graph. One thread at a time.")
-      .def(py::init<py::object, py::object, py::object, double, std::uint64_t, std::size_t, bool, double,
-                    const std::optional<Degrees>&, std::vector<std::string>>(),
-           py::arg("model"), py::arg("optimizer") = py::none(), py::arg("loss_fn") = py::none(),
-           py::kw_only(), py::arg("clip_norm") = 0.0, py::arg("seed") = 0, py::arg("max_graphs") = 16,
-           py::arg("keeps_gradients") = false, py::arg("spot_checks") = TrainerOptions().spot_check_share,
-           py::arg("parallelism") = py::none(), py::arg("ignores") = std::vector<std::string>())
+      .def(py::init(&trainer_of), py::arg("model"), py::arg("optimizer") = py::none(),
+           py::arg("loss_fn") = py::none(), py::kw_only(), py::arg("clip_norm") = 0.0,
+           py::arg("seed") = py::none(), py::arg("max_graphs") = 16, py::arg("keeps_gradients") = false,
+           py::arg("spot_checks") = TrainerOptions().spot_check_share, py::arg("parallelism") = py::none(),
+           py::arg("ignores") = std::vector<std::string>(), py::arg("on_refusal") = "error",
+           py::arg("accumulate") = 1)
       .def("step", &PythonTrainer::step, py::arg("batch"), py::kw_only(), py::arg("outputs") = false,
            "One update. A loss that is not finite is an error; parameters, buffers and optimizer state are "
            "then as "
            "before the step.")
+      .def("step_over", &PythonTrainer::step_over, py::arg("microbatches"), py::kw_only(),
+           py::arg("outputs") = false,
+           "One update by several micro-batches, one after the other in the memory of one, with the loss and "
+           "gradients that they have together.")
       .def("backward", &PythonTrainer::backward, py::arg("batch"), py::kw_only(), py::arg("outputs") = false,
            "Forward and backward without an update: each gradient is added to its parameter's grad, as "
            "loss.backward() does.")

@@ -45,6 +45,10 @@ void for_each_leaf(const Tree& tree,
 py::object object_of(const Tree& tree,
                      const std::function<py::object(const std::string& path, const Tree& leaf)>& replaced);
 
+// The batch in as many parts, of almost equal sizes, along dim 0 of its tensors, which all have the same size
+// there; tensors without dims, and values, are in each part. Fewer parts where there are fewer samples.
+std::vector<py::object> parts_of(const py::object& batch, std::int64_t count);
+
 // Lets go of what containers held when they were given; leaves stay. What object_of makes is the same.
 void release_containers(Tree& tree);
 // The same structure, in which only values are kept.

@@ -290,6 +290,16 @@ at::Tensor Distribution::part_of(const at::Tensor& whole, const Layout& layout) 
   return part.clone(at::MemoryFormat::Contiguous);
 }
 
+at::Tensor Distribution::summand_of(const std::string& parameter, const at::Tensor& gradient) const {
+  const Layout& layout = pins_of(parameter).gradient;
+  at::Tensor part = part_of(gradient, layout);
+  for (std::size_t axis = 0; axis < layout.placements.size(); ++axis)
+    if (std::holds_alternative<sharding::Partial>(layout.placements[axis]) &&
+        parallelism_.mesh.coordinate(rank_, static_cast<int>(axis)) != 0)
+      return part.zero_();  // the first rank speaks for the axis
+  return part;
+}
+
 // --- What ranks have in common.
 
 static std::int64_t signed_hash(const std::string& text) {

@@ -63,6 +63,8 @@ class Distribution {
   // Of what lies as `layout`, from and to this rank's part. `whole_of` is called by all ranks at once.
   at::Tensor whole_of(const at::Tensor& part, const sharding::Layout& layout, at::IntArrayRef shape) const;
   at::Tensor part_of(const at::Tensor& whole, const sharding::Layout& layout) const;
+  // A whole gradient that all ranks have alike, as the update wants it: this rank's part, or its summand.
+  at::Tensor summand_of(const std::string& parameter, const at::Tensor& gradient) const;
   const rewrite::ParameterPins& pins_of(const std::string& parameter) const;
   // Gives the module's parameters their memory and values; `drop` takes them away again.
   void materialize();

@@ -18,8 +18,10 @@
 #include "shoal/program/program.h"
 #include "shoal/rewrite/cleanup.h"
 #include "shoal/runtime/executor.h"
+#include "shoal/runtime/redistribution.h"
 #include "shoal/train/accumulate.h"
 #include "shoal/train/distribution.h"
+#include "shoal/train/given.h"
 #include "shoal/train/gradients.h"
 #include "shoal/train/memory.h"
 #include "shoal/train/spot_checks.h"
@@ -210,9 +212,36 @@ class Trainer::State {
     return loss;
   }
 
-  StepResult step_over(std::span<const Batch> microbatches) {
+  StepResult step_with(Given given) {
     check_has_optimizer();
-    SHOAL_CHECK(!microbatches.empty(), InvalidInput, "trainer: a step over no micro-batch");
+    reduce(given);
+    StepResult result{.loss = given.loss, .grad_norm = 0, .learning_rate = 0, .step = steps_ + 1};
+    SHOAL_CHECK(std::isfinite(given.loss), InvalidInput, "trainer: the loss of step ", result.step, " is ",
+                given.loss, ". Nothing was updated. Remedy: a lower learning rate, or a look at this batch");
+    last_ = nullptr;
+    accumulated_ = std::move(given.gradients);
+    if (ranks_)
+      for (auto& [name, gradient] : accumulated_) gradient = ranks_->summand_of(name, gradient);
+    update_accumulated(result);
+    ++steps_;
+    keep_gradients();
+    return result;
+  }
+  double backward_with(Given given) {
+    reduce(given);
+    train::add_gradients(parameters_, std::move(given.gradients));
+    ++backwards_;
+    return given.loss;
+  }
+  double loss_of(Given given) const {
+    if (ranks_) train::reduce(given, {}, ranks_->groups().world());
+    return given.loss;
+  }
+
+  StepResult step_over(std::size_t count, const std::function<Batch(std::size_t)>& microbatch,
+                       const std::function<void()>& after) {
+    check_has_optimizer();
+    SHOAL_CHECK(count > 0, InvalidInput, "trainer: a step over no micro-batch");
     const observe::Span span(options_.trace, "step", 0, "trainer");
     const auto number = steps_ + 1;
     const std::map<std::string, at::Tensor> buffers_before = copies_of_buffers();
@@ -220,7 +249,7 @@ class Trainer::State {
     accumulated_.clear();
     last_ = nullptr;
     try {
-      accumulate(microbatches, result);
+      accumulate(count, microbatch, after, result);
       update_accumulated(result);
     } catch (...) {
       const at::NoGradGuard no_grad;
@@ -348,6 +377,10 @@ class Trainer::State {
     evaluated_after_ = -1;
     steps_ = progress.steps;
     backwards_ = progress.backwards;
+  }
+  void set_seed(std::uint64_t seed) {
+    options_.seed = seed;
+    seed_ = at::scalar_tensor(static_cast<std::int64_t>(seed), at::kLong);
   }
   const std::map<std::string, std::int64_t>& updates() const { return updates_; }
 
@@ -562,21 +595,23 @@ class Trainer::State {
   }
 
   // Leaves loss and gradients of all micro-batches together in `result` and accumulated_.
-  void accumulate(std::span<const Batch> microbatches, StepResult& result) {
+  void accumulate(std::size_t count, const std::function<Batch(std::size_t)>& microbatch,
+                  const std::function<void()>& after, StepResult& result) {
     using Kind = train::Normaliser::Kind;
     double total = 0;
     std::optional<Kind> kind;
-    for (std::size_t i = 0; i < microbatches.size(); ++i) {
-      const train::SharedBatch shared = agree(microbatches[i], Use::Part);
+    for (std::size_t i = 0; i < count; ++i) {
+      const Batch batch = microbatch(i);
+      const train::SharedBatch shared = agree(batch, Use::Part);
       Step& part = checked(shared, Use::Part);
-      check_can_write(part, microbatches[i], shared.part);
+      check_can_write(part, batch, shared.part);
       SHOAL_CHECK(!kind || *kind == part.normaliser.kind, InvalidInput,
                   "trainer: the micro-batches of a step have losses of different kinds: ",
                   train::to_text(part.normaliser), " for number ", i, ", but not for those before");
       kind = part.normaliser.kind;
       bind(part, shared.part, result.step, i);
       part.executor->run(Segment::Gradients, options_.trace);
-      const double weight = weight_of(part, microbatches.size());
+      const double weight = weight_of(part, count);
       if (weight != 0) {  // without a target that counts a mean is 0 ÷ 0, and all at once would not see it
         const double loss = part.executor->result(Role::Loss, "loss").item<double>();
         if (!std::isfinite(loss)) report_not_finite(part, {.loss = loss, .step = result.step});
@@ -584,10 +619,14 @@ class Trainer::State {
         add_gradients(part, weight);
       }
       total += weight;
+      outputs_.clear();
+      keep_outputs(part);
       part.executor->run(Segment::Update, options_.trace);  // of buffers alone
+      keep_outputs(part);
       write_inputs(part, shared.part);
       part.executor->release();
       part.executor->release_inputs();
+      if (after) after();
     }
     if (*kind != Kind::Value && *kind != Kind::Elements) return;
     SHOAL_CHECK(total != 0, InvalidInput, "trainer: no target of step ", result.step,
@@ -607,6 +646,16 @@ class Trainer::State {
       else
         sum = at::mul(gradient, weight);
     }
+  }
+
+  void reduce(Given& given) const {
+    if (!ranks_) return;
+    train::reduce(given, parameters_, ranks_->groups().world());
+    for (const auto& [name, tensor] : buffers_)
+      if (tensor.defined()) {
+        at::Tensor detached = tensor.detach();
+        runtime::broadcast(detached, 0, ranks_->groups().world());
+      }
   }
 
   // The update for the parameters that have a gradient now, built anew when these, or how often they were
@@ -1093,13 +1142,23 @@ Trainer::Trainer(Trainer&&) noexcept = default;
 Trainer& Trainer::operator=(Trainer&&) noexcept = default;
 
 StepResult Trainer::step(const Batch& batch) { return state_->step(batch); }
-StepResult Trainer::step_over(std::span<const Batch> microbatches) { return state_->step_over(microbatches); }
+StepResult Trainer::step_over(std::span<const Batch> microbatches) {
+  return state_->step_over(microbatches.size(), [&](std::size_t i) { return microbatches[i]; }, {});
+}
+StepResult Trainer::step_over(std::size_t count, const std::function<Batch(std::size_t)>& microbatch,
+                              const std::function<void()>& after) {
+  return state_->step_over(count, microbatch, after);
+}
+StepResult Trainer::step_with(Given given) { return state_->step_with(std::move(given)); }
+double Trainer::backward_with(Given given) { return state_->backward_with(std::move(given)); }
+double Trainer::loss_of(const Given& given) const { return state_->loss_of(given); }
 std::string Trainer::weighing(const Batch& microbatch) { return state_->weighing(microbatch); }
 double Trainer::backward(const Batch& batch) { return state_->backward(batch); }
 double Trainer::evaluate(const Batch& batch) { return state_->evaluate(batch); }
 const ir::Graph& Trainer::graph(const Batch& batch) { return state_->graph(batch); }
 std::map<std::string, at::Tensor> Trainer::optimizer_state() const { return state_->optimizer_state(); }
 Progress Trainer::progress() const { return state_->progress(); }
+void Trainer::set_seed(std::uint64_t seed) { state_->set_seed(seed); }
 void Trainer::set_progress(const Progress& progress) { state_->set_progress(progress); }
 const std::map<std::string, std::int64_t>& Trainer::updates() const { return state_->updates(); }
 void Trainer::restore(const std::map<std::string, at::Tensor>& optimizer_state, const Progress& progress) {

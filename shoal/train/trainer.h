@@ -134,6 +134,10 @@ class Trainer {
   // is that over all of their targets, ignored ones left out. Batch statistics are those of each micro-batch,
   // and random ops draw anew for each. `weighing` says how.
   StepResult step_over(std::span<const Batch> microbatches);
+  // As many of them, each asked for when its turn comes; `after` is called when it has run, and outputs() and
+  // tag() are its own then.
+  StepResult step_over(std::size_t count, const std::function<Batch(std::size_t)>& microbatch,
+                       const std::function<void()>& after);
   // How the micro-batches of a step_over count, for people.
   std::string weighing(const Batch& microbatch);
   // Forward and backward without an update, for an optimizer of your own: each gradient is added to its
@@ -143,6 +147,19 @@ class Trainer {
   // on each of them, and parameters that are kept in parts are in the module until the next call, as after
   // materialize().
   double backward(const Batch& batch);
+  // One update, and what backward() does, with loss and gradients that were made elsewhere, by eager LibTorch
+  // say: the same checks, clipping and update, in the same layout. Of several ranks each gives what its own
+  // part of the batch has made, all parameters being whole on each (ZeRO-1, -2); losses and gradients count
+  // by samples, and buffers become rank 0's.
+  struct Given {
+    double loss = 0;
+    double samples = 1;                                // that the loss is the mean of
+    std::map<std::string, at::Tensor> gradients = {};  // by parameter; those without one are left out
+  };
+  StepResult step_with(Given given);
+  double backward_with(Given given);
+  // The loss of all ranks' samples.
+  double loss_of(const Given& given) const;
   // The loss in evaluation mode, without gradients; nothing changes. What the model draws even so, for Monte
   // Carlo dropout, is drawn anew at each call, beside the draws of training, which stay as they are.
   double evaluate(const Batch& batch);
@@ -177,6 +194,8 @@ class Trainer {
   Progress progress() const;
   // How often each parameter was updated, as progress() has it; borrowed.
   const std::map<std::string, std::int64_t>& updates() const;
+  // What random ops draw from, from the next step on.
+  void set_seed(std::uint64_t seed);
   // Goes on counting from there.
   void set_progress(const Progress& progress);
   // Goes on from there: what a trainer of the same model had as optimizer_state() and progress(). What is not
