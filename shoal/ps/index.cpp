@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A key that finds its bucket full goes to the next one, and every bucket that it passed counts it. So a
-// search ends at the first bucket that nobody passed, and an erased key leaves nothing behind (as in Folly's
-// F14).
+// search ends at the first bucket that nobody passed (as in Folly's F14). A place that is freed is given to a
+// key that passed it, so that only a full bucket is passed: keys that come and go leave nothing behind, and
+// some bucket always ends a search.
 #include "shoal/ps/index.h"
 
 #include <algorithm>
@@ -19,7 +20,7 @@ void Index::insert(std::uint64_t key, std::uint32_t slot) {
 }
 
 void Index::place(std::uint64_t key, std::uint32_t slot, bool changed) {
-  std::uint32_t at = scaled(mixed(key), num_buckets());
+  std::uint32_t at = scaled(mixed(key), count());
   for (; buckets_[at].used == (1U << kPlaces) - 1; at = after(at))
     if (buckets_[at].passed != kManyPassed) ++buckets_[at].passed;
   Bucket& bucket = buckets_[at];
@@ -37,11 +38,46 @@ std::uint32_t Index::erase(std::uint64_t key) {
   const int place = sought(found, key);
   if (place < 0) return kAbsent;
   const auto last = static_cast<std::uint32_t>(found - buckets_.data());
-  for (std::uint32_t at = scaled(hash, num_buckets()); at != last; at = after(at))
+  for (std::uint32_t at = scaled(hash, count()); at != last; at = after(at))
     if (buckets_[at].passed != kManyPassed) --buckets_[at].passed;
-  buckets_[last].used &= static_cast<std::uint8_t>(~(1U << place));
+  const std::uint32_t slot = found->slots[static_cast<std::size_t>(place)];
   --num_keys_;
-  return found->slots[static_cast<std::size_t>(place)];
+  fill_hole(last, static_cast<std::size_t>(place));
+  return slot;
+}
+
+// With a key that passed the bucket; then what that one leaves, and so on.
+void Index::fill_hole(std::uint32_t bucket, std::size_t hole) {
+  for (;;) {
+    Bucket& to = buckets_[bucket];
+    const auto bit = static_cast<std::uint8_t>(1U << hole);
+    to.used &= static_cast<std::uint8_t>(~bit);
+    if (to.passed == 0) return;
+    const auto [from, place] = one_that_passed(bucket);
+    if (from == bucket) return;  // none: the bucket lost count of those that passed
+    const Bucket& source = buckets_[from];
+    to.keys[hole] = source.keys[place];
+    to.slots[hole] = source.slots[place];
+    to.used |= bit;
+    const bool changed = ((source.changed >> place) & 1U) != 0;
+    to.changed = static_cast<std::uint8_t>(changed ? to.changed | bit : to.changed & ~bit);
+    for (std::uint32_t at = bucket; at != from; at = after(at))
+      if (buckets_[at].passed != kManyPassed) --buckets_[at].passed;
+    bucket = from;
+    hole = place;
+  }
+}
+
+// Its bucket and place there; the bucket itself where there is none.
+std::pair<std::uint32_t, std::size_t> Index::one_that_passed(std::uint32_t bucket) const {
+  for (std::uint32_t at = after(bucket), steps = 1; at != bucket; at = after(at), ++steps)
+    for (std::size_t place = 0; place < kPlaces; ++place) {
+      if (((buckets_[at].used >> place) & 1U) == 0) continue;
+      const std::uint32_t home = scaled(mixed(buckets_[at].keys[place]), count());
+      const std::uint32_t walked = at >= home ? at - home : at + count() - home;
+      if (walked >= steps) return {at, place};
+    }
+  return {bucket, 0};
 }
 
 void Index::fit() {

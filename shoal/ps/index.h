@@ -36,7 +36,7 @@ class Index {
   Index() : buckets_(1) {}
 
   // Where a search begins: what to prefetch. Until the index changes.
-  const Bucket* home(std::uint64_t hash) const { return &buckets_[scaled(hash, num_buckets())]; }
+  const Bucket* home(std::uint64_t hash) const { return &buckets_[scaled(hash, count())]; }
 
   std::uint32_t find(const Bucket* home, std::uint64_t key) const {
     const int place = sought(home, key);
@@ -59,19 +59,25 @@ class Index {
   std::size_t num_keys() const { return num_keys_; }
   std::size_t bytes() const { return buckets_.size() * sizeof(Bucket); }
 
+  std::size_t num_buckets() const { return buckets_.size(); }
+  // The same of one bucket.
+  template <class Visit>
+  void for_each_in(std::size_t bucket, const Visit& visit) const {
+    const Bucket& in = buckets_[bucket];
+    for (unsigned used = in.used; used != 0; used &= used - 1) {
+      const auto place = static_cast<std::size_t>(std::countr_zero(used));
+      visit(in.keys[place], in.slots[place], ((in.changed >> place) & 1U) != 0);
+    }
+  }
   // visit(key, slot, whether it changed), in an order that depends on the history.
   template <class Visit>
   void for_each(const Visit& visit) const {
-    for (const Bucket& bucket : buckets_)
-      for (unsigned used = bucket.used; used != 0; used &= used - 1) {
-        const auto place = static_cast<std::size_t>(std::countr_zero(used));
-        visit(bucket.keys[place], bucket.slots[place], ((bucket.changed >> place) & 1U) != 0);
-      }
+    for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) for_each_in(bucket, visit);
   }
 
  private:
-  std::uint32_t num_buckets() const { return static_cast<std::uint32_t>(buckets_.size()); }
-  std::uint32_t after(std::uint32_t at) const { return at + 1 == num_buckets() ? 0 : at + 1; }
+  std::uint32_t count() const { return static_cast<std::uint32_t>(buckets_.size()); }
+  std::uint32_t after(std::uint32_t at) const { return at + 1 == count() ? 0 : at + 1; }
 
   // The key's place in a bucket, which is then that one; -1 where it is in none.
   int sought(const Bucket*& bucket, std::uint64_t key) const {
@@ -89,6 +95,8 @@ class Index {
   }
 
   void place(std::uint64_t key, std::uint32_t slot, bool changed);
+  void fill_hole(std::uint32_t bucket, std::size_t hole);
+  std::pair<std::uint32_t, std::size_t> one_that_passed(std::uint32_t bucket) const;
   void rebuild(std::size_t num_buckets);
 
   std::vector<Bucket> buckets_;

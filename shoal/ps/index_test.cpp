@@ -61,6 +61,28 @@ TEST_CASE("keys whose buckets are full are found behind them, and leave nothing 
   CHECK(index.num_keys() == 0);
 }
 
+TEST_CASE("keys that come and go at a full index leave it as a new one") {
+  std::mt19937_64 random(1);
+  for (std::size_t size : {4, 30, 128, 1000}) {
+    Index index;
+    std::vector<std::uint64_t> keys(size);
+    for (auto& key : keys) index.insert(key = random(), 7);
+    const std::size_t bytes = index.bytes();
+    for (int i = 0; i < 40'000; ++i) {
+      auto& key = keys[random() % size];
+      REQUIRE(index.erase(key) == 7);
+      index.insert(key = random(), 7);
+      REQUIRE(found(index, random()) == Index::kAbsent);  // ends
+    }
+    CHECK(index.bytes() == bytes);
+    for (const std::uint64_t key : keys) REQUIRE(found(index, key) == 7);
+    for (std::size_t bucket = 0; bucket < index.num_buckets(); ++bucket)
+      for (const std::uint64_t key : keys)
+        if (index.home(mixed(key)) == index.home(0) + bucket && index.home(0)[bucket].passed > 0)
+          REQUIRE(index.home(0)[bucket].used == 31);  // only full ones are passed
+  }
+}
+
 TEST_CASE("an index knows which of its rows changed since it was asked last") {
   Index index;
   for (std::uint64_t key = 0; key < 100; ++key) index.insert(key, 0);
