@@ -2,7 +2,10 @@
 // Rows a second that one core finds and copies, pushes into and shrinks; uniform keys; beside absl's map,
 // where there is one (Debian: libabsl-dev), from key to a row in one array.
 //
-//   bench/ps [--rows=20000000] [--dim=16] [--rounds=9] [--scored] [--save=FILE] [--tcp]
+//   bench/ps [--rows=20000000] [--dim=16] [--rounds=9] [--scored] [--save=FILE] [--tcp] [--cold=FOLDER]
+//
+// --cold: instead, a table in memory and one with a quarter of that memory and the rest in FOLDER, in turns;
+// each key of a batch once, as a worker asks for them, drawn by Zipf's law with exponent 1.1.
 //
 // --tcp: instead, through a client and a server of one loop on this host; rows a second of the server's
 // processor time, and how long a request of 4,096 keys takes.
@@ -10,9 +13,12 @@
 // A round is 2 M keys in batches of 4,096. Medians of rounds that take turns; time is the processor's.
 #include <fmt/core.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,7 +46,7 @@ struct Options {
   int rounds = 9;
   bool scored = false;
   bool tcp = false;
-  std::string save;
+  std::string save, cold;
 };
 
 // Key number i: 63 bits, in no order.
@@ -183,6 +189,82 @@ void bench_tcp(const Options& options) {
              1e3 * waits[waits.size() * 99 / 100]);
 }
 
+// Of this process, at the moment.
+std::int64_t resident_bytes() {
+  std::int64_t pages = 0, all = 0;
+  std::ifstream("/proc/self/statm") >> all >> pages;
+  return pages * sysconf(_SC_PAGESIZE);
+}
+
+// Batches of Zipf's law, each key once in its batch.
+std::vector<std::vector<std::uint64_t>> zipf_batches(std::uint64_t rows, std::uint64_t round) {
+  // By inversion of the continuous law: near enough for how often what is asked for.
+  constexpr double kExponent = 1.1, kPower = 1 - kExponent;
+  const double last = std::pow(static_cast<double>(rows) + 0.5, kPower), first = std::pow(0.5, kPower);
+  std::vector<std::vector<std::uint64_t>> batches(kRound / kBatch);
+  std::uint64_t drawn = round * kRound;
+  for (auto& batch : batches) {
+    for (std::size_t i = 0; i < kBatch; ++i) {
+      const double uniform = static_cast<double>(shoal::ps::mixed(++drawn) >> 11) * 0x1p-53;
+      const double rank = std::pow(first + uniform * (last - first), 1 / kPower);
+      batch.push_back(key_of(std::min(rows - 1, static_cast<std::uint64_t>(std::max(0.0, rank - 0.5)))));
+    }
+    std::ranges::sort(batch);
+    batch.erase(std::unique(batch.begin(), batch.end()), batch.end());
+  }
+  return batches;
+}
+
+void bench_cold(const Options& options) {
+  Table warm(definition(options));
+  insert_all(options, [&](const shoal::ps::Push& push) { warm.push(push); });
+  const std::int64_t limit = warm.memory_bytes() / 4, before = resident_bytes();
+  Table cold(definition(options),
+             {.store = shoal::ps::open_rocksdb(options.cold, limit / 4), .memory_bytes = limit});
+  insert_all(options, [&](const shoal::ps::Push& push) { cold.push(push); });
+  fmt::print("after all rows were made the process had grown by {} MB\n",
+             (resident_bytes() - before) / 1'000'000);
+  std::vector<float> rows(kBatch * options.dim);
+  const std::vector<float> gradients(kBatch * options.dim, 0.01f);
+  Timed pull{"in memory, pull"}, push{"in memory, push"}, cold_pull{"on disk, pull"},
+      cold_push{"on disk, push"};
+  std::int64_t most = 0, grown = 0;
+  for (int round = 0; round < options.rounds; ++round) {
+    const auto batches = zipf_batches(options.rows, static_cast<std::uint64_t>(round));
+    double count = 0;
+    for (const auto& batch : batches) count += static_cast<double>(batch.size());
+    const auto time = [&](Timed& timed, const auto& act) {
+      // All threads: RocksDB has some of its own.
+      const double begin = seconds(CLOCK_PROCESS_CPUTIME_ID);
+      for (const auto& batch : batches) act(std::span(batch), batch.size() * options.dim);
+      timed.rates.push_back(count / (seconds(CLOCK_PROCESS_CPUTIME_ID) - begin));
+    };
+    const auto pull_from = [&](const Table& table) {
+      return [&](auto keys, std::size_t size) { table.pull(keys, std::span(rows).first(size)); };
+    };
+    const auto push_to = [&](Table& table) {
+      return [&](auto keys, std::size_t size) {
+        table.push({.keys = keys, .gradients = std::span(gradients).first(size)});
+      };
+    };
+    time(pull, pull_from(warm));
+    time(push, push_to(warm));
+    time(cold_pull, pull_from(cold));
+    time(cold_push, push_to(cold));
+    most = std::max(most, cold.memory_bytes());
+    grown = std::max(grown,
+                     resident_bytes() - before - static_cast<std::int64_t>(kRound * sizeof(std::uint64_t)));
+  }
+  for (Timed* timed : {&pull, &cold_pull, &push, &cold_push}) timed->print();
+  fmt::print("{} of {} rows on disk; pull {:.2f}, push {:.2f}, both {:.2f} of the rate in memory\n",
+             cold.num_cold_rows(), cold.num_rows(), cold_pull.median() / pull.median(),
+             cold_push.median() / push.median(),
+             (1 / pull.median() + 1 / push.median()) / (1 / cold_pull.median() + 1 / cold_push.median()));
+  fmt::print("memory: limit {} MB, table {} MB, the process grew by {} MB\n", limit / 1'000'000,
+             most / 1'000'000, (resident_bytes() - before) / 1'000'000);
+  fmt::print("digests {}\n", cold.digest() == warm.digest() ? "equal" : "DIFFER");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -198,15 +280,22 @@ int main(int argc, char** argv) {
       options.rounds = static_cast<int>(value());
     else if (argument.starts_with("--save="))
       options.save = argument.substr(7);
+    else if (argument.starts_with("--cold="))
+      options.cold = argument.substr(7);
     else if (argument == "--tcp")
       options.tcp = true;
     else if (argument == "--scored")
       options.scored = true;
     else {
       fmt::print(stderr,
-                 "usage: ps [--rows=20000000] [--dim=16] [--rounds=9] [--scored] [--save=FILE] [--tcp]\n");
+                 "usage: ps [--rows=20000000] [--dim=16] [--rounds=9] [--scored] [--save=FILE] [--tcp] "
+                 "[--cold=FOLDER]\n");
       return 2;
     }
+  }
+  if (!options.cold.empty()) {
+    bench_cold(options);
+    return 0;
   }
   if (options.tcp) {
     bench_tcp(options);

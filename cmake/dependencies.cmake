@@ -7,6 +7,8 @@ find_package(nlohmann_json REQUIRED)
 find_package(doctest REQUIRED)
 find_package(OpenSSL REQUIRED)
 find_package(ZLIB REQUIRED)
+find_path(ROCKSDB_INCLUDE_DIR rocksdb/db.h)
+find_library(ROCKSDB_LIBRARY rocksdb)
 
 if(NOT SHOAL_TORCH)
   return()

@@ -59,6 +59,12 @@ std::uint32_t Arena::take_chunk() {
   return static_cast<std::uint32_t>(first);
 }
 
+std::int64_t Arena::bytes() const {
+  std::size_t stride = 0;
+  for (const Column& column : columns_) stride += column.stride;
+  return static_cast<std::int64_t>(taken_ * stride);
+}
+
 std::uint32_t Slots::take(Arena& arena) {
   if (!free_.empty()) {
     const std::uint32_t slot = free_.back();

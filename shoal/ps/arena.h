@@ -27,6 +27,7 @@ class Arena {
     const Column& c = columns_[column];
     return c.regions[slot >> kRegionBits] + (slot & (kRegion - 1)) * c.stride;
   }
+  std::int64_t bytes() const;  // of the slots that were taken; not while another thread takes some
   std::size_t stride(std::size_t column = 0) const { return columns_[column].stride; }
 
  private:

@@ -95,6 +95,9 @@ static void check_set(const std::vector<SavedFile>& all) {
     const Header& header = file.header();
     SHOAL_CHECK(header.kind == first.kind && header.origin == first.origin && header.number == first.number,
                 InvalidInput, "ps: ", file.path(), " and ", all.front().path(), " are not of the same save");
+    SHOAL_CHECK(header.shrinks == first.shrinks, InvalidInput, "ps: ", file.path(), ": a delta over ",
+                header.shrinks, " shrinks, and ", all.front().path(), " is one over ", first.shrinks,
+                "; all servers shrink alike");
     SHOAL_CHECK(header.parts == all.size(), InvalidInput, "ps: ", file.path(), ": one of ", header.parts,
                 " files of its save, and ", all.size(), " were given");
     SHOAL_CHECK(header.part < all.size() && !there[header.part], InvalidInput, "ps: ", file.path(), ": part ",
@@ -136,6 +139,7 @@ SaveReport load(Table& table, FileSystem& files, std::span<const std::filesystem
         [&](const ChunkHead& head, std::span<const std::byte>) { check_chunk(table, file, head); });
   }
   SaveReport report;
+  table.decay(all.front().header().shrinks);
   // A key that went and came again is in both kinds of chunk: it is there.
   for (const ChunkKind wanted : {ChunkKind::Removed, ChunkKind::Rows})
     for (const SavedFile& file : all) {

@@ -75,6 +75,7 @@ static Header header_of(const Table& table, const SaveOptions& options) {
                   "there is no full save that a delta could be one of; save it in full first");
       header.origin = table.saved().origin;
       header.number = table.saved().number + 1;
+      header.shrinks = table.shrinks_since_save();
       break;
     case SaveKind::Base:
       SHOAL_CHECK(definition.scored || options.min_score == 0, InvalidInput, where,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tables in files. All little-endian, every byte under a CRC-32C:
 //
-//   "shoalps1" kind number | origin | part parts | day, length of what follows | definition as text | CRC
-//   chunk:  what, parts of its rows | rows, bytes | rows or keys | CRC      … as many as there are
-//   chunk:  end, 0 | 0, 16 | numbers of rows and of removed keys | CRC
-//   row:    key | shows, clicks, day (of a scored table) | of each part values, state (not in a base)
+//   "shoalps2" kind number | origin | part parts | day, shrinks since the save before | length of the text, 0
+//   | definition as text | CRC chunk:  what, parts of its rows | rows, bytes | rows or keys | CRC      … as
+//   many as there are chunk:  end, 0 | 0, 16 | numbers of rows and of removed keys | CRC row:    key | shows,
+//   clicks, day (of a scored table) | of each part values, state (not in a base)
 //
 // A full save has an origin, a number that tells it from other ones; deltas of it are numbered from 1. A save
 // of several servers is a file of each.

@@ -7,7 +7,7 @@
 
 namespace shoal::ps {
 
-static constexpr std::array<char, 8> kMagic = {'s', 'h', 'o', 'a', 'l', 'p', 's', '1'};
+static constexpr std::array<char, 8> kMagic = {'s', 'h', 'o', 'a', 'l', 'p', 's', '2'};
 static constexpr std::uint32_t kMostText = 1 << 16;
 
 namespace {
@@ -17,9 +17,10 @@ struct Begin {
   std::array<char, 8> magic = kMagic;
   std::uint32_t kind = 0, number = 0;
   std::uint64_t origin = 0;
-  std::uint32_t part = 0, parts = 0, day = 0, text = 0;
+  std::uint32_t part = 0, parts = 0, day = 0, shrinks = 0;
+  std::uint32_t text = 0, nothing = 0;
 };
-static_assert(sizeof(Begin) == 40);
+static_assert(sizeof(Begin) == 48);
 
 }  // namespace
 
@@ -30,6 +31,7 @@ std::vector<std::byte> to_bytes(const Header& header) {
                        .part = header.part,
                        .parts = header.parts,
                        .day = header.day,
+                       .shrinks = header.shrinks,
                        .text = static_cast<std::uint32_t>(header.definition.size())};
   std::vector<std::byte> bytes(sizeof begin + header.definition.size() + sizeof(std::uint32_t));
   std::memcpy(bytes.data(), &begin, sizeof begin);
@@ -61,6 +63,7 @@ SavedFile::SavedFile(FileSystem& files, const std::filesystem::path& path)
              .part = begin.part,
              .parts = begin.parts,
              .day = begin.day,
+             .shrinks = begin.shrinks,
              .definition = std::string(reinterpret_cast<const char*>(all.data()) + sizeof begin, begin.text)};
   first_chunk_ = static_cast<std::int64_t>(all.size());
 }

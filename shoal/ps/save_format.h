@@ -29,6 +29,7 @@ struct Header {
   std::uint64_t origin = 0;
   std::uint32_t part = 0, parts = 1;
   std::uint32_t day = 0;
+  std::uint32_t shrinks = 0;  // of a delta: since the save before, each of which decayed all rows
   std::string definition;
   friend bool operator==(const Header&, const Header&) = default;
 };

@@ -66,7 +66,7 @@ static Definition definition() {
           .shards = 4,
           .parts = {{.width = 3, .optimizer = {.rule = RowRule::Adam}}, {.width = 5, .earned_at = 2}},
           .scored = true,
-          .life = {.show_weight = 1, .min_score = 0.5f, .max_rows = 900}};
+          .life = {.show_weight = 1, .decay = 0.9f, .min_score = 0.5f, .max_rows = 900}};
 }
 
 static void train(Table& table, std::mt19937& random, int pushes) {

@@ -25,24 +25,19 @@ Shrunk Table::shrink(std::uint32_t shares) {
   const Life& life = definition_.life;
   Shrunk shrunk = {.rows = num_rows()};
   if (!definition_.scored) return shrunk;
-  std::vector<std::uint64_t> low, unseen;
-  for (Index& index : indices_) {
-    low.clear();
-    unseen.clear();
-    index.for_each([&](std::uint64_t key, std::uint32_t slot, bool) {
-      Usage& all = usage(slot);
-      all.shows *= life.decay;
-      all.clicks *= life.decay;
-      if (score(all) < life.min_score)
-        low.push_back(key);
-      else if (life.max_unseen_days > 0 && day_ > all.day && day_ - all.day > life.max_unseen_days)
-        unseen.push_back(key);
+  decay(1);
+  std::vector<std::uint64_t> gone;
+  for (std::uint32_t shard = 0; shard < definition_.shards; ++shard) {
+    gone.clear();
+    for_each_usage(shard, [&](std::uint64_t key, const Usage& all) {
+      const bool is_low = score(all) < life.min_score;
+      const bool is_unseen =
+          !is_low && life.max_unseen_days > 0 && day_ > all.day && day_ - all.day > life.max_unseen_days;
+      shrunk.low_score += is_low;
+      shrunk.unseen += is_unseen;
+      if (is_low || is_unseen) gone.push_back(key);
     });
-    for (const auto* gone : {&low, &unseen})
-      for (const std::uint64_t key : *gone) erase(key);
-    shrunk.low_score += static_cast<std::int64_t>(low.size());
-    shrunk.unseen += static_cast<std::int64_t>(unseen.size());
-    index.fit();
+    erase_all(shard, gone);
   }
   std::uint64_t most = life.max_rows > 0 ? life.max_rows : ~std::uint64_t{0};
   if (life.max_bytes > 0) most = std::min(most, life.max_bytes / static_cast<std::uint64_t>(bytes_a_row()));
@@ -53,15 +48,29 @@ Shrunk Table::shrink(std::uint32_t shares) {
   return shrunk;
 }
 
+// Of rows in memory; of those on disk it is done when they are read.
+void Table::decay(std::uint32_t times) {
+  if (!definition_.scored) return;
+  shrinks_ += times;
+  const float decay = definition_.life.decay;
+  for (; times > 0 && decay != 1; --times)
+    for (const Index& index : indices_)
+      index.for_each([&](std::uint64_t, std::uint32_t slot, bool) {
+        Usage& all = usage(slot);
+        all.shows *= decay;
+        all.clicks *= decay;
+      });
+}
+
 // The rank below which, with it, there are `count` rows or more: more only where ranks are equal.
 std::uint64_t Table::rank_of_lowest(std::int64_t count) const {
   std::uint64_t found = 0;
   std::vector<std::int64_t> counts(1 << 16);
   for (int shift = 48; shift >= 0; shift -= 16) {
     std::ranges::fill(counts, 0);
-    for (const Index& index : indices_)
-      index.for_each([&](std::uint64_t key, std::uint32_t slot, bool) {
-        const std::uint64_t rank = rank_of(score(usage(slot)), key);
+    for (std::uint32_t shard = 0; shard < definition_.shards; ++shard)
+      for_each_usage(shard, [&](std::uint64_t key, const Usage& all) {
+        const std::uint64_t rank = rank_of(score(all), key);
         if (shift == 48 || (rank >> (shift + 16)) == (found >> (shift + 16)))
           ++counts[(rank >> shift) & 0xffff];
       });
@@ -72,18 +81,39 @@ std::uint64_t Table::rank_of_lowest(std::int64_t count) const {
   return found;
 }
 
+void Table::for_each_usage(std::uint32_t shard,
+                           const std::function<void(std::uint64_t, const Usage&)>& visit) const {
+  indices_[shard].for_each([&](std::uint64_t key, std::uint32_t slot, bool) { visit(key, usage(slot)); });
+  if (cold_) for_each_cold(shard, [&](const ColdHead& head, const Row& row) { visit(head.key, row.usage); });
+}
+
+// Of one shard, all of which are there.
+void Table::erase_all(std::uint32_t shard, std::span<const std::uint64_t> keys) {
+  if (keys.empty()) return;
+  Shard& from = shards_[shard];
+  if (cold_) {
+    ColdStore::Changes changes;
+    for (const std::uint64_t key : keys) changes.removed.push_back(mixed(key));
+    cold_->write(changes);
+  }
+  for (const std::uint64_t key : keys) {
+    if (!erase_here(key)) --from.cold_rows;
+    if (saved_.origin != 0) from.removed.push_back(key);
+  }
+  indices_[shard].fit();
+}
+
 std::int64_t Table::remove_lowest(std::int64_t count) {
   const std::uint64_t last = rank_of_lowest(count);
   std::int64_t removed = 0;
   std::vector<std::uint64_t> gone;
-  for (Index& index : indices_) {
+  for (std::uint32_t shard = 0; shard < definition_.shards; ++shard) {
     gone.clear();
-    index.for_each([&](std::uint64_t key, std::uint32_t slot, bool) {
-      if (rank_of(score(usage(slot)), key) <= last) gone.push_back(key);
+    for_each_usage(shard, [&](std::uint64_t key, const Usage& all) {
+      if (rank_of(score(all), key) <= last) gone.push_back(key);
     });
-    for (const std::uint64_t key : gone) erase(key);
+    erase_all(shard, gone);
     removed += static_cast<std::int64_t>(gone.size());
-    index.fit();
   }
   return removed;
 }

@@ -9,30 +9,44 @@
 
 namespace shoal::ps {
 
+void Table::describe(Row& row, std::uint64_t key, std::uint32_t slot) const {
+  row.key = key;
+  row.usage = definition_.scored ? usage(slot) : Usage{};
+  row.parts = 0;
+  row.content.clear();
+  for (std::size_t part = 0; part < places_.size(); ++part) {
+    const Place& place = places_[part];
+    const std::byte* const at = part_at(slot, place);
+    if (!at) continue;
+    row.parts |= 1U << part;
+    row.content.emplace_back(at + place.values, place.value_bytes);
+    row.content.emplace_back(at + place.state, place.state_width * sizeof(float));
+  }
+}
+
 void Table::for_each_row(std::uint32_t shard, bool only_changed,
                          const std::function<void(const Row&)>& visit) const {
   Row row;
   indices_[shard].for_each([&](std::uint64_t key, std::uint32_t slot, bool changed) {
     if (only_changed && !changed) return;
-    row.key = key;
-    row.usage = definition_.scored ? usage(slot) : Usage{};
-    row.parts = 0;
-    row.content.clear();
-    for (std::size_t part = 0; part < places_.size(); ++part) {
-      const Place& place = places_[part];
-      const std::byte* const at = part_at(slot, place);
-      if (!at) continue;
-      row.parts |= 1U << part;
-      row.content.emplace_back(at + place.values, place.value_bytes);
-      row.content.emplace_back(at + place.state, place.state_width * sizeof(float));
-    }
+    describe(row, key, slot);
     visit(row);
+  });
+  if (!cold_) return;
+  for_each_cold(shard, [&](const ColdHead& head, const Row& cold) {
+    if (!only_changed || head.changed == saves_) visit(cold);
   });
 }
 
 void Table::put(const Row& row) {
+  const std::uint32_t shard = shard_of(row.key);
+  if (!erase_here(row.key) && cold_ && is_cold(row.key)) --shards_[shard].cold_rows;
+  if (cold_) make_room(shard);
+  put_here(row);
+}
+
+void Table::put_here(const Row& row) {
   const std::uint64_t hash = mixed(row.key);
-  erase_quietly(row.key);
   const std::uint32_t slot = make_row(hash, row.key);
   if (definition_.scored) usage(slot) = row.usage;
   std::size_t next = 0;
@@ -48,6 +62,8 @@ void Table::put(const Row& row) {
 
 void Table::mark_saved(const Saved& saved) {
   for (Index& index : indices_) index.clear_changed();
+  ++saves_;
+  shrinks_saved_ = shrinks_;
   for (Shard& shard : shards_) shard.removed = {};
   saved_ = saved;
 }

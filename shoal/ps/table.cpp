@@ -2,7 +2,6 @@
 #include "shoal/ps/table.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -10,35 +9,11 @@
 
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
+#include "shoal/ps/blocks.h"
 
 namespace shoal::ps {
 
-static constexpr std::size_t kLine = 64;  // bytes of a cache line
 static constexpr std::uint32_t kNoSlot = Index::kAbsent;
-
-// Three short loops a block of keys: the buckets are asked for; the slots are found in them and the rows
-// asked for; the rows are used. Short, as a prefetch that misses the TLB holds its place in the processor's
-// window: the fewer instructions a key, the more keys are under way.
-template <class Home, class Find, class Use>
-static void in_blocks(std::span<const std::uint64_t> keys, const Home& home, const Find& find,
-                      const Use& use) {
-  constexpr std::size_t kBlock = 64;
-  std::array<const Index::Bucket*, kBlock> homes;
-  std::array<std::uint32_t, kBlock> slots;
-  for (std::size_t begin = 0; begin < keys.size(); begin += kBlock) {
-    const std::size_t count = std::min(kBlock, keys.size() - begin);
-    for (std::size_t i = 0; i < count; ++i) {
-      homes[i] = home(mixed(keys[begin + i]));
-      __builtin_prefetch(homes[i]);
-    }
-    for (std::size_t i = 0; i < count; ++i) slots[i] = find(homes[i], keys[begin + i]);
-    for (std::size_t i = 0; i < count; ++i) use(begin + i, slots[i]);
-  }
-}
-
-static void prefetch(const std::byte* from, std::size_t bytes) {
-  for (std::size_t at = 0; at < std::min(bytes, 4 * kLine); at += kLine) __builtin_prefetch(from + at);
-}
 
 static std::span<float> floats(std::byte* at, std::size_t count) {
   return {reinterpret_cast<float*>(at), count};
@@ -48,7 +23,8 @@ static std::span<std::uint16_t> halves(std::byte* at, std::size_t count) {
   return {reinterpret_cast<std::uint16_t*>(at), count};
 }
 
-Table::Table(Definition definition) : definition_(std::move(definition)) {
+Table::Table(Definition definition, Cold cold)
+    : definition_(std::move(definition)), cold_(std::move(cold.store)) {
   ps::check(definition_);
   stream_ = stream_of(definition_.seed, definition_.name);
   shard_shift_ = 32 - std::countr_zero(definition_.shards);
@@ -59,6 +35,7 @@ Table::Table(Definition definition) : definition_(std::move(definition)) {
   shards_.reserve(definition_.shards);
   for (std::uint32_t i = 0; i < definition_.shards; ++i)
     shards_.emplace_back(candidates).late.resize(late_.size());
+  if (cold_) bound_memory(cold);
 }
 
 void Table::lay_out() {
@@ -95,6 +72,8 @@ void Table::lay_out() {
   if (definition_.scored) columns.push_back(sizeof(Usage));
   has_late_ = !late_.empty();
   if (has_late_) columns.push_back(late_.size() * sizeof(std::uint32_t));
+  touched_ = columns.size();
+  if (cold_) columns.push_back(sizeof(std::uint8_t));
   rows_ = std::make_unique<Arena>(columns);
   is_plain_ = places_.size() == 1 && definition_.dtype == DType::Float32;
 }
@@ -133,6 +112,7 @@ void Table::pull(std::span<const std::uint64_t> keys, std::span<float> rows) con
               " values");
   const std::size_t value_bytes = places_[0].value_bytes,
                     near = places_.size() == 1 ? value_bytes : rows_->stride();
+  std::vector<std::size_t> missing;
   in_blocks(
       keys, [&](std::uint64_t hash) { return indices_[shard_at(hash)].home(hash); },
       [&](const Index::Bucket* home, std::uint64_t key) {
@@ -142,13 +122,16 @@ void Table::pull(std::span<const std::uint64_t> keys, std::span<float> rows) con
       },
       [&](std::size_t i, std::uint32_t slot) {
         float* const to = rows.data() + i * width_;
-        if (slot == kNoSlot)
+        if (slot == kNoSlot && cold_)
+          missing.push_back(i);
+        else if (slot == kNoSlot)
           copy_initial(keys[i], to);
         else if (is_plain_)
           std::memcpy(to, rows_->at(slot), value_bytes);
         else
           copy_row(slot, to);
       });
+  if (!missing.empty()) pull_cold(keys, missing, rows);
 }
 
 void Table::copy_row(std::uint32_t slot, float* to) const {
@@ -202,6 +185,7 @@ void Table::begin_part(std::size_t i, std::byte* row, std::uint64_t key) const {
 
 void Table::push(const Push& push) {
   check(push, definition_.name, width_);
+  if (cold_) return push_cold(push);
   std::vector<float> scratch(definition_.dtype == DType::BFloat16 ? width_ : 0);
   in_blocks(
       push.keys, [&](std::uint64_t hash) { return indices_[shard_at(hash)].home(hash); },
@@ -279,6 +263,7 @@ bool Table::is_admitted(std::uint64_t hash, std::uint64_t key, const Usage& seen
 std::uint32_t Table::make_row(std::uint64_t hash, std::uint64_t key) {
   const std::uint32_t slot = shards_[shard_at(hash)].slots.take(*rows_);
   if (definition_.scored) usage(slot) = {};
+  if (cold_) touched(slot) = 0;
   for (std::size_t part = 0; part < places_.size(); ++part)
     if (places_[part].late < 0)
       begin_part(part, rows_->at(slot), key);
@@ -304,6 +289,15 @@ bool Table::erase(std::uint64_t key) {
 }
 
 bool Table::erase_quietly(std::uint64_t key) {
+  const bool was_here = erase_here(key);
+  if (!cold_) return was_here;
+  const bool was_cold = !was_here && is_cold(key);
+  cold_->write({.removed = {mixed(key)}});  // an old record too
+  if (was_cold) --shards_[shard_of(key)].cold_rows;
+  return was_here || was_cold;
+}
+
+bool Table::erase_here(std::uint64_t key) {
   const std::size_t at = shard_at(mixed(key));
   const std::uint32_t slot = indices_[at].erase(key);
   if (slot == kNoSlot) return false;
@@ -318,14 +312,17 @@ bool Table::erase_quietly(std::uint64_t key) {
 bool Table::contains(std::uint64_t key) const {
   const std::uint64_t hash = mixed(key);
   const Index& index = indices_[shard_at(hash)];
-  return index.find(index.home(hash), key) != kNoSlot;
+  return index.find(index.home(hash), key) != kNoSlot || (cold_ && is_cold(key));
 }
 
 Usage Table::usage_of(std::uint64_t key) const {
   const std::uint64_t hash = mixed(key);
   const Index& index = indices_[shard_at(hash)];
   const std::uint32_t slot = index.find(index.home(hash), key);
-  return slot == kNoSlot || !definition_.scored ? Usage{} : usage(slot);
+  if (slot != kNoSlot && definition_.scored) return usage(slot);
+  Usage usage;
+  if (slot == kNoSlot && cold_) is_cold(key, &usage);
+  return usage;
 }
 
 float Table::score(const Usage& usage) const {
@@ -336,7 +333,19 @@ float Table::score(const Usage& usage) const {
 std::int64_t Table::num_rows() const {
   std::size_t rows = 0;
   for (const Index& index : indices_) rows += index.num_keys();
+  return static_cast<std::int64_t>(rows) + num_cold_rows();
+}
+
+std::int64_t Table::num_cold_rows() const {
+  std::size_t rows = 0;
+  for (const Shard& shard : shards_) rows += shard.cold_rows;
   return static_cast<std::int64_t>(rows);
+}
+
+std::int64_t Table::memory_bytes() const {
+  std::int64_t bytes = rows_->bytes() + index_bytes() + candidate_bytes();
+  for (const auto& late : late_) bytes += late->bytes();
+  return bytes + (cold_ ? cold_->memory_bytes() : 0);
 }
 
 std::int64_t Table::index_bytes() const {

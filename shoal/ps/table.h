@@ -6,6 +6,10 @@
 //                                                      arena) └──► Arena:  shows, clicks, day (where the
 //                                                      table is scored)
 //
+// With a cold store, a shard has a bound of rows in memory. A push brings the rows that it wants there first,
+// and those go that were pushed least of late (a clock with counts); where a row is in memory, what lies on
+// disk under its key is old. A pull reads rows where they are.
+//
 // A whole batch goes through at once, so that memory is asked for what is needed next while the row before is
 // worked on. Calls with keys of different shards may run at the same time; everything else takes turns.
 #pragma once
@@ -15,11 +19,13 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "shoal/ps/arena.h"
 #include "shoal/ps/candidates.h"
+#include "shoal/ps/cold_store.h"
 #include "shoal/ps/definition.h"
 #include "shoal/ps/index.h"
 
@@ -67,7 +73,8 @@ struct Saved {
 
 class Table {
  public:
-  explicit Table(Definition definition);  // throws InvalidInput for one that is wrong
+  // Throws InvalidInput for a definition that is wrong, or memory that is too small.
+  explicit Table(Definition definition, Cold cold = {});
 
   const Definition& definition() const { return definition_; }
   std::size_t width() const { return width_; }  // values of all parts
@@ -89,6 +96,8 @@ class Table {
   Usage usage_of(std::uint64_t key) const;  // zeros for a key without a row, or a table that is not scored
   float score(const Usage& usage) const;
   std::int64_t num_rows() const;
+  std::int64_t num_cold_rows() const;  // of those, on disk alone
+  std::int64_t memory_bytes() const;   // of rows, index, candidates and the cold store
   std::int64_t index_bytes() const;
   std::int64_t candidate_bytes() const;
   std::int64_t bytes_a_row() const;  // at its full length, with what is kept beside it
@@ -101,6 +110,8 @@ class Table {
   std::span<const std::uint64_t> removed(std::uint32_t shard) const { return shards_[shard].removed; }
   void mark_saved(const Saved& saved);
   const Saved& saved() const { return saved_; }
+  std::uint32_t shrinks_since_save() const { return shrinks_ - shrinks_saved_; }
+  void decay(std::uint32_t times);  // as so many shrinks do, without what they remove
   // For loading: makes or overwrites a row; state that is empty begins anew.
   void put(const Row& row);
   bool erase(std::uint64_t key);
@@ -126,6 +137,20 @@ class Table {
     std::vector<Slots> late;
     Candidates candidates;
     std::vector<std::uint64_t> removed;  // since the last save
+    std::size_t cold_rows = 0;           // on disk alone
+    std::size_t hand = 0;                // of the clock: a bucket of the index
+  };
+  // A row on disk; values and state of its parts come behind.
+  struct ColdHead {
+    std::uint64_t key = 0;
+    Usage usage;
+    std::uint32_t parts = 0;
+    std::uint32_t shrinks = 0;  // of the table until then: later ones' decay is still to come
+    std::uint32_t changed = 0;  // after so many saves; 0: not since the last one
+  };
+  struct Demotion {
+    ColdStore::Changes changes;
+    std::vector<std::uint64_t> keys;
   };
 
   std::size_t shard_at(std::uint64_t hash) const { return (hash >> 32) >> shard_shift_; }
@@ -146,6 +171,34 @@ class Table {
   void apply(std::size_t part, std::byte* row, const Push& push, std::size_t at,
              std::span<float> scratch) const;
   bool erase_quietly(std::uint64_t key);  // the save hears nothing of it
+  bool erase_here(std::uint64_t key);     // in memory
+  void erase_all(std::uint32_t shard, std::span<const std::uint64_t> keys);
+  void describe(Row& row, std::uint64_t key, std::uint32_t slot) const;
+  // visit(key, usage); with the cold ones.
+  void for_each_usage(std::uint32_t shard,
+                      const std::function<void(std::uint64_t, const Usage&)>& visit) const;
+  void put_here(const Row& row);
+
+  // Of a table with a cold store.
+  void bound_memory(const Cold& cold);
+  std::uint8_t& touched(std::uint32_t slot) const {
+    return *reinterpret_cast<std::uint8_t*>(rows_->at(slot, touched_));
+  }
+  void touch(std::uint32_t slot) const;
+  void push_cold(const Push& push);
+  std::size_t end_of_block(std::span<const std::uint64_t> keys, std::size_t begin) const;
+  void warm(std::vector<std::uint64_t> hashes);
+  void choose(std::uint32_t shard, std::size_t count, Demotion& demotion);
+  void demote(const Demotion& demotion);
+  void make_room(std::uint32_t shard);
+  void pull_cold(std::span<const std::uint64_t> keys, std::span<const std::size_t> missing,
+                 std::span<float> rows) const;
+  std::string record_of(const Row& row, bool changed) const;
+  ColdHead read_record(std::string_view record, Row& row) const;
+  bool is_cold(std::uint64_t key, Usage* usage = nullptr) const;
+  // Those on disk alone. visit(head, row)
+  void for_each_cold(std::uint32_t shard,
+                     const std::function<void(const ColdHead&, const Row&)>& visit) const;
   std::uint64_t rank_of_lowest(std::int64_t count) const;
   std::int64_t remove_lowest(std::int64_t count);
 
@@ -162,6 +215,11 @@ class Table {
   std::vector<Index> indices_;  // of the shards; apart from the rest of them, so that all lie in a cache
   std::vector<Shard> shards_;
   Saved saved_;
+  std::unique_ptr<ColdStore> cold_;
+  std::size_t touched_ = 0;  // a column of rows_: how often a row was pushed of late, and whether it is held
+  std::size_t rows_a_shard_ = 0;  // in memory, at most
+  std::uint32_t shrinks_ = 0, shrinks_saved_ = 0, saves_ = 1;
+  std::string failure_;  // of the store, in the middle of a push
 };
 
 }  // namespace shoal::ps
