@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "shoal/aten/interpreter.h"
+#include "shoal/aten/memory.h"
 #include "shoal/base/error.h"
 #include "shoal/capture/difference.h"
 #include "shoal/capture/dispatch.h"
@@ -84,8 +85,9 @@ class PlainKernels {
 }  // namespace
 
 static bool same_memory(const at::Tensor& a, const at::Tensor& b) {
-  return a.is_same(b) || (a.defined() && a.is_alias_of(b) && a.storage_offset() == b.storage_offset() &&
-                          a.sizes() == b.sizes() && a.strides() == b.strides());
+  return a.is_same(b) ||
+         (a.defined() && aten::share_storage(a, b) && a.storage_offset() == b.storage_offset() &&
+          a.sizes() == b.sizes() && a.strides() == b.strides());
 }
 
 // Leaves that backward will give a gradient and that are none of the model's parameters: a teacher's, say.

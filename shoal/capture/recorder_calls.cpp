@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "shoal/aten/memory.h"
 #include "shoal/aten/operators.h"
 #include "shoal/aten/types.h"
 #include "shoal/base/error.h"
@@ -172,7 +173,7 @@ void Recorder::compute(const OpInfo& info, const c10::OperatorHandle& op, Stack&
   for (const auto& value : torch::jit::last(stack, op.schema().returns().size()))
     for_each_tensor(value, [&](const at::Tensor& tensor) {
       const bool is_view = std::ranges::any_of(
-          read, [&](const at::Tensor& each) { return each.has_storage() && each.is_alias_of(tensor); });
+          read, [&](const at::Tensor& each) { return aten::share_storage(each, tensor); });
       if (!is_view) made(tensor);
     });
 }

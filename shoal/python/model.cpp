@@ -13,16 +13,13 @@
 #include <string_view>
 #include <utility>
 
+#include "shoal/aten/memory.h"
 #include "shoal/base/error.h"
 #include "shoal/capture/capture.h"
 #include "shoal/python/source_line.h"
 #include "shoal/python/wrappers.h"
 
 namespace shoal::python {
-
-static bool has_memory(const at::Tensor& tensor) {
-  return !tensor.has_storage() || tensor.numel() == 0 || tensor.storage().nbytes() > 0;
-}
 
 static py::object uncompiled(const py::object& module) {
   return py::hasattr(module, "_orig_mod") ? py::object(module.attr("_orig_mod"))
@@ -52,14 +49,9 @@ Model::Model(py::object module, py::object loss, std::vector<std::string> ignore
     SHOAL_CHECK(tensor.layout() == at::kStrided, InvalidInput, "trainer: parameter ", name,
                 " is sparse; keep it dense");
   for (const auto& [name, tensor] : parameters())
-    SHOAL_CHECK(has_memory(tensor), InvalidInput, "trainer: parameter ", name,
+    SHOAL_CHECK(aten::has_memory(tensor), InvalidInput, "trainer: parameter ", name,
                 " has no memory: another Trainer keeps it in parts; call its materialize() first, on every "
                 "rank");
-}
-
-void Model::refuse_use_in_parts() const {
-  if (std::ranges::all_of(parameters(), [](const auto& item) { return has_memory(item.second); })) return;
-  py::module_::import("shoal._parts").attr("guard")(module_);
 }
 
 ModelView Model::view() {

@@ -45,8 +45,6 @@ class Model {
   const ModelView::NamedTensors& parameters() const { return watch_.parameters(); }
   const ModelView::NamedTensors& buffers() const { return watch_.buffers(); }
   py::handle module() const { return module_; }
-  // From now on, modules whose parameters have no memory throw when they are called or saved.
-  void refuse_use_in_parts() const;
 
   // Evaluation mode for all of the module; returns the modes there were, for restore_modes().
   using Modes = std::vector<std::pair<py::object, bool>>;

@@ -103,7 +103,6 @@ class PythonTrainer {
         has_own_seed_(options.seed.has_value()),
         may_be_eager_(options.on_refusal == "eager"),
         accumulate_(options.accumulate) {
-    model_.refuse_use_in_parts();
     if (!optimizer_) return;
     step_hooks_.emplace(optimizer_->object());
     optimizer_state_.emplace(*optimizer_, trainer_, is_parallel());

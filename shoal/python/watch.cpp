@@ -7,6 +7,7 @@
 #include <array>
 #include <cstring>
 
+#include "shoal/aten/memory.h"
 #include "shoal/base/error.h"
 
 namespace shoal::python {
@@ -116,8 +117,7 @@ bool Watch::make_input(const at::Tensor& tensor) {
   const auto* impl = tensor.unsafeGetTensorImpl();
   const auto found = std::ranges::find_if(seen_, [&](const Seen& seen) {
     const auto& each = THPVariable_Unpack(seen.tensor.ptr());
-    return each.unsafeGetTensorImpl() == impl ||
-           (each.has_storage() && tensor.has_storage() && each.is_alias_of(tensor));
+    return each.unsafeGetTensorImpl() == impl || aten::share_storage(each, tensor);
   });
   if (found == seen_.end() || found->role != Seen::Role::Constant) return false;
   make_input(found->path);
@@ -217,8 +217,7 @@ bool Watch::same_tensor(Seen& seen) {
   if (hooks_of(seen.tensor) != seen.hooks) return false;
   if (seen.role == Seen::Role::Own) return true;  // looked at by the trainer
   const bool is_moved = tensor.requires_grad() != seen.requires_grad ||
-                        (tensor.has_storage() &&
-                         (tensor.storage().data() != seen.memory || tensor.storage_offset() != seen.offset));
+                        (tensor.has_storage() && aten::address_of(tensor) != seen.memory);
   if (is_moved) {
     if (seen.role == Seen::Role::Constant) input_paths_.insert(seen.path);
     return false;
@@ -250,8 +249,7 @@ bool Watch::patch_tensor(Place& place, std::size_t i, const py::object& now) {
   seen_at_.erase(found);
   seen_at_.emplace(fresh.unsafeGetTensorImpl(), at);
   seen.tensor = now;
-  seen.memory = fresh.storage().data();
-  seen.offset = fresh.storage_offset();
+  seen.memory = aten::address_of(fresh);
   place.values[i] = now;
   return true;
 }
@@ -468,8 +466,7 @@ Digest Watch::describe_tensor(py::handle value, const std::string& path) {
             .path = path,
             .role = Seen::Role::Constant,
             .version = tensor.is_inference() ? 0 : static_cast<std::uint32_t>(tensor._version()),
-            .memory = tensor.has_storage() ? tensor.storage().data() : nullptr,
-            .offset = tensor.has_storage() ? tensor.storage_offset() : 0,
+            .memory = aten::address_of(tensor),
             .requires_grad = tensor.requires_grad(),
             .hooks = hooks_of(value)};
   const bool shows_own =

@@ -116,7 +116,6 @@ class Watch {
     enum class Role { Own, Input, Constant } role;
     std::uint32_t version;
     const void* memory;
-    std::int64_t offset;
     bool requires_grad;
     std::array<const void*, 3> hooks;  // and attributes
   };

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "shoal/aten/memory.h"
 #include "shoal/aten/types.h"
 #include "shoal/base/error.h"
 #include "shoal/capture/capture.h"
@@ -232,9 +233,10 @@ void Distribution::drop() {
     else
       kept.part = in_shared_memory(part);
     if (!owns_storage(kept.whole)) continue;
-    auto* storage = kept.whole.storage().unsafeGetStorageImpl();
-    storage->set_data_ptr_noswap(at::DataPtr(nullptr, kept.whole.device()));
-    storage->set_nbytes(0);
+    aten::take_memory(kept.whole, concat("parameter ", name,
+                                         " has no data here: the ranks keep it in parts. Remedy: call the "
+                                         "trainer's materialize() on every rank, and use, save or change the "
+                                         "parameter before the next step"));
   }
   is_materialized_ = false;
 }
@@ -243,12 +245,7 @@ void Distribution::materialize() {
   if (is_materialized_) return;
   for (auto& [name, kept] : kept_) {
     const at::Tensor whole = whole_of(kept.part, pins_.at(name).kept, kept.whole.sizes());
-    auto* storage = kept.whole.storage().unsafeGetStorageImpl();
-    if (storage->nbytes() == 0 && kept.whole.numel() > 0) {
-      const std::size_t bytes = kept.whole.nbytes();
-      storage->set_data_ptr_noswap(c10::GetAllocator(kept.whole.device().type())->allocate(bytes));
-      storage->set_nbytes(bytes);
-    }
+    aten::give_memory(kept.whole);
     kept.whole.copy_(whole);
   }
   is_materialized_ = true;

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "shoal/aten/memory.h"
 #include "shoal/aten/types.h"
 #include "shoal/base/error.h"
 
@@ -25,7 +26,7 @@ static Extent extent_of(const std::pair<std::string, at::Tensor>& parameter) {
   const auto& tensor = parameter.second;
   std::int64_t last = 0;
   for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) last += (tensor.size(dim) - 1) * tensor.stride(dim);
-  const auto begin = reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr());
+  const auto begin = reinterpret_cast<std::uintptr_t>(aten::address_of(tensor));
   return {begin, begin + (static_cast<std::size_t>(last) + 1) * tensor.element_size(), &parameter};
 }
 
@@ -33,8 +34,7 @@ void refuse_shared_memory(const std::vector<std::pair<std::string, at::Tensor>>&
   std::vector<Extent> extents;
   for (const auto& parameter : parameters) {
     const auto& tensor = parameter.second;
-    const bool counts = tensor.defined() && tensor.requires_grad() && tensor.has_storage() &&
-                        tensor.numel() > 0 && tensor.const_data_ptr() != nullptr;
+    const bool counts = tensor.defined() && tensor.requires_grad() && aten::address_of(tensor) != nullptr;
     if (counts) extents.push_back(extent_of(parameter));
   }
   std::ranges::sort(extents, {}, &Extent::begin);

@@ -4,7 +4,10 @@
 #include <ATen/Parallel.h>
 #include <doctest/doctest.h>
 #include <torch/nn.h>
+#include <torch/serialize.h>
 
+#include <functional>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -84,6 +87,55 @@ TEST_CASE("a rank whose model has changed ends the step of all ranks, with the s
   CHECK(contains(errors[0], "(other=1.0 then, other=0.5 now)"));
   CHECK(contains(errors[0], "(rank 1)"));
   CHECK(errors[0] == errors[1]);
+}
+
+// What LibTorch says where the act throws.
+static std::string torch_error_of(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "";
+}
+
+TEST_CASE(
+    "a parameter in parts says so when it is read, written or saved, and is whole when the trainer has "
+    "gone") {
+  const Batch batch = batch_of(2);
+  Tensor wanted;
+  const auto errors = errors_on_ranks(
+      [&](int rank, std::shared_ptr<Scaled> model, Parallelism parallelism) {
+        const Tensor weight = model->fc->weight;
+        {
+          Trainer trainer(model, loss_of, SGD{.lr = 0.1}, {.parallelism = parallelism});
+          trainer.step(batch);
+          const std::vector<std::function<void()>> uses = {
+              [&] { (void)weight.add(1); }, [&] { weight.detach().zero_(); },
+              [&] { (void)weight[0][0].item<double>(); }, [&] { model->forward(batch["x"].tensor()); },
+              [&] {
+                std::ostringstream file;
+                torch::save(model, file);
+              }};
+          for (const auto& use : uses) {
+            const std::string text = torch_error_of(use);
+            CHECK_MESSAGE(contains(text, "has no data here: the ranks keep it in parts"), text);
+            CHECK_MESSAGE(contains(text, "materialize()"), text);
+          }
+          trainer.materialize();
+          CHECK(weight.add(1).defined());
+          trainer.step(batch);
+          if (rank == 0)
+            wanted = trainer.state().model.at("fc.weight").clone();
+          else
+            trainer.state();
+          CHECK(torch_error_of(uses[0]) != "");
+        }
+        if (rank == 0) CHECK(weight.equal(wanted));
+        CHECK(weight.add(1).defined());
+      },
+      3);
+  for (const std::string& error : errors) CHECK_MESSAGE(error.empty(), error);
 }
 
 TEST_CASE("ranks check at the same steps, when rank 0's clock says so") {

@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <limits>
 #include <list>
 #include <optional>
 #include <sstream>
 
+#include "shoal/aten/memory.h"
 #include "shoal/aten/types.h"
 #include "shoal/base/error.h"
 #include "shoal/capture/capture.h"
@@ -82,7 +84,7 @@ struct Place {
   // Whether the tensor lies somewhere else than before; this place is then its new one.
   bool follow(const at::Tensor& tensor) {
     if (!tensor.defined()) return std::exchange(*this, {}).memory != nullptr;
-    const void* now = tensor.const_data_ptr();
+    const void* now = aten::address_of(tensor);
     if (now == memory && tensor.dtype() == dtype && tensor.sizes() == shape && tensor.strides() == strides)
       return false;
     *this = {now, tensor.dtype(), tensor.sizes().vec(), tensor.strides().vec()};
@@ -158,6 +160,18 @@ class Trainer::State {
       ranks_ = std::make_unique<train::Distribution>(
           *options_.parallelism, view_.parameters, view_.buffers,
           [this](const std::string& parameter) { return needs_whole(parameter); });
+  }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  // Gives the parameters back to a module that outlives its trainer, unless an error ends the scope: the
+  // other ranks may never come here.
+  ~State() {
+    view_ = {};  // its functions hold the module
+    if (!ranks_ || module_.use_count() < 2 || std::uncaught_exceptions() > exceptions_) return;
+    try {
+      materialize();
+    } catch (const std::exception&) {  // they stay without memory, and reading them says so
+    }
   }
 
   StepResult step(const Batch& batch) {
@@ -1023,7 +1037,7 @@ class Trainer::State {
       if (!tensor.defined()) continue;
       const bool shared = std::ranges::any_of(program.sources, [&](const program::Source& source) {
         const auto& bound = step.executor->at(source.slot);
-        return bound.defined() && bound.is_alias_of(tensor);
+        return bound.defined() && aten::share_storage(bound, tensor);
       });
       outputs_.emplace(result.name, shared ? tensor.clone() : std::move(tensor));
     }
@@ -1102,6 +1116,7 @@ class Trainer::State {
          ". Nothing was updated. Remedy: a lower learning rate, clip_norm, or a look at this batch");
   }
 
+  int exceptions_ = std::uncaught_exceptions();
   std::shared_ptr<torch::nn::Module> module_;  // null for a model of another language
   ModelView view_;
   std::vector<OptimizerPart> optimizers_;

@@ -95,8 +95,10 @@ struct Progress {
   std::map<std::string, std::int64_t> updates = {};  // by parameter; those that have had none are left out
 };
 
-// Not thread-safe: one thread at a time. The module is borrowed by shared_ptr and always holds the current
-// parameters and buffers: read, save or change them between steps.
+// Not thread-safe: one thread at a time. The module is borrowed by shared_ptr and holds the current parameters
+// and buffers: read, save or change them between steps. Parameters that ranks keep in parts (ZeRO-3, tensor
+// parallel) are the exception: using or saving one is an error (c10::Error) that says so until materialize(),
+// which the end of the trainer calls for a module that lives on. All ranks end theirs alike.
 class Trainer {
  public:
   using LossFunction = std::function<at::Tensor(const Batch&)>;

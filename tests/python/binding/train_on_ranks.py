@@ -3,6 +3,7 @@
 other. Rank 0 prints a line for each that was equal."""
 
 import copy
+import io
 
 import torch
 import transformers as hf
@@ -102,7 +103,17 @@ def check_errors(make):
     parallelism = shoal.Parallelism(shard=-1)
     model = make().double()
     trainer = trainer_of(model, parallelism)
-    for use in (lambda: model(**batch_of(0)), model.state_dict, lambda: trainer_of(model)):
+    weight = next(model.parameters())
+    uses = (
+        lambda: model(**batch_of(0)),
+        lambda: weight + 1,
+        lambda: weight.data.zero_(),
+        lambda: torch.save(model.state_dict(), io.BytesIO()),
+        lambda: copy.deepcopy(model),
+        lambda: weight.untyped_storage().data_ptr(),
+        lambda: trainer_of(model),
+    )
+    for use in uses:
         assert "materialize() " in message(use)
     trainer.materialize()
     with torch.no_grad():
@@ -121,7 +132,7 @@ def check_errors(make):
 def message(act):
     try:
         act()
-    except shoal.InvalidInput as error:
+    except (shoal.InvalidInput, RuntimeError) as error:
         return str(error)
     raise AssertionError("nothing was thrown")
 

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/aten/memory.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/core/StorageImpl.h>
+
+#include <utility>
+
+namespace shoal::aten {
+
+static at::DataPtr& pointer_of(const at::Tensor& tensor) {
+  return tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
+}
+
+const void* address_of(const at::Tensor& tensor) {
+  if (!tensor.has_storage() || tensor.numel() == 0) return nullptr;
+  const auto* begin = static_cast<const std::byte*>(pointer_of(tensor).get());
+  if (begin == nullptr) return nullptr;
+  return begin + static_cast<std::size_t>(tensor.storage_offset()) * tensor.element_size();
+}
+
+bool share_storage(const at::Tensor& a, const at::Tensor& b) {
+  if (!a.has_storage() || !b.has_storage()) return false;
+  if (a.storage().unsafeGetStorageImpl() == b.storage().unsafeGetStorageImpl()) return true;
+  return has_memory(a) && has_memory(b) && a.is_alias_of(b);
+}
+
+// The deleter of memory that was taken away, by which it is known.
+static void taken(void*) {}
+
+bool has_memory(const at::Tensor& tensor) {
+  return !tensor.has_storage() || pointer_of(tensor).get_deleter() != &taken;
+}
+
+void take_memory(const at::Tensor& tensor, std::string text) {
+  auto* storage = tensor.storage().unsafeGetStorageImpl();
+  storage->set_data_ptr_noswap(at::DataPtr(nullptr, nullptr, &taken, tensor.device()));
+  storage->release_data_and_set_meta_custom_data_ptr_error_msg_(std::move(text));
+}
+
+void give_memory(const at::Tensor& tensor) {
+  if (has_memory(tensor)) return;
+  auto* storage = tensor.storage().unsafeGetStorageImpl();
+  storage->clear_data_ptr_access_error_msg_();
+  storage->set_data_ptr_noswap(c10::GetAllocator(tensor.device().type())->allocate(storage->nbytes()));
+}
+
+}  // namespace shoal::aten

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensors whose memory was taken away: they keep their names, shapes and places in a module, and whoever
+// reads or writes them gets an error that says why, as the process would end otherwise.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+
+namespace shoal::aten {
+
+// Where a tensor's elements begin, also where reading them is an error; null if it has no memory.
+const void* address_of(const at::Tensor& tensor);
+// As Tensor::is_alias_of, which reads: whether both lie in one storage.
+bool share_storage(const at::Tensor& a, const at::Tensor& b);
+// False once `take_memory` has been here. Tensors without elements or without storage need none.
+bool has_memory(const at::Tensor& tensor);
+// Frees the memory of a tensor that owns its storage. Each use of its elements, or of a view's, is then a
+// c10::Error with this text (in Python: RuntimeError).
+void take_memory(const at::Tensor& tensor, std::string text);
+// Gives it memory again, not initialised.
+void give_memory(const at::Tensor& tensor);
+
+}  // namespace shoal::aten
