@@ -9,6 +9,9 @@
 
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
+#include <ATen/ScalarOps.h>
+#include <ATen/ops/div_meta_dispatch.h>
+#include <ATen/ops/mul_meta_dispatch.h>
 
 #include <algorithm>
 #include <iterator>
@@ -16,6 +19,7 @@
 
 #include "shoal/aten/operators.h"
 #include "shoal/base/error.h"
+#include "shoal/capture/meta_kernels.h"
 #include "shoal/capture/operands.h"
 
 namespace shoal::capture {
@@ -32,9 +36,20 @@ static at::Tensor empty(at::IntArrayRef sizes, const at::Tensor& like, at::Scala
 
 // As at::empty_like: strides kept where the tensor is dense.
 static at::Tensor same(const at::Tensor& like) { return at::empty_like(like); }
-static at::Tensor same_if(bool wanted, const at::Tensor& like) { return wanted ? same(like) : at::Tensor(); }
+// In one of the orders that have a name.
+static at::Tensor suggested(const at::Tensor& like) {
+  return at::empty_like(like, like.options(), like.suggest_memory_format());
+}
 static at::Tensor tensor_or_none(const c10::IValue& value) {
   return value.isTensor() ? value.toTensor() : at::Tensor();
+}
+
+// add, div, mul, sub (self, Scalar, …): as with a tensor of no dimensions, which ATen makes of the number.
+static Metas with_scalar(const Stack& in) {
+  return {at::meta::mul(in[0].toTensor(), at::native::wrapped_scalar_tensor(in[1].toScalar()))};
+}
+static Metas divided_by_scalar(const Stack& in) {
+  return {at::meta::div(in[0].toTensor(), at::native::wrapped_scalar_tensor(in[1].toScalar()))};
 }
 
 // embedding(weight, indices, …) -> indices' shape × width
@@ -111,6 +126,15 @@ static Metas attention_backward(const Stack& in) {
   return grads;
 }
 
+// In which order convolutions lay out what they give.
+static at::MemoryFormat convolution_format(const at::Tensor& input, const at::Tensor& weight) {
+  // slow_conv3d, which double falls to, knows one order
+  const bool has_one = input.dim() < 4 || (input.dim() == 5 && input.scalar_type() == at::kDouble);
+  if (has_one) return at::MemoryFormat::Contiguous;
+  const auto format = input.suggest_memory_format();
+  return format == at::MemoryFormat::Contiguous ? weight.suggest_memory_format() : format;
+}
+
 // convolution(input, weight, bias?, stride, padding, dilation, transposed, output_padding, groups)
 static Metas convolution(const Stack& in) {
   const auto input = in[0].toTensor();
@@ -131,9 +155,7 @@ static Metas convolution(const Stack& in) {
                               per_dim(output_padding, i) + 1
                         : (input.size(dim) + 2 * per_dim(padding, i) - reach - 1) / per_dim(stride, i) + 1);
   }
-  auto format = input.suggest_memory_format();
-  if (format == at::MemoryFormat::Contiguous) format = weight.suggest_memory_format();
-  return {at::empty(sizes, input.options(), input.dim() < 4 ? at::MemoryFormat::Contiguous : format)};
+  return {at::empty(sizes, input.options(), convolution_format(input, weight))};
 }
 
 // convolution_backward(grad_output, input, weight, bias_sizes?, …, output_mask) -> (grad_input, grad_weight,
@@ -142,7 +164,11 @@ static Metas convolution_backward(const Stack& in) {
   const auto input = in[1].toTensor();
   const auto weight = in[2].toTensor();
   const auto mask = in[10].toBoolList();
-  return {same_if(mask[0], input), same_if(mask[1], weight),
+  const auto format = convolution_format(input, weight);
+  const auto gradient = [&](const at::Tensor& like) {
+    return at::empty(like.sizes(), like.options(), format);
+  };
+  return {mask[0] ? gradient(input) : at::Tensor(), mask[1] ? gradient(weight) : at::Tensor(),
           mask[2] ? empty({in[0].toTensor().size(1)}, input) : at::Tensor()};
 }
 
@@ -153,7 +179,7 @@ static Metas native_batch_norm(const Stack& in) {
   const auto weight = tensor_or_none(in[1]);
   const auto type = weight.defined() ? weight.scalar_type() : at::toOpMathType(input.scalar_type());
   const std::vector<std::int64_t> statistics = {training ? input.size(1) : 0};
-  return {same(input), empty(statistics, input, type), empty(statistics, input, type)};
+  return {suggested(input), empty(statistics, input, type), empty(statistics, input, type)};
 }
 
 // … -> (output, save_mean, save_invstd, running_mean, running_var)
@@ -173,7 +199,7 @@ static Metas native_batch_norm_backward(const Stack& in) {
     return empty({input.size(1)}, input,
                  weight.defined() ? weight.scalar_type() : at::toOpMathType(input.scalar_type()));
   };
-  return {same_if(mask[0], input), mask[1] ? statistics() : at::Tensor(),
+  return {mask[0] ? suggested(input) : at::Tensor(), mask[1] ? statistics() : at::Tensor(),
           mask[2] ? statistics() : at::Tensor()};
 }
 
@@ -276,20 +302,24 @@ static constexpr ShapeFunction kShapeFunctions[] = {
     {"aten::_thnn_fused_gru_cell_backward", gru_cell_backward},
     {"aten::_thnn_fused_lstm_cell", lstm_cell},
     {"aten::_thnn_fused_lstm_cell_backward_impl", lstm_cell_backward},
+    {"aten::add.Scalar", with_scalar},
     {"aten::convolution", convolution},
     {"aten::convolution_backward", convolution_backward},
+    {"aten::div.Scalar", divided_by_scalar},
     {"aten::embedding", embedding},
     {"aten::embedding_dense_backward", embedding_dense_backward},
     {"aten::index_select", index_select},
     {"aten::linalg_lstsq", linalg_lstsq},
     {"aten::mkldnn_rnn_layer", mkldnn_rnn_layer},
     {"aten::mkldnn_rnn_layer_backward", mkldnn_rnn_layer_backward},
+    {"aten::mul.Scalar", with_scalar},
     {"aten::multinomial", multinomial},
     {"aten::native_batch_norm", native_batch_norm},
     {"aten::native_batch_norm_backward", native_batch_norm_backward},
     {"aten::native_layer_norm", native_layer_norm},
     {"aten::native_layer_norm_backward", native_layer_norm_backward},
     {"aten::randint_like.Tensor_generator", randint_like},
+    {"aten::sub.Scalar", with_scalar},
 };
 
 // Their Meta kernels say other shapes or strides than the CPU's kernels give.
@@ -340,7 +370,7 @@ Metas ShapeInference::results(const c10::OperatorHandle& op, const Stack& argume
   if (!without_meta_.contains(name) && std::ranges::find(kWrongMeta, name) == std::end(kWrongMeta)) {
     try {
       Stack stack = arguments;
-      op.callBoxed(stack);
+      if (!call_meta(op, name, stack)) op.callBoxed(stack);
       return flattened(std::move(stack));
     } catch (const c10::NotImplementedError&) {
       without_meta_.insert(name);

@@ -7,6 +7,7 @@ Written anew with SHOAL_UPDATE_GOLDEN=1. Forward and backward of one layer, drop
 import os
 import pathlib
 import re
+import sys
 
 import families
 import pytest
@@ -49,3 +50,25 @@ def test_golden_graphs_have_the_ops_of_the_families(monkeypatch, family):
     if os.environ.get("SHOAL_UPDATE_GOLDEN"):
         path.write_text(text)
     assert ops_of(text) == ops_of(path.read_text())
+
+
+def test_shapes_are_asked_of_libtorch_not_of_pytorchs_python():
+    """Its Python gives other strides here and there, and takes most of a capture's time."""
+    import shoal
+
+    model, batch = families.gpt2()
+    model.double()
+    trainer = shoal.Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), lambda m, b: m(**b).loss)
+    asked = 0
+
+    def count(frame, event, _):
+        nonlocal asked
+        asked += event == "call" and frame.f_code.co_filename.endswith("torch/_prims_common/wrappers.py")
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        trainer.step(batch)
+    finally:
+        sys.setprofile(before)
+    assert asked < 250
