@@ -35,9 +35,6 @@ using program::Program;
 using program::Segment;
 using program::Slot;
 
-// With SHOAL_CHECK_TYPES every output is held against its type.
-static constexpr bool kChecksTypes = SHOAL_CHECKS_TYPES != 0;
-
 // Strides of dims with one element mean nothing.
 static bool same_order(const ir::TensorType& a, const ir::TensorType& b) {
   for (std::size_t dim = 0; dim < a.shape.size(); ++dim)
@@ -77,6 +74,7 @@ struct Executor::State {
   std::vector<bool> is_source;
   bool has_peers;                          // other ranks run the same instructions
   std::array<std::vector<Step>, 2> steps;  // by segment
+  std::array<bool, 2> checks_types = {};   // in the next run of the segment
 
   State(Program lowered, const Groups* groups)
       : program(std::move(lowered)),
@@ -119,9 +117,9 @@ struct Executor::State {
     }
   }
 
-  void run_step(Step& step) {
+  void run_step(Step& step, bool checks) {
     step.kernel->run(slots);
-    if (kChecksTypes && !has_peers) check_outputs(step);
+    if (checks) check_outputs(step);
     for (const auto slot : step.frees) slots[slot].reset();
   }
 
@@ -217,17 +215,18 @@ void Executor::run(Segment segment, observe::Trace* trace) {
   const BelowAutograd below;
   const PoolScope pool;
   auto& steps = state.steps[static_cast<std::size_t>(segment)];
+  const bool checks = std::exchange(state.checks_types[static_cast<std::size_t>(segment)], false);
   std::size_t at = 0;
   const auto run_all = [&] {
     if (trace == nullptr) {
-      for (; at < steps.size(); ++at) state.run_step(steps[at]);
+      for (; at < steps.size(); ++at) state.run_step(steps[at], checks);
       return;
     }
     for (; at < steps.size(); ++at) {
       Step& step = steps[at];
       const observe::Span span(trace, step.compute != nullptr ? std::string_view(step.compute->op) : "copy",
                                state.bytes_made(step));
-      state.run_step(step);
+      state.run_step(step, checks);
     }
   };
   if (!steps.empty()) state.guarded(steps, at, run_all);
@@ -241,6 +240,8 @@ at::Tensor Executor::result(ir::Role role, std::string_view name) const {
 }
 
 const at::Tensor& Executor::at(Slot slot) const { return state_->slots.at(slot.index); }
+
+void Executor::check_types() { state_->checks_types.fill(true); }
 
 void Executor::release() { state_->release(); }
 

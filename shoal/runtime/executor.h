@@ -35,6 +35,10 @@ class Executor {
   // added, and everything but the sources is released. `trace` may be null.
   void run(program::Segment segment, observe::Trace* trace = nullptr);
 
+  // The next run of each segment holds what ATen's kernels give against the types of the program, strides
+  // included, and throws Internal naming op and module where one is another.
+  void check_types();
+
   // A result after the segment that makes it, until release() or the next run(Gradients). Not a copy.
   at::Tensor result(ir::Role role, std::string_view name) const;
   // What is in a slot now: undefined if it is free or was never filled.

@@ -7,6 +7,7 @@
 #include "shoal/aten/interpreter.h"
 #include "shoal/aten/types.h"
 #include "shoal/base/error.h"
+#include "shoal/base/error_test.h"
 #include "shoal/runtime/run.h"
 
 using namespace shoal;
@@ -386,6 +387,25 @@ TEST_CASE("an error of a kernel names op and module") {
   CHECK_THROWS_WITH_AS(executor.run(Segment::Gradients),
                        "aten::mm in module h.0.fc: mat1 and mat2 shapes cannot be multiplied (2x3 and 2x3)",
                        Error);
+}
+
+TEST_CASE("a kernel whose result is of another type than recorded is named, and a view of it still works") {
+  Graph graph;
+  const auto x = graph.add_source(Role::Input, "x", f32({2, 3}));
+  const auto turned = one(graph, "aten::t", {{"self", x}}, {DType::Float32, {3, 2}, {1, 3}}, "fc");
+  const auto wrong = one(graph, "aten::relu", {{"self", turned}}, f32({3, 2}), "fc");  // it keeps the strides
+  const auto view =
+      one(graph, "aten::view", {{"self", wrong}, {"size", std::vector<std::int64_t>{6}}}, f32({6}));
+  graph.add_result(Role::Output, "view", view);
+  Executor executor(program::lower(graph));
+  const at::Tensor input = at::arange(6, at::kFloat).view({2, 3});
+  executor.bind(Role::Input, "x", input);
+  executor.run(Segment::Gradients);
+  CHECK(executor.result(Role::Output, "view").equal(input.t().reshape({6})));
+  executor.check_types();
+  const std::string why = error_of([&] { executor.run(Segment::Gradients); });
+  CHECK(why.find("aten::relu in module fc was recorded as f32[3, 2] and gives f32[3, 2]{1,3}") !=
+        std::string::npos);
 }
 
 TEST_CASE("the first instruction whose output is not finite is found") {

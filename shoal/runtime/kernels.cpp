@@ -121,6 +121,7 @@
 #include <ATen/ops/reciprocal_ops.h>
 #include <ATen/ops/relu_ops.h>
 #include <ATen/ops/repeat_ops.h>
+#include <ATen/ops/reshape_ops.h>
 #include <ATen/ops/roll_ops.h>
 #include <ATen/ops/rsqrt_ops.h>
 #include <ATen/ops/rsub_ops.h>
@@ -201,6 +202,15 @@ template <class Op>
 static std::unique_ptr<Kernel> typed(const Program&, const Compute& compute) {
   return make_typed<Op>(compute);
 }
+
+namespace {
+// A copy where the base lies in memory in another order than when it was recorded, and so has no such view.
+struct ViewOrCopy : ops::view {
+  static at::Tensor call(const at::Tensor& self, c10::SymIntArrayRef size) {
+    return ops::reshape::call(self, size);
+  }
+};
+}  // namespace
 
 // oneDNN's LSTM keeps what its backward pass reads only where gradients are being recorded, as they were in
 // capture.
@@ -466,7 +476,7 @@ static constexpr Row kKernels[] = {
     {"aten::upsample_nearest2d_backward", typed<ops::upsample_nearest2d_backward>},
     {"aten::var.correction", typed<ops::var_correction>},
     {"aten::var_mean.correction", typed<ops::var_mean_correction>},
-    {"aten::view", typed<ops::view>},
+    {"aten::view", typed<ViewOrCopy>},
     {"aten::where.ScalarOther", typed<ops::where_ScalarOther>},
     {"aten::where.ScalarSelf", typed<ops::where_ScalarSelf>},
     {"aten::where.self", typed<ops::where_self>},

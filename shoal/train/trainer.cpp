@@ -992,7 +992,11 @@ class Trainer::State {
   }
 
   std::unique_ptr<runtime::Executor> executor_of(const ir::Graph& graph) {
-    if (!ranks_) return std::make_unique<runtime::Executor>(program::lower(graph));
+    if (!ranks_) {
+      auto executor = std::make_unique<runtime::Executor>(program::lower(graph));
+      if constexpr (SHOAL_CHECKS_TYPES) executor->check_types();
+      return executor;
+    }
     const ir::Graph local = ranks_->localize(graph);
     ir::verify(local);
     return std::make_unique<runtime::Executor>(program::lower(local), &ranks_->groups());
