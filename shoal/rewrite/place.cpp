@@ -529,7 +529,11 @@ class Placing {
     const auto* gradients = std::get_if<ir::ValueList>(ir::find(node, "gradients"));
     std::vector<Layout> updated;
     if (parameters != nullptr)
-      for (const auto& parameter : *parameters) updated.push_back(updated_of(parameter_at_.at(*parameter)));
+      for (std::size_t i = 0; i < parameters->size(); ++i) {
+        const auto source = parameter_at_.find(*(*parameters)[i]);  // none: forward wrote to the parameter
+        updated.push_back(updated_of(
+            source != parameter_at_.end() ? source->second : parameter_of_gradient(*(*gradients)[i])));
+      }
     else if (gradients != nullptr)
       for (const auto& gradient : *gradients) updated.push_back(updated_of(parameter_of_gradient(*gradient)));
     std::size_t next = 0;

@@ -22,9 +22,11 @@ struct Settings {
 }  // namespace
 
 std::vector<Appender::Parameter> Appender::parameters_of(const ir::Graph& graph) {
-  std::map<std::string, ValueId> sources;
+  std::map<std::string, ValueId> values;  // that updates start from: as forward has left them
   for (const auto& source : graph.sources)
-    if (graph.at(source.value).role == Role::Parameter) sources.emplace(source.name, source.value);
+    if (graph.at(source.value).role == Role::Parameter) values.emplace(source.name, source.value);
+  for (const auto& result : graph.results)
+    if (result.role == Role::Parameter) values.insert_or_assign(result.name, result.value);
   std::vector<Parameter> parameters;
   for (const auto& result : graph.results) {
     if (result.role == Role::Gradient) {
@@ -34,12 +36,8 @@ std::vector<Appender::Parameter> Appender::parameters_of(const ir::Graph& graph)
           result.name, " is ", name_of(dtype),
           ", and the optimizers update real numbers alone; keep a real parameter with a last dim of 2, and "
           "take view_as_complex of it in forward");
-      parameters.push_back({result.name, sources.at(result.name), result.value});
+      parameters.push_back({result.name, values.at(result.name), result.value});
     }
-    SHOAL_CHECK(
-        result.role != Role::Parameter, InvalidInput, "trainer: the model writes to its parameter ",
-        result.name,
-        " while it runs (an embedding's max_norm does, say); make it a buffer, or change it between steps");
   }
   return parameters;
 }
@@ -115,6 +113,10 @@ void Appender::append_group(const std::string& op, const States& states, double 
     gradients.emplace_back(member->gradient);
     types.emplace_back(graph_.at(member->value).type);
     results.emplace_back(Role::Parameter, member->name);
+    std::erase_if(graph_.results,
+                  [&](const ir::Result& result) {  // forward's write: the update starts from it
+                    return result.role == Role::Parameter && result.name == member->name;
+                  });
   }
   ir::Node node{
       .op = op, .arguments = {{"parameters", values}, {"gradients", gradients}}, .phase = ir::Phase::Update};

@@ -2,6 +2,8 @@
 """What PyTorch computes by looking into a tensor is recorded without, is read from the batch and guarded, is
 checked in the step, or is refused by name."""
 
+import copy
+
 import pytest
 import torch
 from torch import distributions as D
@@ -195,8 +197,53 @@ def test_a_sparse_parameter_is_refused_by_name():
         shoal.Trainer(model, sgd(model.parameters()), lambda model, x: model(x))
 
 
-def test_an_embedding_that_changes_its_weight_is_refused_by_name():
-    model = nn.Embedding(10, 4, max_norm=1.0)
-    trainer = shoal.Trainer(model, sgd(model.parameters()), lambda model, ids: model(ids).sum())
-    with pytest.raises(shoal.InvalidInput, match="writes to its parameter weight .*max_norm"):
-        trainer.step(torch.tensor([1, 2]))
+class Renormed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(10, 4, max_norm=0.5)
+
+    def forward(self, ids):
+        return self.words(ids)
+
+
+class Clamped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(10, 4)
+
+    def forward(self, ids):
+        with torch.no_grad():
+            self.words.weight.clamp_(-0.1, 0.1)
+        return self.words(ids)
+
+
+class Following(Clamped):
+    """As BYOL's target: the model's own parameter, which no gradient reaches."""
+
+    def __init__(self):
+        super().__init__()
+        self.target = nn.Embedding(10, 4).requires_grad_(False)
+
+    def forward(self, ids):
+        with torch.no_grad():
+            self.target.weight.data.mul_(0.9).add_(self.words.weight, alpha=0.1)
+        return self.words(ids).flip(0) - self.target(ids)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam], ids=["sgd", "adam"])
+@pytest.mark.parametrize("make", [Renormed, Clamped, Following], ids=lambda make: make.__name__)
+def test_parameters_that_forward_writes_to_are_as_pytorch_has_them(make, kind):
+    torch.manual_seed(1)
+    plain = make().double()
+    model = copy.deepcopy(plain)
+    ours, theirs = (kind(each.parameters(), lr=0.1) for each in (model, plain))
+    trainer = shoal.Trainer(model, ours, lambda model, ids: (model(ids) - 1).square().mean())
+    for step in range(4):
+        ids = torch.tensor([1, 2, 2 + step])
+        theirs.zero_grad()
+        loss = (plain(ids) - 1).square().mean()
+        loss.backward()
+        theirs.step()
+        assert trainer.step(ids).loss == pytest.approx(loss.item(), rel=1e-12)
+        for name, parameter in plain.named_parameters():
+            torch.testing.assert_close(model.get_parameter(name), parameter, rtol=1e-12, atol=1e-14)

@@ -4,6 +4,7 @@ other. Rank 0 prints a line for each that was equal."""
 
 import copy
 import io
+from types import SimpleNamespace
 
 import torch
 import transformers as hf
@@ -26,6 +27,23 @@ def gpt2():
 
 def llama():
     return hf.LlamaForCausalLM(hf.LlamaConfig(**SMALL, num_key_value_heads=2))
+
+
+class Writing(torch.nn.Module):
+    """Writes to its parameters while it runs: to trained ones, and to a target that follows one."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = torch.nn.Embedding(VOCABULARY, 8, max_norm=1.0)
+        self.target = torch.nn.Embedding(VOCABULARY, 8).requires_grad_(False)
+        self.head = torch.nn.Linear(8, VOCABULARY)
+
+    def forward(self, ids, attention_mask):
+        with torch.no_grad():
+            self.head.weight.clamp_(-0.2, 0.2)
+            self.target.weight.mul_(0.9).add_(self.words.weight, alpha=0.1)
+        states = (self.words(ids) - self.target(ids)) * attention_mask[..., None]
+        return SimpleNamespace(logits=self.head(states))
 
 
 def batch_of(step):
@@ -145,7 +163,7 @@ def main():
         "ZeRO-2 in pairs": shoal.Parallelism(shard=2, zero_stage=2),
     }
     plan = ROOT / "recipes" / "plans" / "gpt2_tensor.plan"
-    for make in (gpt2, llama):
+    for make in (gpt2, llama, Writing):
         for name, parallelism in strategies.items():
             check_equal(make, parallelism)
             if shoal.rank() == 0:
