@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A rank of Shoal's for bench/parallel.py, which starts it:
 //
-//   bench/parallel NAME SHAPE      NAME: data_parallel, zero1, zero2, zero3; SHAPE: a table of shapes.toml,
-//   as
-//                                  JSON
+//   bench/parallel NAME SHAPE      NAME: data_parallel, zero1, zero2, zero3
+//                                  SHAPE: a table of shapes.toml, as JSON
 //
 // A line in is a number of steps; out goes JSON, the seconds and the CPU seconds they took, the loss, and the
 // most memory there was. "profile" gives where the time of all steps so far went, by op.

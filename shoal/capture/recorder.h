@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Turns operator calls into nodes of a functional graph.
 //
-//   tensor of the model or batch ──► source            (parameters and buffers by storage, offset and
-//   strides) anything that touches no value ──► computed at once; a constant where a value meets it y.add_(x)
-//   ──► %2 = aten::add(%y, %x); y now shows %2 y[0].add_(x)                 ──► %2 = select(%y, 0); %3 =
-//   add(%2, %x); %4 = select_scatter(%y, %3, 0) dropout                      ──► shoal::bernoulli(seed, step,
-//   ordinal) x.item()                     ──► computed from the batch and guarded, or an error
+//   tensor of the model or batch ──► source; parameters and buffers by storage, offset and strides
+//   what touches no value        ──► computed at once; a constant where a value meets it
+//   y.add_(x)                    ──► %2 = add(%y, %x); y now shows %2
+//   y[0].add_(x)                 ──► %2 = select(%y, 0); %3 = add(%2, %x); %4 = select_scatter(%y, %3, 0)
+//   dropout, x.item()            ──► shoal::bernoulli(seed, step, ordinal); computed and guarded, or an error
 #pragma once
 
 #include <cstdint>

@@ -3,8 +3,7 @@
 //   1. a shape function, for operators that matter and have no C++ Meta kernel (table below)
 //   2. the operator itself on Meta tensors: no memory, no work
 //   3. the operator on CPU stand-ins, zeros of the same shape: for everything else. Large ones are one zero
-//   expanded
-//      (stride 0), so that they take no memory.
+//      expanded (stride 0), so that they take no memory.
 #include "shoal/capture/shapes.h"
 
 #include <ATen/ATen.h>

@@ -4,8 +4,7 @@
 //   recipe                          config.json
 //   model.name                      model_type, architectures, the name of the activation
 //   model.rope_theta, rope_factor   rope_parameters: {rope_theta, factor, …}; before transformers 5
-//   rope_theta beside
-//                                   rope_scaling: {factor, …}
+//                                   rope_theta beside rope_scaling: {factor, …}
 //   model.head_dim = 0              absent: as the width says
 #include "shoal/cli/hugging_face.h"
 

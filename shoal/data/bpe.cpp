@@ -2,9 +2,9 @@
 // Training keeps each distinct piece once with its count; joining a pair touches only the pieces that have
 // it:
 //
-//   pieces      " return" ×9123, "\n    " ×60211, …
-//   pair → count, and the pieces it was seen in; a heap finds the most frequent pair, stale entries are
-//   skipped
+//   pieces   " return" ×9123, "\n    " ×60211, …
+//   pairs    pair → count, and the pieces it was seen in; a heap finds the most frequent pair, stale entries
+//            are skipped
 #include "shoal/data/bpe.h"
 
 #include <algorithm>

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The whole-graph rewrite: copies a graph node by node, with a change on the way.
 //
-//   return ir::rebuild(graph, [&](Graph& made, const Node& node, const Mapped& in) -> std::optional<Outputs>
-//   {
-//     if (node.op != "aten::t") return std::nullopt;                         // copied as it is
-//     return Outputs{made.at(made.add_node(…, {…})).outputs};                // or something else stands for
-//     it
-//   });
+//   return ir::rebuild(
+//       graph, [&](Graph& made, const Node& node, const Mapped& in) -> std::optional<Outputs> {
+//         if (node.op != "aten::t") return std::nullopt;           // copied as it is
+//         return Outputs{made.at(made.add_node(…, {…})).outputs};  // or something else stands for it
+//       });
 #pragma once
 
 #include <functional>

@@ -7,8 +7,8 @@
 //   %2 : f32[8, 4]{1,8} = aten::t(self=%0) @forward "fc"            strides only where they are not row-major
 //   %3 : f32[2, 4], _ = ns::op(x=%1, w=%2, eps=1e-05, n=1, d=f32)   an undefined output is _
 //     @backward                                                     the root module goes without a name
-//   %4 loss : f32[] = aten::sum(self=%3, dtype=none) @forward       a role only where the phase does not give
-//   it return loss "loss" %4
+//   %4 loss : f32[] = aten::sum(self=%3, dtype=none) @forward       a role where the phase does not give it
+//   return loss "loss" %4
 //
 // Arguments: 1 is an int, 1.0 a double, true a bool, f32 a dtype, strided a symbol, "a" a string, none an
 // absent optional; [1], [1.0], [true] and [%1, none] are lists, [], float[], bool[] and %[] the empty ones of

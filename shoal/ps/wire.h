@@ -10,8 +10,8 @@
 //   push     step, rate, 0 | keys | gradients | shows | clicks     ─► nothing
 //   shrink   the day                                               ─► what went, and why
 //            (a push or shrink that comes again with its sequence is answered as before, and not done again)
-//   digest   nothing                                               ─► the digest and number of rows of this
-//   loop
+//   digest   nothing                                               ─► the digest and the number of rows of
+//                                                                     this loop
 //
 // The CRC is that of all other bytes of the frame. Nothing here reads past what it was given, or takes memory
 // that the frame has not announced within bounds.

@@ -2,9 +2,9 @@
 // A store for processes of one host: shared memory without a name. The parent makes it, its children inherit
 // the descriptor; it is gone when the last of them ends, however it ends.
 //
-//   HostStore store;                   // parent
-//   fork();                            // a child goes on using `store`; after exec,
-//   HostStore::inherited(descriptor)
+//   HostStore store;                      // parent
+//   fork();                               // a child goes on using `store`, and after exec
+//   HostStore::inherited(descriptor)      // what it has inherited
 //
 // The table is written whole into the bank that is not in use, and then the banks change places: a process
 // that is killed in the middle of a change leaves the table as it was.

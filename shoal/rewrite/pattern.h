@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Local rewrites as data: a pattern over a few nodes, what stands in their place, and a guard.
 //
-//   {"view of a view", "aten::view(self=aten::view(self=x), size=size)", "aten::view(self=x, size=size)",
-//   guard}
+//   {"view of a view",
+//    "aten::view(self=aten::view(self=x), size=size)", "aten::view(self=x, size=size)", guard}
 //
 // In a pattern a lower-case word is bound to the whole argument that stands there; a|b(…) is an output of
 // either op; arguments that are not mentioned may be anything. A replacement is a bound value or one op over

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rule language: the dims of an op's tensors as letters.
 //
-//   self:mk mat2:kn -> mn       arguments by their schema's names, then outputs, by commas. The same letter
-//   is the same
-//                               factor, of one size; an argument that holds a list has the dims for each in
-//                               it
+//   self:mk mat2:kn -> mn       arguments by their schema's names, then outputs, by commas
+//                               the same letter is the same factor, of one size;
+//                               an argument that holds a list has the dims for each
+//                               item of it
 //   self:B..                    a capital: no part of it may be empty, the op refuses that
 //   .                           a dim that stays whole
 //   *                           any number of dims, each a factor, matched from the right as ATen broadcasts

@@ -2,8 +2,7 @@
 // How much each micro-batch counts, so that several in a row give what all of them at once would. A mean over
 // N targets with ignored ones is a sum ÷ a count, and the count of all is the sum of the counts:
 //
-//   loss of all = Σ count_m · loss_m ÷ Σ count_m        gradients likewise, since no count depends on a
-//   parameter
+//   loss of all = Σ count_m · loss_m ÷ Σ count_m        gradients likewise: no count depends on a parameter
 #pragma once
 
 #include <functional>

@@ -226,8 +226,8 @@ struct OptimizerPart {
 //   Linear    falls in a straight line to `min_factor` at `total_steps`
 //   Cosine    falls to it along a cosine (Loshchilov & Hutter, arXiv:1608.03983, without restarts)
 //   Stable    1 until the last `decay_steps`, in which it falls in a straight line to `min_factor`: warm-up,
-//   stable,
-//             decay (Hu et al., arXiv:2404.06395), so that a run can be made longer before its decay begins
+//             stable, decay (Hu et al., arXiv:2404.06395), so that a run can be made longer before its decay
+//             begins
 struct LearningRateSchedule {
   enum class Decay { Constant, Linear, Cosine, Stable };
   Decay decay = Decay::Constant;

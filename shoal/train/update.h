@@ -3,8 +3,8 @@
 //
 //   before                              after
 //   return loss "loss" %7,              %9, %10 = shoal::clip(gradients=[%8], max_norm=1) @backward
-//     gradient "w" %8                   %14, %15, %16 = shoal::adam(parameters=[%0], gradients=[%8], …)
-//     @update
+//     gradient "w" %8                   %14, %15, %16 =
+//                                         shoal::adam(parameters=[%0], gradients=[%8], …) @update
 //                                       return loss "loss" %7, gradient "w" %8, output "grad_norm" %9,
 //                                         parameter "w" %14, state "w.exp_avg" %15, state "w.exp_avg_sq" %16
 #pragma once

@@ -89,3 +89,20 @@ def test_clang_tidy_bites(run, tmp_path, code, check):
     result = run("tools/tidy.sh", tmp_path / "bad.cpp")
     assert result.returncode != 0
     assert f"[{check}" in result.stdout
+
+
+def test_pictures_in_comments_survive_formatting(run):
+    """One that is wider than a line, and lines that read like the end of the one before."""
+    picture = (
+        "// Two columns:\n//\n"
+        "//   before                                   after"
+        + " "
+        * 60
+        + "a remark that goes over the edge of a line\n"
+        "//   %f = pack([%a, %b])                      %g = unpack(%f)\n"
+        "//   words of another line, which is short\n"
+        "//     and an indented one\n"
+        "int x;\n"
+    )
+    result = run(".venv/bin/clang-format", "--assume-filename=shoal/ir/picture.h", input=picture)
+    assert (result.returncode, result.stdout) == (0, picture)
