@@ -51,8 +51,8 @@ int plan(const Recipe& recipe, const Options& options) {
              sizes.microbatch, " samples at once"));
   const rewrite::Placed placed = rewrite::place(std::move(graph), parallelism.mesh, pins);
   const rewrite::PartitionOptions buckets = {.bucket_bytes = parallelism.bucket_bytes};
-  const std::string text =
-      rewrite::to_text(parallelism.mesh, rewrite::report_of(placed, rewrite::partition(placed, 0, buckets)));
+  const std::string text = rewrite::to_text(
+      parallelism.mesh, rewrite::report_of(placed, rewrite::partition(placed, 0, buckets), 0));
   say(text.substr(0, text.size() - 1));
   if (options.dry_run) dry_run(placed, buckets);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;

@@ -5,6 +5,8 @@
 #include <array>
 #include <cstdint>
 
+#include "shoal/ir/own_ops.h"
+
 namespace shoal::ir {
 
 // Names without overload: each overload of these returns an alias of `self`, always or sometimes. From the
@@ -77,7 +79,8 @@ static constexpr std::array kViews = std::to_array<std::string_view>({
 static_assert(std::ranges::is_sorted(kViews), "kViews: keep it in alphabetical order");
 
 bool is_view(std::string_view op) {
-  if (op.starts_with("shoal::")) return op == "shoal::part";
+  if (const OwnOp* own = find_own_op(op)) return own->is_view;
+  if (op.starts_with("shoal::")) return false;
   if (!op.starts_with("aten::")) return true;
   op.remove_prefix(6);
   return std::ranges::binary_search(kViews, op.substr(0, op.find('.')));

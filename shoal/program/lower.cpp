@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "shoal/base/error.h"
+#include "shoal/ir/own_ops.h"
 #include "shoal/ir/views.h"
 #include "shoal/program/program.h"
 
@@ -68,40 +69,24 @@ static constexpr Elementwise kElementwise[] = {
 static_assert(std::ranges::is_sorted(kElementwise, {}, &Elementwise::op),
               "kElementwise: keep it in alphabetical order");
 
-// Update ops write these lists of theirs in place; their outputs are the lists' items, in this order.
-struct InPlace {
-  std::string_view op;
-  std::array<std::string_view, 4> lists;
-};
-static constexpr InPlace kInPlace[] = {
-    {"shoal::adadelta", {"parameters", "square_avgs", "acc_deltas"}},
-    {"shoal::adafactor", {"parameters", "row_vars", "col_vars", "variances"}},
-    {"shoal::adagrad", {"parameters", "sums"}},
-    {"shoal::adam", {"parameters", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs"}},
-    {"shoal::adamax", {"parameters", "exp_avgs", "exp_infs"}},
-    {"shoal::asgd", {"parameters", "axs", "etas", "mus"}},
-    {"shoal::gather_into", {"wholes"}},
-    {"shoal::lamb", {"parameters", "exp_avgs", "exp_avg_sqs"}},
-    {"shoal::lion", {"parameters", "exp_avgs"}},
-    {"shoal::muon", {"parameters", "momentum_buffers"}},
-    {"shoal::nadam", {"parameters", "exp_avgs", "exp_avg_sqs", "mu_products"}},
-    {"shoal::radam", {"parameters", "exp_avgs", "exp_avg_sqs"}},
-    {"shoal::rmsprop", {"parameters", "square_avgs", "momentum_buffers", "grad_avgs"}},
-    {"shoal::rprop", {"parameters", "prevs", "step_sizes"}},
-    {"shoal::sgd", {"parameters", "momentum_buffers"}},
-};
+// Which inputs may lend; none for an op that is not known to read elementwise.
+static std::array<std::string_view, 2> lenders_of(std::string_view op) {
+  if (const ir::OwnOp* own = ir::find_own_op(op)) return {own->lender};
+  const auto* row = std::ranges::lower_bound(kElementwise, op, {}, &Elementwise::op);
+  return row != std::end(kElementwise) && row->op == op ? row->lenders : std::array<std::string_view, 2>{};
+}
 
-template <class Row, std::size_t Count>
-static const Row* row_of(const Row (&rows)[Count], std::string_view op) {
-  const auto row = std::ranges::lower_bound(rows, op, {}, &Row::op);
-  return row != std::end(rows) && row->op == op ? &*row : nullptr;
+// Of an op that writes some lists of its inputs in place; else null.
+static const ir::OwnOp* in_place_op(std::string_view op) {
+  const ir::OwnOp* own = ir::find_own_op(op);
+  return own != nullptr && !own->writes[0].empty() ? own : nullptr;
 }
 
 // An op of another library may do anything: its outputs count as views of all its inputs.
 static bool is_known(std::string_view op) { return op.starts_with("aten::") || op.starts_with("shoal::"); }
 
-static bool is_in_place_list(const InPlace* in_place, std::string_view argument) {
-  return in_place != nullptr && std::ranges::find(in_place->lists, argument) != in_place->lists.end();
+static bool is_in_place_list(const ir::OwnOp* in_place, std::string_view argument) {
+  return in_place != nullptr && std::ranges::find(in_place->writes, argument) != in_place->writes.end();
 }
 
 namespace {
@@ -179,7 +164,7 @@ class Lowering {
   // update node that only looks at gradients (their norm) runs before the step is committed.
   bool commits(const Node& node) const {
     if (node.phase != ir::Phase::Update) return false;
-    return row_of(kInPlace, node.op) != nullptr || std::ranges::any_of(inputs_of(node), [&](ValueId input) {
+    return in_place_op(node.op) != nullptr || std::ranges::any_of(inputs_of(node), [&](ValueId input) {
              const auto& producer = graph_.at(input).producer;
              return producer.has_value() && committed_.contains(*producer);
            });
@@ -241,7 +226,7 @@ class Lowering {
   }
 
   void add_update(const Node& node) {
-    const InPlace* in_place = row_of(kInPlace, node.op);
+    const ir::OwnOp* in_place = in_place_op(node.op);
     Compute compute = compute_of(node);
     std::map<std::string_view, std::vector<ValueId>> lists;
     for (auto& argument : compute.arguments) {
@@ -256,10 +241,12 @@ class Lowering {
     }
     if (in_place != nullptr) {
       std::vector<std::optional<Slot>> outputs;
-      for (const auto& name : in_place->lists)
+      for (const auto& name : in_place->writes)
         if (!name.empty()) outputs.insert(outputs.end(), lists[name].begin(), lists[name].end());
-      SHOAL_CHECK(outputs.size() == node.outputs.size(), Internal, "lower: ", node.op, " changes ",
+      SHOAL_CHECK(outputs.size() <= node.outputs.size(), Internal, "lower: ", node.op, " changes ",
                   outputs.size(), " tensors and has ", node.outputs.size(), " outputs");
+      outputs.insert(outputs.end(), node.outputs.begin() + static_cast<std::ptrdiff_t>(outputs.size()),
+                     node.outputs.end());
       for (std::size_t index = 0; index < outputs.size(); ++index)
         if (node.outputs[index]) slot_of_[*node.outputs[index]] = *outputs[index];
       compute.outputs = std::move(outputs);
@@ -344,12 +331,12 @@ class Lowering {
   // Writes over the first lender that dies here with nobody else looking at its memory, now or later.
   void lend_memory(Compute& compute, std::span<const Slot> dead, std::span<const std::size_t> last_use,
                    std::size_t at) const {
-    const Elementwise* row = row_of(kElementwise, compute.op);
-    if (row == nullptr || compute.outputs.size() != 1 || !compute.outputs[0]) return;
+    const auto lenders = lenders_of(compute.op);
+    if (lenders[0].empty() || compute.outputs.size() != 1 || !compute.outputs[0]) return;
     const auto& type = program_.types.at(compute.outputs[0]->index);
     for (const auto& argument : compute.arguments) {
       const auto* slot = std::get_if<ValueId>(&argument.value);
-      if (slot == nullptr || std::ranges::find(row->lenders, argument.name) == row->lenders.end()) continue;
+      if (slot == nullptr || std::ranges::find(lenders, argument.name) == lenders.end()) continue;
       if (std::ranges::find(dead, *slot) == dead.end() || program_.types.at(slot->index) != type) continue;
       const auto& members = aliases_.members(*slot);
       const bool alone = aliases_.sources(*slot).empty() && std::ranges::all_of(members, [&](ValueId other) {

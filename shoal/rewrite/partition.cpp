@@ -12,6 +12,7 @@
 
 #include "shoal/base/error.h"
 #include "shoal/ir/views.h"
+#include "shoal/rewrite/packing.h"
 #include "shoal/sharding/redistribute.h"
 #include "shoal/sharding/rules.h"
 
@@ -47,15 +48,6 @@ static TensorType local_type(const TensorType& whole, Shape shape) {
     stride *= std::max<std::int64_t>(type.shape[order[i]], 1);
   }
   return type;
-}
-
-static std::string_view name_of(sharding::Combine combine) {
-  switch (combine) {
-    case sharding::Combine::Sum: return "sum";
-    case sharding::Combine::Min: return "min";
-    case sharding::Combine::Max: return "max";
-  }
-  return "?";
 }
 
 namespace {
@@ -269,7 +261,7 @@ class Partitioning {
       after.push_back(used);
     }
     if (values.empty() || values.front() != value) return std::nullopt;
-    const auto made = collective(now, Change::AllGather, from, values, before, after);
+    const auto made = collective(now, from, values, before, after);
     for (std::size_t i = 0; i < made.size(); ++i) versions_[values[i].index].push_back({after[i], made[i]});
     return made.front();
   }
@@ -290,36 +282,15 @@ class Partitioning {
     return at.id;
   }
 
-  // The dim that a Shard cuts, as long as it is before the axis cuts it.
-  std::int64_t whole_size(const Layout& layout, int axis, int dim, ValueId value) const {
-    Layout whole = layout;
-    whole.placements[static_cast<std::size_t>(axis)] = Replicate{};
-    return local_shape(whole, value)[static_cast<std::size_t>(dim)];
-  }
-
   // One axis' change of one value.
   ValueId take(const Step& step, const Version& at, const Layout& after, ValueId value) {
     const auto index = static_cast<std::size_t>(step.axis);
-    const std::string& axis = mesh_.axes[index].name;
     TensorType type = type_in(after, value);
     switch (step.change) {
       case Change::AllReduce:
       case Change::ReduceScatter:
       case Change::AllGather:
-        return collective({step}, step.change, {at.id}, {value}, {at.layout}, {after})[0];
-      case Change::AllToAll: {
-        const auto cut = [&](const Placement& placement, const Layout& layout) {
-          const auto& shard = std::get<Shard>(placement);
-          return std::vector<std::int64_t>{shard.dim, shard.outer, shard.unit,
-                                           whole_size(layout, step.axis, shard.dim, value)};
-        };
-        return add_one("shoal::all_to_all",
-                       {{"self", at.id},
-                        {"axis", axis},
-                        {"from", cut(step.from, at.layout)},
-                        {"to", cut(step.to, after)}},
-                       contiguous(type), value);
-      }
+      case Change::AllToAll: return collective({step}, {at.id}, {value}, {at.layout}, {after})[0];
       case Change::Slice: {
         const auto& shard = std::get<Shard>(step.to);
         return add_one("shoal::part",
@@ -380,44 +351,53 @@ class Partitioning {
   }
 
   // A collective on several values that take the same change on the same axis.
-  std::vector<ValueId> collective(const std::vector<Step>& steps, Change change,
-                                  const std::vector<ValueId>& from, const std::vector<ValueId>& values,
-                                  const std::vector<Layout>& before, const std::vector<Layout>& after) {
-    const Step& first = steps.front();
-    ir::Node node;
-    node.arguments = {{"tensors", ir::ValueList(from.begin(), from.end())},
-                      {"axis", mesh_.axes[static_cast<std::size_t>(first.axis)].name}};
-    node.op = change == Change::AllReduce       ? "shoal::all_reduce"
-              : change == Change::ReduceScatter ? "shoal::reduce_scatter"
-                                                : "shoal::all_gather";
-    if (const auto* partial = std::get_if<Partial>(&first.from))
-      node.arguments.push_back({"combine", std::string(name_of(partial->combine))});
-    std::vector<std::optional<TensorType>> types;
-    std::vector<std::int64_t> dims, outers, units, wholes;
+  std::vector<ValueId> collective(const std::vector<Step>& steps, const std::vector<ValueId>& from,
+                                  const std::vector<ValueId>& values, const std::vector<Layout>& before,
+                                  const std::vector<Layout>& after) {
+    std::vector<Parcel> parcels;
     for (std::size_t i = 0; i < values.size(); ++i) {
-      types.emplace_back(contiguous(type_in(after[i], values[i])));
-      const auto* shard = std::get_if<Shard>(change == Change::AllGather ? &steps[i].from : &steps[i].to);
-      if (shard == nullptr) continue;
-      dims.push_back(shard->dim);
-      outers.push_back(shard->outer);
-      units.push_back(shard->unit);
-      wholes.push_back(whole_size(before[i], first.axis, shard->dim, values[i]));
+      parcels.push_back(parcel(steps[i], values[i], before[i], after[i]));
+      parcels.back().from = from[i];
     }
-    if (change != Change::AllReduce) {
-      node.arguments.push_back({"dims", dims});
-      node.arguments.push_back({"outers", outers});
-      node.arguments.push_back({"units", units});
+    return send(made_, journey(steps.front()), parcels);
+  }
+
+  Journey journey(const Step& step) const {
+    const auto& axis = mesh_.axes[static_cast<std::size_t>(step.axis)];
+    const auto* partial = std::get_if<Partial>(&step.from);
+    return {.kind = *collective_of(step.change),
+            .axis = axis.name,
+            .index = mesh_.coordinate(rank_, step.axis),
+            .ranks = axis.size,
+            .combine = partial == nullptr ? std::nullopt : std::optional(partial->combine),
+            .phase = phase_,
+            .module = module_};
+  }
+
+  Parcel parcel(const Step& step, ValueId value, const Layout& before, const Layout& after) const {
+    Parcel parcel = {
+        .from = {}, .to = contiguous(type_in(after, value)), .role = role_of(value), .shard = {}};
+    const auto* cut = std::get_if<Shard>(step.change == Change::AllGather ? &step.from : &step.to);
+    const Shape& shape = old_.at(value).type.shape;
+    Layout whole = before;
+    whole.placements[static_cast<std::size_t>(step.axis)] = Replicate{};
+    const auto bytes_on = [&](int rank) {
+      return ir::bytes_of(ir::contiguous(parcel.to.dtype, sharding::local_shape(mesh_, whole, shape, rank)));
+    };
+    parcel.is_small = bytes_on(0) > 0 && bytes_on(0) < kSmall;  // the first rank has the largest parts
+    if (cut == nullptr) return parcel;
+    const auto size_on = [&](int rank, int dim) {
+      return sharding::local_shape(mesh_, whole, shape, rank)[static_cast<std::size_t>(dim)];
+    };
+    parcel.shard = *cut;
+    parcel.whole = size_on(rank_, cut->dim);
+    const std::int64_t unit = cut->outer * cut->unit * mesh_.axes[static_cast<std::size_t>(step.axis)].size;
+    for (const int rank : mesh_.corners()) parcel.is_even &= size_on(rank, cut->dim) % unit == 0;
+    if (step.change == Change::AllToAll) {
+      parcel.before = std::get<Shard>(step.from);
+      parcel.whole_before = size_on(rank_, parcel.before->dim);
     }
-    if (change == Change::AllGather) node.arguments.push_back({"wholes", wholes});
-    node.phase = phase_;
-    node.module = module_;
-    const auto id = made_.add_node(std::move(node), types);
-    std::vector<ValueId> made;
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      made.push_back(*made_.at(id).outputs[i]);
-      made_.values[made.back().index].role = role_of(values[i]);
-    }
-    return made;
+    return parcel;
   }
 
   sharding::Box box_of(const Layout& layout, ValueId value) const {
@@ -443,14 +423,15 @@ class Partitioning {
     ir::Node local = ir::with_inputs(sharding::localized(old_, node, in, out, placed.in_parts),
                                      [&](ValueId) { return from[next++]; });
     cut_split(local, types);
-    if (node.op == "shoal::lamb") add_axes(local, placed);
     local.phase = std::max(local.phase, phase_ == Phase::Update ? local.phase : phase_);
     local.outputs.clear();
-    const auto id = made_.add_node(std::move(local), types);
+    const auto axes = node.op == "shoal::lamb" ? axes_of_norms(placed, types.size() / 3) : std::vector<int>{};
+    const auto outputs = axes.empty() ? made_.at(made_.add_node(std::move(local), types)).outputs
+                                      : add_lamb(local, placed, types, axes);
     for (std::size_t i = 0; i < node.outputs.size(); ++i) {
       if (!node.outputs[i]) continue;
       const ValueId output = *node.outputs[i];
-      Version version = {placed.out[i], *made_.at(id).outputs[i]};
+      Version version = {placed.out[i], *outputs[i]};
       made_.values[version.id.index].role = old_.at(output).role;
       const Layout& handed_on = placed_.values[output.index];
       const bool is_again = &placed != &placed_.nodes[old_.at(output).producer->index];
@@ -475,26 +456,65 @@ class Partitioning {
     local.arguments = {{"self", *ir::find(local, "self")}, {"split_sizes", sizes}, {"dim", dim}};
   }
 
-  // LAMB looks at the norm of each whole tensor. Where a tensor is not cut, one rank of the axis speaks for
-  // it.
-  void add_axes(ir::Node& local, const PlacedNode& placed) const {
-    const std::size_t count = std::get<ir::ValueList>(*ir::find(local, "parameters")).size();
-    std::string axes;
-    std::vector<std::int64_t> adds;
-    for (std::size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
-      const auto is_cut = [&](std::size_t i) {
-        return std::holds_alternative<Shard>(placed.in[i].placements[axis]);
-      };
-      bool any = false;
-      for (std::size_t i = 0; i < count; ++i) any |= is_cut(i);
-      if (!any) continue;
-      axes += concat(axes.empty() ? "" : " ", mesh_.axes[axis].name);
-      const bool is_first = mesh_.coordinate(rank_, static_cast<int>(axis)) == 0;
-      for (std::size_t i = 0; i < count; ++i) adds.push_back(is_cut(i) || is_first ? 1 : 0);
-    }
-    if (axes.empty()) return;
-    local.arguments.push_back({"axes", axes});
-    local.arguments.push_back({"adds", adds});
+  // --- LAMB looks at the norm of each whole tensor: summed over the axes that cut any of them.
+
+  std::vector<int> axes_of_norms(const PlacedNode& placed, std::size_t count) const {
+    std::vector<int> axes;
+    for (std::size_t axis = 0; axis < mesh_.axes.size(); ++axis)
+      if (mesh_.axes[axis].size > 1 && std::any_of(placed.in.begin(), placed.in.begin() + ptrdiff(count),
+                                                   [&](const Layout& layout) { return cuts(layout, axis); }))
+        axes.push_back(static_cast<int>(axis));
+    return axes;
+  }
+  static std::ptrdiff_t ptrdiff(std::size_t count) { return static_cast<std::ptrdiff_t>(count); }
+  static bool cuts(const Layout& layout, std::size_t axis) {
+    return std::holds_alternative<Shard>(layout.placements[axis]);
+  }
+
+  // Moments and norms, the norms of all ranks, and the step. Of a tensor that an axis does not cut, the first
+  // rank along it speaks for all.
+  std::vector<std::optional<ValueId>> add_lamb(const ir::Node& local, const PlacedNode& placed,
+                                               const std::vector<std::optional<TensorType>>& types,
+                                               const std::vector<int>& axes) {
+    const std::size_t count = types.size() / 3;
+    std::vector<std::int64_t> adds(count, 1);
+    for (const int axis : axes)
+      for (std::size_t i = 0; i < count; ++i)
+        if (mesh_.coordinate(rank_, axis) > 0 && !cuts(placed.in[i], static_cast<std::size_t>(axis)))
+          adds[i] = 0;
+    ir::Node moments = local, step = local;
+    moments.op = "shoal::lamb_moments";
+    moments.arguments.push_back({"adds", adds});
+    auto with_norms = types;
+    with_norms.emplace_back(ir::contiguous(DType::Float64, {2 * static_cast<std::int64_t>(count)}));
+    const auto made = made_.at(made_.add_node(std::move(moments), with_norms)).outputs;
+    ValueId norms = *made.back();
+    for (const int axis : axes)
+      norms = send(made_,
+                   {.kind = sharding::Collective::AllReduce,
+                    .axis = mesh_.axes[static_cast<std::size_t>(axis)].name,
+                    .index = mesh_.coordinate(rank_, axis),
+                    .ranks = mesh_.axes[static_cast<std::size_t>(axis)].size,
+                    .combine = sharding::Combine::Sum,
+                    .phase = local.phase,
+                    .module = local.module},
+                   {{.from = norms, .to = *with_norms.back(), .shard = {}}})[0];
+    const auto list = [&](std::size_t which) {
+      return ir::ValueList(made.begin() + ptrdiff(which * count),
+                           made.begin() + ptrdiff((which + 1) * count));
+    };
+    step.op = "shoal::lamb_step";
+    std::erase_if(step.arguments, [](const auto& argument) { return argument.name == "gradients"; });
+    constexpr std::string_view kLists[] = {"parameters", "exp_avgs", "exp_avg_sqs"};
+    for (ir::Argument& argument : step.arguments)
+      for (std::size_t i = 0; i < std::size(kLists); ++i)
+        if (argument.name == kLists[i]) argument.value = list(i);
+    step.arguments.push_back({"norms", norms});
+    const auto parameters =
+        made_.at(made_.add_node(std::move(step), {types.begin(), types.begin() + ptrdiff(count)})).outputs;
+    auto outputs = parameters;
+    outputs.insert(outputs.end(), made.begin() + ptrdiff(count), made.end() - 1);
+    return outputs;
   }
 
   // --- Gradients are reduced as backward makes them, many at once.
@@ -541,11 +561,8 @@ class Partitioning {
         after.push_back(at[j].layout);
         after.back().placements[static_cast<std::size_t>(now[j].axis)] = now[j].to;
       }
-      const Change change = now.front().change;
-      if (change == Change::AllReduce || change == Change::ReduceScatter || change == Change::AllGather) {
-        const auto made = collective(now, change, from, bucket.values, before, after);
-        // Nobody reads the summands any more.
-        if (change == Change::AllReduce) made_.nodes.back().arguments.push_back({"in_place", true});
+      if (collective_of(now.front().change)) {
+        const auto made = collective(now, from, bucket.values, before, after);
         for (std::size_t j = 0; j < made.size(); ++j) at[j] = {after[j], made[j]};
       } else {
         for (std::size_t j = 0; j < at.size(); ++j)
@@ -577,9 +594,7 @@ class Partitioning {
       for (std::size_t axis = 0; axis < cut.size(); ++axis) {
         if (!cut[axis] || mesh_.axes[axis].size == 1) continue;
         sum = add_one("shoal::all_reduce",
-                      {{"tensors", ir::ValueList{sum}},
-                       {"axis", mesh_.axes[axis].name},
-                       {"combine", std::string("sum")}},
+                      {{"self", sum}, {"axis", mesh_.axes[axis].name}, {"combine", std::string("sum")}},
                       scalar, norm);
       }
       squares.emplace_back(sum);
@@ -611,10 +626,9 @@ class Partitioning {
   // Parameters that are updated in parts and kept whole are written over in place, many at once.
   void gather_parameters() {
     struct Many {
-      ir::ValueList wholes, parts;
-      std::vector<std::int64_t> dims, outers, units;
+      Journey journey;
+      std::vector<Parcel> parcels;
       std::vector<ValueId> values;
-      std::vector<std::optional<TensorType>> types;
     };
     std::map<std::pair<DType, int>, Many> by_axis;
     phase_ = Phase::Update;
@@ -627,32 +641,18 @@ class Partitioning {
       if (same_parts(updated.layout, kept, value)) continue;
       const auto way = steps(value, updated.layout, kept);
       if (way.size() != 1 || way[0].change != Change::AllGather) continue;
-      const auto& shard = std::get<Shard>(way[0].from);
       Many& many = by_axis[{old_.at(value).type.dtype, way[0].axis}];
-      many.wholes.emplace_back(source_of(name));
-      many.parts.emplace_back(updated.id);
-      many.dims.push_back(shard.dim);
-      many.outers.push_back(shard.outer);
-      many.units.push_back(shard.unit);
+      many.journey = journey(way[0]);
+      many.parcels.push_back(parcel(way[0], value, updated.layout, kept));
+      many.parcels.back().from = updated.id;
+      many.parcels.back().over = source_of(name);
+      many.parcels.back().to = made_.at(source_of(name)).type;
       many.values.push_back(value);
-      many.types.emplace_back(type_in(kept, value));
       versions_[value.index].push_back({kept, {}});  // its id follows
     }
-    for (auto& [key, many] : by_axis) {
-      const auto id =
-          made_.add_node({.op = "shoal::gather_into",
-                          .arguments = {{"wholes", many.wholes},
-                                        {"parts", many.parts},
-                                        {"axis", mesh_.axes[static_cast<std::size_t>(key.second)].name},
-                                        {"dims", many.dims},
-                                        {"outers", many.outers},
-                                        {"units", many.units}},
-                          .outputs = {},
-                          .phase = Phase::Update,
-                          .module = ""},
-                         many.types);
-      for (std::size_t i = 0; i < many.values.size(); ++i)
-        versions_[many.values[i].index].back().id = *made_.at(id).outputs[i];
+    for (const auto& [key, many] : by_axis) {
+      const auto ids = send(made_, many.journey, many.parcels);
+      for (std::size_t i = 0; i < ids.size(); ++i) versions_[many.values[i].index].back().id = ids[i];
     }
   }
 

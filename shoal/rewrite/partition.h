@@ -5,23 +5,18 @@
 //   placed                                   rank 0
 //   %x [8, 4] S(0)                           %x [4, 4]
 //   %dw [4, 4] P(sum) = mm(t(%x), %dy)       %a = mm(t(%x), %dy)
-//   return gradient "w" %dw R                %dw = shoal::all_reduce(tensors=[%a], axis="replicate", …)
+//   return gradient "w" %dw R                %dw = shoal::all_reduce(self=%a, axis="replicate", combine="sum")
 //
 // Every rank's graph has the same nodes in the same order, collectives included; shapes, and what a rank
-// keeps of a value, differ. Collectives, on tensors of one dtype, along one axis of the mesh:
+// keeps of a value, differ. The messages are those of sharding/collective.h, what is packed for them is that
+// of packing.h; and what a rank takes of what it has:
 //
-//   shoal::all_reduce(tensors, axis, combine, in_place) -> as many; in_place: nobody reads the tensors after
-//   shoal::reduce_scatter(tensors, axis, combine, dims, outers, units) -> a part of each: dim, outer, unit of
-//   its
-//     sharding::Shard
-//   shoal::all_gather(tensors, axis, dims, outers, units, wholes) -> each of them whole: `wholes` elements of
-//   dim shoal::gather_into(wholes, parts, axis, dims, outers, units) -> wholes, written over
-//   shoal::lamb(…, axes, adds): norms of tensors that are cut over the axes, "shard tensor" say; for each
-//   axis and tensor
-//     1 where this rank's part counts
-//   shoal::all_to_all(self, axis, from, to) -> self's cut of [dim, outer, unit, whole] for another
-// and what a rank takes of what it has: shoal::part(self, dim, outer, unit, index, count), a view if it can
-// be.
+//   shoal::part(self, dim, outer, unit, index, count)    a view if it can be
+//
+// The norms that an update wants of whole tensors are reductions like others:
+//
+//   clip(%dw)                                sum_of_squares(%dw), all_reduce, clip_by
+//   %w, %m, %v = lamb(…)                     %w, %m, %v, %n = lamb_moments(…), all_reduce(%n), lamb_step(…)
 #pragma once
 
 #include <cstdint>

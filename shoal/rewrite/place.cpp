@@ -54,14 +54,18 @@ static bool is_reshape(std::string_view op) {
 static bool is_cut(const Placement& placement) { return std::holds_alternative<Shard>(placement); }
 static bool is_whole(const Placement& placement) { return std::holds_alternative<Replicate>(placement); }
 
-// Bytes that a rank sends for one axis' change; nothing where there is no way.
-static std::optional<double> cost_of(const Placement& from, const Placement& to, double bytes, double ranks) {
+// Bytes that a rank sends for one axis' change, of a value of so many that all have alike; nothing where
+// there is no way.
+static std::optional<double> cost_of(const Placement& from, const Placement& to, double bytes, int ranks) {
   if (from == to) return 0;
-  const double share = bytes * (ranks - 1) / ranks;
-  if (std::holds_alternative<Partial>(to)) return is_whole(from) ? std::optional(0.0) : std::nullopt;
-  if (is_whole(from)) return 0;  // each keeps its part
-  if (std::holds_alternative<Partial>(from)) return is_cut(to) ? share : 2 * share;
-  return is_cut(to) ? share / ranks : share;
+  if (is_cut(from) && is_cut(to) && std::get<Shard>(from).dim == std::get<Shard>(to).dim)
+    return cost_of(from, Replicate{}, bytes, ranks);  // gathered, then each keeps its part
+  const auto change = sharding::change_of(from, to);
+  if (!change) return std::nullopt;
+  const auto collective = sharding::collective_of(*change);
+  if (!collective) return 0;
+  const double part = bytes / ranks;
+  return sharding::sent(*collective, is_cut(from) ? part : bytes, part / ranks, ranks);
 }
 
 namespace {

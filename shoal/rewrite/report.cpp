@@ -13,8 +13,10 @@
 
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
+#include "shoal/ir/own_ops.h"
 #include "shoal/ir/views.h"
 #include "shoal/rewrite/flops.h"
+#include "shoal/sharding/collective.h"
 
 namespace shoal::rewrite {
 
@@ -145,11 +147,11 @@ static std::vector<WholeOp> whole_ops(const Placed& placed) {
   return found;
 }
 
-static constexpr std::array<std::string_view, 5> kCollectives = {"shoal::all_gather", "shoal::all_reduce",
-                                                                 "shoal::all_to_all", "shoal::gather_into",
-                                                                 "shoal::reduce_scatter"};
-
-static bool is_collective(std::string_view op) { return std::ranges::binary_search(kCollectives, op); }
+// What brings a value to where it is wanted, and leaves it what it is.
+static bool moves(std::string_view op) {
+  const ir::OwnOp* own = ir::find_own_op(op);
+  return own != nullptr && (own->kind == ir::OwnOp::Kind::Message || own->kind == ir::OwnOp::Kind::Move);
+}
 
 // Parameters, and what is made of them alone on the way to their use: parts, wholes, views, casts.
 static std::vector<bool> of_parameters(const ir::Graph& graph) {
@@ -157,8 +159,7 @@ static std::vector<bool> of_parameters(const ir::Graph& graph) {
   for (const auto& source : graph.sources)
     marked[source.value.index] = graph.at(source.value).role == Role::Parameter;
   for (const ir::Node& node : graph.nodes) {
-    const bool passes = is_collective(node.op) || node.op == "shoal::part" || node.op == "aten::_to_copy" ||
-                        ir::is_view(node.op);
+    const bool passes = moves(node.op) || node.op == "aten::_to_copy" || ir::is_view(node.op);
     const auto inputs = ir::inputs_of(node);
     if (!passes || std::ranges::any_of(inputs, [&](ValueId input) { return !marked[input.index]; })) continue;
     for (const auto& output : node.outputs)
@@ -216,26 +217,6 @@ static std::vector<LayerLine> layers_of(const Placed& placed) {
 
 // --- What is sent.
 
-static std::int64_t bytes_of(const ir::Graph& graph, const ir::ValueList& values) {
-  std::int64_t bytes = 0;
-  for (const auto& value : values)
-    if (value) bytes += ir::bytes_of(graph.at(*value).type);
-  return bytes;
-}
-
-static ir::ValueList values_read(const ir::Node& node) {
-  const auto inputs = ir::inputs_of(node);
-  return {inputs.begin(), inputs.end()};
-}
-
-// Of a rank, among n along the axis.
-static std::int64_t bytes_sent(const ir::Graph& local, const ir::Node& node, std::int64_t n) {
-  if (node.op == "shoal::all_gather" || node.op == "shoal::gather_into")
-    return bytes_of(local, node.outputs) * (n - 1) / n;
-  const std::int64_t share = bytes_of(local, values_read(node)) * (n - 1) / n;
-  return node.op == "shoal::all_reduce" ? 2 * share : share;
-}
-
 // Values on their way to be a gradient: what collectives of gradients read and make.
 static std::vector<bool> to_be_gradients(const ir::Graph& local) {
   std::vector<bool> marked(local.values.size());
@@ -243,42 +224,50 @@ static std::vector<bool> to_be_gradients(const ir::Graph& local) {
     if (result.role == Role::Gradient) marked[result.value.index] = true;
   for (std::size_t i = local.nodes.size(); i-- > 0;) {
     const ir::Node& node = local.nodes[i];
-    const bool passes = is_collective(node.op) || node.op == "shoal::part" || ir::is_view(node.op);
-    if (!passes) continue;
-    for (std::size_t j = 0; j < node.outputs.size(); ++j)
-      if (node.outputs[j] && marked[node.outputs[j]->index]) {
-        const auto inputs = ir::inputs_of(node);
-        marked[inputs[inputs.size() == node.outputs.size() ? j : 0].index] = true;
-      }
+    if (!moves(node.op) && !ir::is_view(node.op)) continue;
+    const bool is_on_the_way = std::ranges::any_of(
+        node.outputs, [&](const auto& output) { return output && marked[output->index]; });
+    if (!is_on_the_way) continue;
+    const auto inputs = ir::inputs_of(node);
+    for (const ValueId input : moves(node.op) ? inputs : std::vector{inputs[0]}) marked[input.index] = true;
   }
   return marked;
+}
+
+// Of parts that were updated, or of what was packed of them.
+static bool is_gather(const ir::Node& node, const ir::Graph& local) {
+  if (node.op == "shoal::all_gather_into") return true;
+  if (node.op != "shoal::all_gather" && node.op != "shoal::all_to_all") return false;
+  const auto& producer = local.at(ir::inputs_of(node)[0]).producer;
+  return producer && local.at(*producer).op == "shoal::pack";
 }
 
 static std::string purpose_of(const ir::Graph& local, const ir::Node& node,
                               const std::vector<bool>& gradients, const std::vector<bool>& parameters) {
   const auto inputs = ir::inputs_of(node);
-  if (node.op == "shoal::gather_into" || parameters[node.outputs[0]->index]) return "parameters";
+  if (parameters[node.outputs[0]->index] || (node.phase == Phase::Update && is_gather(node, local)))
+    return "parameters";
   for (auto producer = local.at(inputs[0]).producer; producer;) {  // one axis after the other
     const ir::Node& above = local.at(*producer);
-    if (above.op == "shoal::sum_of_squares") return "norm";
+    if (above.op == "shoal::sum_of_squares" || above.op == "shoal::lamb_moments") return "norm";
     if (above.op != "shoal::all_reduce") break;
     producer = local.at(ir::inputs_of(above)[0]).producer;
   }
   return node.phase == Phase::Update || gradients[node.outputs[0]->index] ? "gradients" : "activations";
 }
 
-static std::vector<Traffic> traffic_of(const Mesh& mesh, const ir::Graph& local) {
+static std::vector<Traffic> traffic_of(const Mesh& mesh, const ir::Graph& local, int rank) {
   const auto gradients = to_be_gradients(local), parameters = of_parameters(local);
+  const auto type_of = [&](ValueId value) -> const ir::TensorType& { return local.at(value).type; };
   std::vector<Traffic> found;
   for (const ir::Node& node : local.nodes) {
-    if (!is_collective(node.op)) continue;
-    const auto& axis = std::get<std::string>(*ir::find(node, "axis"));
-    const std::int64_t ranks = mesh.axes[static_cast<std::size_t>(mesh.axis(axis))].size;
+    const auto message = sharding::message_of(node, type_of, mesh, rank);
+    if (!message) continue;
     const std::string what = purpose_of(local, node, gradients, parameters);
     Traffic traffic = {.module = what == "gradients" || what == "norm" ? "" : folded(node.module),
                        .what = what,
-                       .op = node.op.substr(std::string_view("shoal::").size()),
-                       .axis = axis,
+                       .op = std::string(name_of(message->kind)),
+                       .axis = message->axis,
                        .phase = node.phase};
     auto known = std::ranges::find_if(found, [&](const Traffic& other) {
       return std::tie(other.module, other.what, other.op, other.axis, other.phase) ==
@@ -289,7 +278,7 @@ static std::vector<Traffic> traffic_of(const Mesh& mesh, const ir::Graph& local)
       known = std::prev(found.end());
     }
     ++known->count;
-    known->bytes += bytes_sent(local, node, ranks);
+    known->bytes += message->bytes();
   }
   return found;
 }
@@ -315,11 +304,18 @@ class Memories {
     const auto inputs = ir::inputs_of(node);
     if (inputs.empty()) return std::nullopt;
     if (ir::is_view(node.op)) return inputs[0];
-    if (node.op == "shoal::gather_into") return inputs[output];
+    const ir::OwnOp* own = ir::find_own_op(node.op);
+    if (own != nullptr && own->writes[0] == "wholes") return inputs[output];
+    if (node.op == "shoal::all_reduce" && is_packed(inputs[0])) return inputs[0];
     if (node.op == "shoal::part" && is_slice(node, inputs[0])) return inputs[0];
     if (node.phase == Phase::Update && ir::find(node, "parameters") != nullptr)
       return inputs[0];  // written in place
     return std::nullopt;
+  }
+  // Nobody else reads what is packed.
+  bool is_packed(ValueId value) const {
+    const auto& producer = graph_.at(value).producer;
+    return producer && graph_.at(*producer).op == "shoal::pack";
   }
   // Elements that lie one after the other.
   bool is_slice(const ir::Node& node, ValueId input) const {
@@ -411,12 +407,18 @@ std::vector<RankClass> rank_classes(const Placed& placed) {
   return classes;
 }
 
-Report report_of(const Placed& placed, const ir::Graph& local) {
+Report report_of(const Placed& placed, const ir::Graph& local, int rank) {
   Report report;
-  for (const ir::Node& node : placed.graph.nodes) report.flops += flops_of(placed.graph, node);
+  std::set<std::string> unknown;
+  for (const ir::Node& node : placed.graph.nodes) {
+    const auto flops = work_of(placed.graph, node);
+    report.flops += flops.value_or(0);
+    if (!flops) unknown.insert(node.op);
+  }
+  report.unknown.assign(unknown.begin(), unknown.end());
   report.shares = shares_of(placed, report.flops);
   report.layers = layers_of(placed);
-  report.traffic = traffic_of(placed.mesh, local);
+  report.traffic = traffic_of(placed.mesh, local, rank);
   report.whole = whole_ops(placed);
   report.memory = memory_of(local);
   return report;
@@ -518,6 +520,7 @@ std::string to_text(const Mesh& mesh, const Report& report) {
                  ", buffers ", human_bytes(memory.buffers), ", activations at most ",
                  human_bytes(memory.activations), '\n');
   text += concat("work: ", flops_in_words(report.flops), " flops of all ranks together\n");
+  for (const std::string& op : report.unknown) text += concat("  of ", op, " it is not known\n");
   for (const AxisShare& share : report.shares)
     text += concat("  split along ", padded(share.axis, 10), percent(share.flops), " of the flops, ",
                    percent(share.parameter_bytes), " of the parameters' bytes\n");

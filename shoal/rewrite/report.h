@@ -23,7 +23,7 @@ struct AxisShare {
   friend bool operator==(const AxisShare&, const AxisShare&) = default;
 };
 
-// What a rank sends in collectives of one kind, by the formulas of sharding/redistribute.h.
+// What a rank sends in collectives of one kind, as sharding/collective.h says; `count` messages.
 struct Traffic {
   std::string module;  // numbers in it are '*'; of gradients, which are reduced many at once: ""
   std::string what;    // "parameters", "activations", "gradients" or "norm"
@@ -76,11 +76,12 @@ struct Report {
   std::vector<LayerLine> layers;  // as the step comes to them
   std::vector<Traffic> traffic;
   std::vector<WholeOp> whole;
+  std::vector<std::string> unknown;  // ops whose work no table knows, in alphabetical order
   Memory memory;
 };
 
 // `local`: what partition made of it for a rank.
-Report report_of(const Placed& placed, const ir::Graph& local);
+Report report_of(const Placed& placed, const ir::Graph& local, int rank);
 
 Memory memory_of(const ir::Graph& local);
 

@@ -63,9 +63,30 @@ return output "y" %4
   CHECK(flops_of(graph, graph.nodes[2]) == 2 * 2 * (3 * 12 * 7 * 7) * (2 * 3 * 3));
 }
 
+TEST_CASE(
+    "fused attention is work, an op that goes over elements is none, and one of which nothing is said is "
+    "named") {
+  ir::Graph graph = ir::from_text(R"(graph captured
+%0 = input "q" : f32[2, 4, 5, 8]
+%1 = input "k" : f32[2, 2, 7, 8]
+%2 : f32[2, 4, 5, 8], %3 : f32[2, 4, 5] = shoal::attention(query=%0, key=%1, value=%1, attn_mask=none, is_causal=false, scale=none) @forward
+%4 : f32[2, 4, 5, 8], %5 : f32[2, 2, 7, 8], %6 : f32[2, 2, 7, 8] = shoal::attention_backward(grad_output=%2, query=%0, key=%1, value=%1, output=%2, logsumexp=%3, attn_mask=none, is_causal=false, scale=none) @backward
+%7 : f32[2, 4, 5, 8] = aten::relu(self=%2) @forward
+%8 : f32[2, 4, 5, 8] = mine::op(x=%7) @forward
+return output "y" %8
+)");
+  constexpr double kForward = 2 * (2 * 4 * 5) * 7 * 16;
+  CHECK(work_of(graph, graph.nodes[0]) == kForward);
+  CHECK(work_of(graph, graph.nodes[1]) == 2.5 * kForward);
+  CHECK(work_of(graph, graph.nodes[2]) == 0);
+  CHECK(!work_of(graph, graph.nodes[3]));
+  const Placed placed = place(std::move(graph), kData, {});
+  CHECK(report_of(placed, partition(placed, 0), 0).unknown == std::vector<std::string>{"mine::op"});
+}
+
 TEST_CASE("data parallel runs split, and reduces each gradient once") {
   const Placed placed = data_parallel();
-  const Report report = report_of(placed, partition(placed, 0));
+  const Report report = report_of(placed, partition(placed, 0), 0);
   REQUIRE(report.shares.size() == 1);
   CHECK(report.shares[0].flops == 1);
   CHECK(report.shares[0].parameter_bytes == 0);
@@ -83,7 +104,7 @@ TEST_CASE("what is stored in parts is gathered for use, and its gradient scatter
   const Mesh mesh = {.axes = {{"shard", 4}}};
   const Placed placed =
       placed_on(mesh, kRows, {.kept = kRows, .used = kWhole, .gradient = kRows, .updated = kRows});
-  const Report report = report_of(placed, partition(placed, 0));
+  const Report report = report_of(placed, partition(placed, 0), 0);
   CHECK(report.shares[0].parameter_bytes == 1);
   CHECK(report.memory.parameters == 4 * 10 * 4);
   CHECK(report.memory.gradients == 4 * 10 * 4);
@@ -98,7 +119,7 @@ TEST_CASE("what is stored in parts is gathered for use, and its gradient scatter
 TEST_CASE("an op that runs whole though the batch is cut is named, with its work") {
   Placed placed = data_parallel();
   placed.nodes[0] = {.in = {kWhole, kWhole}, .out = {kWhole}};
-  const Report report = report_of(placed, partition(data_parallel(), 0));
+  const Report report = report_of(placed, partition(data_parallel(), 0), 0);
   REQUIRE(report.whole.size() == 1);
   CHECK(report.whole[0] == WholeOp{.module = "h.*.fc",
                                    .op = "aten::mm",
@@ -131,7 +152,7 @@ TEST_CASE("ranks with equal shapes are of one kind") {
 
 TEST_CASE("a report reads") {
   const Placed placed = data_parallel();
-  const std::string text = to_text(placed.mesh, report_of(placed, partition(placed, 0)));
+  const std::string text = to_text(placed.mesh, report_of(placed, partition(placed, 0), 0));
   CHECK(text.find("mesh: replicate=4, 4 ranks\n  along replicate    0 1 2 3\n") == 0);
   CHECK(text.find("h.*.fc.weight") != std::string::npos);
   CHECK(text.find("split along replicate 100.00 % of the flops") != std::string::npos);

@@ -10,9 +10,9 @@
 #include <ATen/ops/_foreach_sqrt.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
 
 #include <cmath>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -141,18 +141,12 @@ struct Lion {
 // Two passes: the first updates the moments and measures parameter and direction, the second moves the
 // parameter by the ratio of the two. Blocks are fixed and their sums added in order: the same bits for any
 // number of threads.
-// A group of ranks that have parts of the tensors, and whose part of each counts.
-struct SharedNorms {
-  Group group;
-  std::vector<bool> adds;
-};
-
-class Lamb final : public Kernel {
+class LambUpdate {
  public:
-  explicit Lamb(const Compute& compute, std::vector<SharedNorms> shared = {})
-      : shared_(std::move(shared)),
-        parameters_(slots_of(compute, "parameters")),
-        gradients_(slots_of(compute, "gradients")),
+  // `gradients`: the argument; of the second pass, which reads none, the parameters.
+  explicit LambUpdate(const Compute& compute, std::string_view gradients = "gradients")
+      : parameters_(slots_of(compute, "parameters")),
+        gradients_(slots_of(compute, gradients)),
         states_(lists_of(compute, kStates, parameters_.size())),
         lr_(slot_of(compute, "lr")),
         step_(slot_of(compute, "step")),
@@ -164,29 +158,15 @@ class Lamb final : public Kernel {
     check_lengths(compute, parameters_.size(), gradients_.size());
   }
 
-  void run(Slots& slots) override {
-    const double lr = scalar_in(slots, lr_);
-    const double step = scalar_in(slots, step_);
-    if (!on_cpu(slots, parameters_)) return run_elsewhere(slots, lr, factors<double>(step, 1));
-    const double scale = scale_in(slots, scale_);
-    Rows rows(slots, parameters_, gradients_, pointers_to(states_));
-    struct Block {
-      std::size_t row;
-      std::int64_t begin, end;
-    };
-    std::vector<Block> blocks;
-    for (std::size_t row = 0; row < rows.all().size(); ++row)
-      for (std::int64_t begin = 0; begin < rows.all()[row].size; begin += kGrain)
-        blocks.push_back({row, begin, std::min(begin + kGrain, rows.all()[row].size)});
+  bool is_on_cpu(const Slots& slots) const { return on_cpu(slots, parameters_); }
+  Rows rows(Slots& slots) const { return {slots, parameters_, gradients_, pointers_to(states_)}; }
+
+  // The first pass.
+  std::vector<LambNorms> moments(const Slots& slots, const Rows& rows) const {
+    const double step = scalar_in(slots, step_), scale = scale_in(slots, scale_);
+    const auto blocks = blocks_of(rows);
     std::vector<LambNorms> of_blocks(blocks.size()), of_rows(rows.all().size());
-    const auto for_each_block = [&](const auto& visit) {
-      at::parallel_for(
-          0, static_cast<std::int64_t>(blocks.size()), 1, [&](std::int64_t first, std::int64_t last) {
-            for (auto at = static_cast<std::size_t>(first); at < static_cast<std::size_t>(last); ++at)
-              visit(at);
-          });
-    };
-    for_each_block([&](std::size_t at) {
+    for_each_block(blocks, [&](std::size_t at) {
       const Row& row = rows.all()[blocks[at].row];
       AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, row.dtype, "lamb", [&] {
         const auto piece = piece_of<scalar_t>(row, blocks[at].begin, blocks[at].end);
@@ -198,8 +178,14 @@ class Lamb final : public Kernel {
       of_rows[blocks[at].row].parameter += of_blocks[at].parameter;
       of_rows[blocks[at].row].direction += of_blocks[at].direction;
     }
-    sum_over_ranks(of_rows);
-    for_each_block([&](std::size_t at) {
+    return of_rows;
+  }
+
+  // The second pass.
+  void move(const Slots& slots, const Rows& rows, const std::vector<LambNorms>& of_rows) const {
+    const double lr = scalar_in(slots, lr_), step = scalar_in(slots, step_), scale = scale_in(slots, scale_);
+    const auto blocks = blocks_of(rows);
+    for_each_block(blocks, [&](std::size_t at) {
       const Row& row = rows.all()[blocks[at].row];
       const LambNorms& norms = of_rows[blocks[at].row];
       const bool has_ratio = norms.parameter > 0 && norms.direction > 0;
@@ -210,16 +196,36 @@ class Lamb final : public Kernel {
                   static_cast<Math<scalar_t>>(length), factors<Math<scalar_t>>(step, scale));
       });
     });
-    rows.finish();
+  }
+
+  void run_elsewhere(const Slots& slots) const {
+    run_elsewhere(slots, scalar_in(slots, lr_), factors<double>(scalar_in(slots, step_), 1));
   }
 
  private:
   static constexpr std::array<std::string_view, 2> kStates = {"exp_avgs", "exp_avg_sqs"};
 
+  struct Block {
+    std::size_t row;
+    std::int64_t begin, end;
+  };
+  static std::vector<Block> blocks_of(const Rows& rows) {
+    std::vector<Block> blocks;
+    for (std::size_t row = 0; row < rows.all().size(); ++row)
+      for (std::int64_t begin = 0; begin < rows.all()[row].size; begin += kGrain)
+        blocks.push_back({row, begin, std::min(begin + kGrain, rows.all()[row].size)});
+    return blocks;
+  }
+  template <class Visit>
+  static void for_each_block(const std::vector<Block>& blocks, const Visit& visit) {
+    at::parallel_for(
+        0, static_cast<std::int64_t>(blocks.size()), 1, [&](std::int64_t first, std::int64_t last) {
+          for (auto at = static_cast<std::size_t>(first); at < static_cast<std::size_t>(last); ++at)
+            visit(at);
+        });
+  }
+
   void run_elsewhere(const Slots& slots, double lr, const LambFactors<double>& factors) const {
-    SHOAL_CHECK(
-        shared_.empty(), Infeasible,
-        "shoal::lamb: of parts of tensors it updates those in main memory only; keep the model there");
     const UpdateSlots which{parameters_, gradients_, pointers_to(states_), scale_};
     update_elsewhere(slots, which, Halves::AsFloat, [&](UpdateLists& lists) {
       const auto &averages = lists.states[0], &squares = lists.states[1];
@@ -242,21 +248,6 @@ class Lamb final : public Kernel {
     });
   }
 
-  void sum_over_ranks(std::vector<LambNorms>& norms) const {
-    for (const auto& [group, adds] : shared_) {
-      std::vector<double> sums;
-      for (std::size_t row = 0; row < norms.size(); ++row) {
-        sums.push_back(adds[row] ? norms[row].parameter : 0);
-        sums.push_back(adds[row] ? norms[row].direction : 0);
-      }
-      const comm::Buffer buffer{sums.data(), static_cast<std::int64_t>(sums.size()), DType::Float64};
-      group.communicator->all_reduce(buffer, comm::ReduceOp::Sum)->wait(group.limit);
-      for (std::size_t row = 0; row < norms.size(); ++row) norms[row] = {sums[2 * row], sums[2 * row + 1]};
-    }
-  }
-
-  std::vector<SharedNorms> shared_;
-
   template <class Real>
   LambFactors<Real> factors(double step, double scale) const {
     return {.scale = static_cast<Real>(scale),
@@ -276,29 +267,91 @@ class Lamb final : public Kernel {
   double beta1_, beta2_, eps_, weight_decay_;
 };
 
+class Lamb final : public Kernel {
+ public:
+  explicit Lamb(const Compute& compute) : update_(compute) {}
+
+  void run(Slots& slots) override {
+    if (!update_.is_on_cpu(slots)) return update_.run_elsewhere(slots);
+    Rows rows = update_.rows(slots);
+    update_.move(slots, rows, update_.moments(slots, rows));
+    rows.finish();
+  }
+
+ private:
+  LambUpdate update_;
+};
+
+void check_on_cpu(const LambUpdate& update, const Slots& slots) {
+  SHOAL_CHECK(update.is_on_cpu(slots), Infeasible,
+              "shoal::lamb: of parts of tensors it updates those in main memory only; keep the model there");
+}
+
+class LambMoments final : public Kernel {
+ public:
+  explicit LambMoments(const Compute& compute) : update_(compute) {
+    const auto* adds = std::get_if<std::vector<std::int64_t>>(&argument_of(compute, "adds"));
+    SHOAL_CHECK(adds != nullptr, InvalidInput, compute.op, ": adds is no list of integers");
+    check_lengths(compute, slots_of(compute, "parameters").size(), adds->size());
+    adds_ = *adds;
+    norms_ = compute.outputs.back().value().index;
+  }
+
+  void run(Slots& slots) override {
+    check_on_cpu(update_, slots);
+    Rows rows = update_.rows(slots);
+    const auto norms = update_.moments(slots, rows);
+    const at::Tensor made = at::zeros({2 * static_cast<std::int64_t>(norms.size())}, at::kDouble);
+    auto* sums = made.mutable_data_ptr<double>();
+    for (std::size_t row = 0; row < norms.size(); ++row) {
+      if (adds_[row] == 0) continue;
+      sums[2 * row] = norms[row].parameter;
+      sums[2 * row + 1] = norms[row].direction;
+    }
+    rows.finish();
+    slots[norms_] = made;
+  }
+
+ private:
+  LambUpdate update_;
+  std::vector<std::int64_t> adds_;
+  std::uint32_t norms_;
+};
+
+class LambStep final : public Kernel {
+ public:
+  explicit LambStep(const Compute& compute)
+      : update_(compute, "parameters"), norms_(slot_of(compute, "norms")) {}
+
+  void run(Slots& slots) override {
+    check_on_cpu(update_, slots);
+    Rows rows = update_.rows(slots);
+    const auto* sums = slots[norms_].const_data_ptr<double>();
+    std::vector<LambNorms> norms;
+    for (std::size_t row = 0; row < rows.all().size(); ++row)
+      norms.push_back({sums[2 * row], sums[2 * row + 1]});
+    update_.move(slots, rows, norms);
+    rows.finish();
+  }
+
+ private:
+  LambUpdate update_;
+  std::uint32_t norms_;
+};
+
 }  // namespace
 
 std::unique_ptr<Kernel> make_adagrad(const Program&, const Compute& compute) {
   return std::make_unique<ElementwiseUpdate<Adagrad>>(compute);
 }
-std::unique_ptr<Kernel> make_lamb_of_parts(const Compute& compute, const Groups& groups) {
-  const auto* axes = std::get_if<std::string>(&argument_of(compute, "axes"));
-  const auto* adds = std::get_if<std::vector<std::int64_t>>(&argument_of(compute, "adds"));
-  SHOAL_CHECK(axes != nullptr && adds != nullptr, InvalidInput, compute.op,
-              ": axes is not a text or adds no list");
-  const std::size_t count = slots_of(compute, "parameters").size();
-  std::vector<SharedNorms> shared;
-  std::istringstream names(*axes);
-  for (std::string name; names >> name;) {
-    const auto begin = adds->begin() + static_cast<std::ptrdiff_t>(shared.size() * count);
-    SHOAL_CHECK(adds->size() >= (shared.size() + 1) * count, InvalidInput, compute.op, ": adds has ",
-                adds->size(), " items, wanted ", count, " for each of the axes '", *axes, "'");
-    shared.push_back({groups.along(name), {begin, begin + static_cast<std::ptrdiff_t>(count)}});
-  }
-  return std::make_unique<Lamb>(compute, std::move(shared));
-}
 std::unique_ptr<Kernel> make_lamb(const Program&, const Compute& compute) {
   return std::make_unique<Lamb>(compute);
+}
+std::unique_ptr<Kernel> make_lamb_moments(const Program&, const Compute& compute) {
+  return std::make_unique<LambMoments>(compute);
+}
+std::unique_ptr<Kernel> make_lamb_step(const Program&, const Compute& compute) {
+  return std::make_unique<LambStep>(compute);
 }
 std::unique_ptr<Kernel> make_lion(const Program&, const Compute& compute) {
   return std::make_unique<ElementwiseUpdate<Lion>>(compute);

@@ -25,6 +25,7 @@
 #include "shoal/runtime/allocator.h"
 #include "shoal/runtime/collective_kernels.h"
 #include "shoal/runtime/kernel.h"
+#include "shoal/sharding/collective.h"
 
 namespace shoal::runtime {
 
@@ -89,8 +90,8 @@ struct Executor::State {
 
   void add(std::vector<Step>& list, const program::Instruction& instruction, const Groups* groups) const {
     if (const auto* compute = std::get_if<Compute>(&instruction)) {
-      auto kernel = is_collective(*compute) ? make_collective(program, *compute, groups)
-                                            : make_kernel(program, *compute);
+      auto kernel = sharding::is_collective(compute->op) ? make_collective(program, *compute, groups)
+                                                         : make_kernel(program, *compute);
       list.push_back({std::move(kernel), compute, {}});
     } else if (const auto* copy = std::get_if<Copy>(&instruction)) {
       list.push_back({std::make_unique<CopyKernel>(*copy), nullptr, {}});

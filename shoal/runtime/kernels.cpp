@@ -182,9 +182,9 @@
 #include "shoal/base/error.h"
 #include "shoal/ir/views.h"
 #include "shoal/runtime/arguments.h"
-#include "shoal/runtime/collective_kernels.h"
 #include "shoal/runtime/kernel.h"
 #include "shoal/runtime/neutral_kernels.h"
+#include "shoal/runtime/packing_kernels.h"
 #include "shoal/runtime/part_kernels.h"
 #include "shoal/runtime/typed_kernel.h"
 #include "shoal/runtime/update_kernels.h"
@@ -494,17 +494,22 @@ static constexpr Row kKernels[] = {
     {"shoal::bernoulli_tensor", make_bernoulli_tensor},
     {"shoal::clip", make_clip},
     {"shoal::clip_by", make_clip_by},
+    {"shoal::combine", make_combine},
     {"shoal::embedding_backward_part", make_embedding_backward_part},
     {"shoal::embedding_part", make_embedding_part},
     {"shoal::expect", make_expect},
     {"shoal::exponential", make_exponential},
     {"shoal::lamb", make_lamb},
+    {"shoal::lamb_moments", make_lamb_moments},
+    {"shoal::lamb_step", make_lamb_step},
     {"shoal::lion", make_lion},
     {"shoal::muon", make_muon},
     {"shoal::nadam", make_nadam},
     {"shoal::nll_loss_backward_part", make_nll_loss_backward_part},
     {"shoal::nll_loss_part", make_nll_loss_part},
     {"shoal::normal", make_normal},
+    {"shoal::pack", make_pack},
+    {"shoal::pack_parts", make_pack_parts},
     {"shoal::part", make_part},
     {"shoal::radam", make_radam},
     {"shoal::randint", make_randint},
@@ -514,6 +519,9 @@ static constexpr Row kKernels[] = {
     {"shoal::sgd", make_sgd},
     {"shoal::sum_of_squares", make_sum_of_squares},
     {"shoal::uniform", make_uniform},
+    {"shoal::unpack", make_unpack},
+    {"shoal::unpack_into", make_unpack_into},
+    {"shoal::unpack_parts", make_unpack_parts},
 };
 static_assert(std::ranges::is_sorted(kKernels, {}, &Row::op), "kKernels: keep it in alphabetical order");
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The changes of sharding/redistribute.h on tensors: parts may be uneven or empty, and of any dim.
+// What ranks pass to each other between steps, outside of programs: parameters that are looked at, state that
+// is saved, batches. Parts may be uneven or empty, and of any dim.
 //
-//   all_gather of rows, even             parts are the result's memory, one after the other: nothing is
-//   copied all_gather of columns, or uneven     parts travel padded to the largest, and are copied to their
-//   places
+//   all_gather of rows, even                 parts are the result's memory, one after the other: nothing is copied
+//   all_gather of columns, or uneven         parts travel padded to the largest, and are copied to their places
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,27 +23,19 @@ struct Cut {
   std::int64_t whole = 0;  // size of the dim before it is cut
 };
 
+// Bytes and truths travel alike.
+at::Tensor as_numbers(const at::Tensor& tensor);
+comm::Buffer buffer_of(const at::Tensor& tensor);
+
 // A view where the part lies in one piece; else a copy.
 at::Tensor part_of(const at::Tensor& whole, const sharding::Shard& shard, int index, int count);
 
 // Each is called by all ranks of the group, with tensors of one dtype; results are new, and contiguous.
 at::Tensor all_gather(const at::Tensor& part, const Cut& cut, const Group& group);
-at::Tensor reduce_scatter(const at::Tensor& whole, const sharding::Shard& shard, comm::ReduceOp op,
-                          const Group& group);
-at::Tensor all_to_all(const at::Tensor& part, const Cut& from, const Cut& to, const Group& group);
 // Writes over the tensor, which is contiguous.
 void all_reduce(at::Tensor& tensor, comm::ReduceOp op, const Group& group);
 // Writes all parts into `whole`, whose own part may be `part`.
 void gather_into(at::Tensor& whole, const at::Tensor& part, const sharding::Shard& shard, const Group& group);
 void broadcast(at::Tensor& tensor, int root, const Group& group);
-
-// Of several tensors of one dtype: small ones travel together, as a call costs more than their bytes.
-void gather_into(std::vector<at::Tensor>& wholes, const std::vector<at::Tensor>& parts,
-                 const std::vector<sharding::Shard>& shards, const Group& group);
-std::vector<at::Tensor> reduce_scatter(const std::vector<at::Tensor>& wholes,
-                                       const std::vector<sharding::Shard>& shards, comm::ReduceOp op,
-                                       const Group& group);
-// Writes over the tensors, which are contiguous.
-void all_reduce(std::vector<at::Tensor>& tensors, comm::ReduceOp op, const Group& group);
 
 }  // namespace shoal::runtime

@@ -5,7 +5,6 @@
 
 #include <memory>
 
-#include "shoal/runtime/groups.h"
 #include "shoal/runtime/kernel.h"
 
 namespace shoal::runtime {
@@ -37,10 +36,15 @@ std::unique_ptr<Kernel> make_adamax(const program::Program& program, const progr
 // shoal::asgd(parameters, gradients, axs, etas, mus, lr, step, scale, lambd, alpha, t0, weight_decay): etas
 // and mus are numbers
 std::unique_ptr<Kernel> make_asgd(const program::Program& program, const program::Compute& compute);
-// shoal::lamb(parameters, gradients, exp_avgs, exp_avg_sqs, lr, step, scale, beta1, beta2, eps,
-// weight_decay), and of parts of tensors: axes, adds; see rewrite/partition.h.
+// shoal::lamb(parameters, gradients, exp_avgs, exp_avg_sqs, lr, step, scale, beta1, beta2, eps, weight_decay)
 std::unique_ptr<Kernel> make_lamb(const program::Program& program, const program::Compute& compute);
-std::unique_ptr<Kernel> make_lamb_of_parts(const program::Compute& compute, const Groups& groups);
+// The two halves of it, for tensors of which each rank has a part. The first makes the moments, and the
+// squared norms of each parameter and direction, zeros where `adds` is 0; the parameters stay. The second
+// takes norms that are summed over all ranks.
+// shoal::lamb_moments(…, adds) -> parameters, exp_avgs, exp_avg_sqs, norms: f64 [2 n]
+// shoal::lamb_step(parameters, exp_avgs, exp_avg_sqs, …, norms) -> parameters
+std::unique_ptr<Kernel> make_lamb_moments(const program::Program& program, const program::Compute& compute);
+std::unique_ptr<Kernel> make_lamb_step(const program::Program& program, const program::Compute& compute);
 // shoal::lion(parameters, gradients, exp_avgs, lr, scale, beta1, beta2, weight_decay)
 std::unique_ptr<Kernel> make_lion(const program::Program& program, const program::Compute& compute);
 // shoal::muon(parameters, gradients, momentum_buffers, lr, scale, weight_decay, momentum, nesterov, a, b, c,

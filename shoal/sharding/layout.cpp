@@ -14,6 +14,14 @@ namespace shoal::sharding {
 constexpr Names<Combine, 3> kCombines = {
     {{Combine::Sum, "sum"}, {Combine::Min, "min"}, {Combine::Max, "max"}}};
 
+std::string_view name_of(Combine combine) { return name_in(kCombines, combine); }
+
+Combine combine_from_text(std::string_view name) {
+  const auto combine = parse_in(kCombines, name);
+  SHOAL_CHECK(combine, InvalidInput, "combine is '", name, "', not sum, min or max");
+  return *combine;
+}
+
 Layout replicated(const Mesh& mesh) { return {std::vector<Placement>(mesh.axes.size(), Replicate{})}; }
 
 std::string to_text(const Placement& placement) {

@@ -39,6 +39,8 @@ struct Shard {
 // The ranks of the axis have values of the whole shape, which combined are the value. Partials of one layout
 // are all of one kind: a sum of maxima is not the maximum of sums.
 enum class Combine { Sum, Min, Max };
+std::string_view name_of(Combine combine);         // "sum"
+Combine combine_from_text(std::string_view name);  // throws InvalidInput with the names there are
 struct Partial {
   Combine combine = Combine::Sum;
   friend bool operator==(Partial, Partial) = default;

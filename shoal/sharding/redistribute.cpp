@@ -25,13 +25,29 @@ constexpr Names<Change, 6> kChanges = {{{Change::AllReduce, "all_reduce"},
                                         {Change::Slice, "slice"},
                                         {Change::KeepOnFirst, "keep_on_first"}}};
 
-static std::optional<Change> change_of(const Placement& from, const Placement& to) {
-  const bool whole = std::holds_alternative<Replicate>(from), part = std::holds_alternative<Shard>(from);
-  if (std::holds_alternative<Replicate>(to)) return part ? Change::AllGather : Change::AllReduce;
-  if (std::holds_alternative<Shard>(to))
-    return whole ? Change::Slice : part ? Change::AllToAll : Change::ReduceScatter;
-  if (whole) return Change::KeepOnFirst;
-  return std::nullopt;  // to Partial: from Replicate alone
+std::optional<Collective> collective_of(Change change) {
+  switch (change) {
+    case Change::AllReduce: return Collective::AllReduce;
+    case Change::ReduceScatter: return Collective::ReduceScatter;
+    case Change::AllGather: return Collective::AllGather;
+    case Change::AllToAll: return Collective::AllToAll;
+    case Change::Slice:
+    case Change::KeepOnFirst: return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+std::optional<Change> change_of(const Placement& from, const Placement& to) {
+  if (std::holds_alternative<Partial>(to))
+    return std::holds_alternative<Replicate>(from) ? std::optional(Change::KeepOnFirst) : std::nullopt;
+  const auto *cut = std::get_if<Shard>(&from), *wanted = std::get_if<Shard>(&to);
+  if (cut != nullptr && wanted != nullptr) {
+    // One dim cut otherwise is gathered first, which the search finds by itself.
+    return cut->dim == wanted->dim ? std::nullopt : std::optional(Change::AllToAll);
+  }
+  if (cut != nullptr) return Change::AllGather;
+  if (std::holds_alternative<Replicate>(from)) return Change::Slice;
+  return wanted != nullptr ? Change::ReduceScatter : Change::AllReduce;
 }
 
 // An axis can cut a dim, or join its parts, only while no axis further out cuts it: those cut what this one
@@ -46,25 +62,33 @@ static bool is_outermost(const Layout& layout, std::size_t axis, const Placement
   return true;
 }
 
-// Of the rank that has most; nothing where the layout does not fit the shape.
-static std::optional<std::int64_t> most_elements(const Mesh& mesh, const Layout& layout, const Shape& shape) {
+// At each corner of the mesh; nothing where the layout does not fit the shape.
+static std::optional<std::vector<Shape>> local_shapes(const Mesh& mesh, const Layout& layout,
+                                                      const Shape& shape) {
   if (!misfit(mesh, layout, shape).empty()) return std::nullopt;
-  std::int64_t most = 0;
-  for (const int rank : mesh.corners()) {
-    std::int64_t count = 1;
-    for (const std::int64_t size : local_shape(mesh, layout, shape, rank)) count *= size;
-    most = std::max(most, count);
-  }
-  return most;
+  std::vector<Shape> shapes;
+  for (const int rank : mesh.corners()) shapes.push_back(local_shape(mesh, layout, shape, rank));
+  return shapes;
 }
 
-static std::int64_t bytes_of(Change change, std::int64_t whole_bytes, std::int64_t part_bytes,
-                             std::int64_t ranks) {
+static std::int64_t product(const Shape& shape) {
+  std::int64_t elements = 1;
+  for (const std::int64_t size : shape) elements *= size;
+  return elements;
+}
+
+// Elements that a rank sends, of its shapes before and after.
+static std::int64_t elements_sent(Change change, const Shape& before, const Shape& after, int ranks) {
   switch (change) {
-    case Change::AllReduce: return 2 * whole_bytes * (ranks - 1) / ranks;
-    case Change::ReduceScatter:
-    case Change::AllGather: return whole_bytes * (ranks - 1) / ranks;
-    case Change::AllToAll: return part_bytes * (ranks - 1) / ranks;
+    case Change::AllReduce: return sent(Collective::AllReduce, product(before), std::int64_t{0}, ranks);
+    case Change::AllGather: return sent(Collective::AllGather, product(before), std::int64_t{0}, ranks);
+    case Change::ReduceScatter:  // to each its part, and none to itself
+      return sent(Collective::AllToAll, product(before), product(after), ranks);
+    case Change::AllToAll: {
+      Shape own = before;
+      for (std::size_t dim = 0; dim < own.size(); ++dim) own[dim] = std::min(own[dim], after[dim]);
+      return sent(Collective::AllToAll, product(before), product(own), ranks);
+    }
     case Change::Slice:
     case Change::KeepOnFirst: return 0;
   }
@@ -141,18 +165,17 @@ class Search {
     if (!change) return {};
     Layout after = layout;
     after.placements[axis] = wanted;
-    Layout whole = layout;
-    whole.placements[axis] = Replicate{};
-    if (!elements(after)) return {};  // a factor that only another axis' cut makes fit
-    return Step{*change, static_cast<int>(axis), now, wanted,
-                bytes_of(*change, *elements(whole) * bytes_per_element_,
-                         *elements(layout) * bytes_per_element_, mesh_.axes[axis].size)};
+    const auto *from = shapes(layout), *to = shapes(after);
+    if (to == nullptr) return {};  // a factor that only another axis' cut makes fit
+    std::int64_t most = 0;
+    for (std::size_t corner = 0; corner < to->size(); ++corner)
+      most = std::max(most, elements_sent(*change, (*from)[corner], (*to)[corner], mesh_.axes[axis].size));
+    return Step{*change, static_cast<int>(axis), now, wanted, most * bytes_per_element_};
   }
-  std::optional<std::int64_t> elements(const Layout& layout) {
-    const std::string key = to_text(layout);
-    const auto known = elements_.find(key);
-    if (known != elements_.end()) return known->second;
-    return elements_[key] = most_elements(mesh_, layout, shape_);
+  const std::vector<Shape>* shapes(const Layout& layout) {
+    const auto [known, is_new] = shapes_.try_emplace(to_text(layout));
+    if (is_new) known->second = local_shapes(mesh_, layout, shape_);
+    return known->second ? &*known->second : nullptr;
   }
   std::vector<Step> way_to(const State& state) const {
     std::vector<Step> steps;
@@ -168,7 +191,7 @@ class Search {
   const std::int64_t bytes_per_element_;
   const Layout &from_, &to_;
   std::map<State, Reached> best_;
-  std::map<std::string, std::optional<std::int64_t>> elements_;
+  std::map<std::string, std::optional<std::vector<Shape>>> shapes_;  // by layout
 };
 
 }  // namespace

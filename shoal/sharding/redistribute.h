@@ -10,31 +10,36 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "shoal/sharding/collective.h"
 #include "shoal/sharding/layout.h"
 #include "shoal/sharding/mesh.h"
 
 namespace shoal::sharding {
 
 enum class Change {
-  AllReduce,  // Partial -> Replicate                2 S (n-1)/n     S: bytes of the value that a rank of the
-  ReduceScatter,  // Partial -> Shard                      S (n-1)/n        axis has or gets, n: size of the
-                  // axis
-  AllGather,      // Shard -> Replicate                    S (n-1)/n
-  AllToAll,       // Shard -> another Shard                S (n-1)/n^2
-  Slice,          // Replicate -> Shard                    0
-  KeepOnFirst,    // Replicate -> Partial                  0             the first rank keeps it, others:
-                  // neutral
+  AllReduce,      // Partial -> Replicate
+  ReduceScatter,  // Partial -> Shard
+  AllGather,      // Shard -> Replicate
+  AllToAll,       // Shard -> Shard of another dim
+  Slice,          // Replicate -> Shard      nothing is sent
+  KeepOnFirst,    // Replicate -> Partial    nothing is sent: the first rank keeps it, others are neutral
 };
+// What is sent for it; nothing for the last two.
+std::optional<Collective> collective_of(Change change);
+
+// Of one axis; nothing where there is none: a Partial comes from Replicate alone.
+std::optional<Change> change_of(const Placement& from, const Placement& to);
 
 // One axis' placement becomes another.
 struct Step {
   Change change;
   int axis = 0;
   Placement from, to;
-  std::int64_t bytes = 0;  // that a rank sends, by the formula of the change; the most of all ranks
+  std::int64_t bytes = 0;  // that a rank sends, as sharding/collective.h says; the most of all ranks
   friend bool operator==(const Step&, const Step&) = default;
 };
 

@@ -3,14 +3,17 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <fstream>
 #include <mutex>
 #include <sstream>
+#include <utility>
 
 #include "shoal/base/error.h"
 #include "shoal/comm/inproc/inproc.h"
 #include "shoal/comm/ranks.h"
 #include "shoal/train/trainer.h"
+#include "tests/parallel/counted.h"
 
 namespace shoal::matrix {
 
@@ -76,6 +79,18 @@ static Batch part_of(const Batch& batch, const sharding::Mesh& mesh, int rank) {
   });
 }
 
+// The first call that is not what the program says.
+static std::string difference(const Sent& counted, const Sent& said, int rank, std::size_t step) {
+  if (counted == said) return "";
+  const std::string where = concat("rank ", rank, ", step ", step, ": ");
+  for (std::size_t i = 0; i < std::max(counted.calls.size(), said.calls.size()); ++i) {
+    const std::string is = i < counted.calls.size() ? counted.calls[i] : "none",
+                      wanted = i < said.calls.size() ? said.calls[i] : "none";
+    if (is != wanted) return concat(where, "message ", i, " is ", is, ", and the program says ", wanted);
+  }
+  return concat(where, counted.bytes, " bytes, and the program says ", said.bytes);
+}
+
 Outcome run(const cases::ModelCase& model, const Strategy& strategy, const Optimizer& optimizer) {
   const auto make = [&] {
     cases::Net net = model.make(kDropout);
@@ -94,7 +109,11 @@ Outcome run(const cases::ModelCase& model, const Strategy& strategy, const Optim
   Outcome outcome;
   std::mutex mutex;  // guards outcome
   try {
-    comm::run_as_threads(comm::inproc(ranks), [&](comm::Communicator& world) {
+    std::vector<Sent> sent(static_cast<std::size_t>(ranks));
+    auto communicators = comm::inproc(ranks);
+    for (std::size_t rank = 0; rank < communicators.size(); ++rank)
+      communicators[rank] = counted(std::move(communicators[rank]), sent[rank]);
+    comm::run_as_threads(std::move(communicators), [&](comm::Communicator& world) {
       at::set_num_threads(1);
       Parallelism parallelism{
           .mesh = mesh,
@@ -105,9 +124,17 @@ Outcome run(const cases::ModelCase& model, const Strategy& strategy, const Optim
           .limit = std::chrono::seconds(60)};
       Trainer trainer = trainer_of(nets[static_cast<std::size_t>(world.rank())], optimizer, parallelism);
       for (std::size_t step = 0; step < batches.size(); ++step) {
-        const auto result = trainer.step(part_of(batches[step], mesh, world.rank()));
+        Sent& mine = sent[static_cast<std::size_t>(world.rank())];
+        mine = {};
+        const Batch part = part_of(batches[step], mesh, world.rank());
+        const auto result = trainer.step(part);
+        const Sent counted = std::exchange(mine, {});
+        const Sent said = said_by(trainer.program(part), mesh, world.rank());
         const auto comparison = train::compare(train::record_of(trainer, result), wanted[step], 1e-9);
         const std::lock_guard lock(mutex);
+        outcome.messages += static_cast<std::int64_t>(counted.calls.size());
+        outcome.bytes += counted.bytes;
+        if (outcome.unsaid.empty()) outcome.unsaid = difference(counted, said, world.rank(), step);
         if (comparison.largest > outcome.worst.largest) outcome.worst = comparison;
       }
     });

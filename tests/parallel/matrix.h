@@ -2,6 +2,7 @@
 // One cell of the matrix: a small model trained on one device, and by ranks as threads, and compared.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,10 @@ struct Strategy {
 struct Outcome {
   train::Comparison worst;
   std::string error;  // what was thrown; empty if nothing
-  bool is_same() const { return error.empty() && worst.largest <= 1; }
+  // Counted at the communicators of all ranks, in all steps.
+  std::int64_t messages = 0, bytes = 0;
+  std::string unsaid;  // the first message that is not what its program says; empty if all are
+  bool is_same() const { return error.empty() && unsaid.empty() && worst.largest <= 1; }
 };
 
 // Three steps in float64 with dropout and clipping. The learning rate is LAMB's, Adam's …, 0.01.

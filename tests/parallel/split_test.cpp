@@ -24,7 +24,7 @@ static rewrite::Report report_of(const cases::ModelCase& model, const Parallelis
     parameters.emplace(item.key(), item.value().sizes().vec());
   const auto pins = train::pins_of(parallelism, parameters, graph);
   const auto placed = rewrite::place(graph, parallelism.mesh, pins);
-  return rewrite::report_of(placed, rewrite::partition(placed, 0));
+  return rewrite::report_of(placed, rewrite::partition(placed, 0), 0);
 }
 
 TEST_CASE("on the axes that share the batch all work runs split, of every model") {
@@ -40,6 +40,12 @@ TEST_CASE("on the axes that share the batch all work runs split, of every model"
       // A vector of one element is in no parts.
       if (report.shares[0].axis == "shard") CHECK(report.shares[0].parameter_bytes > 0.95);
     }
+}
+
+TEST_CASE("every op of every model has its work, or is said to have none") {
+  for (const auto& model : cases::kModels)
+    for (const auto& op : report_of(model, {.mesh = mesh_of(2, 2, 1, 1)}).unknown)
+      FAIL_CHECK(model.name, ": ", op, " is in neither table of rewrite/flops.cpp");
 }
 
 static rewrite::Plan plan_in(const std::string& path) {

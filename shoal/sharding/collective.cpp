@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/sharding/collective.h"
+
+#include <algorithm>
+
+#include "shoal/base/error.h"
+#include "shoal/base/names.h"
+#include "shoal/ir/own_ops.h"
+
+namespace shoal::sharding {
+
+constexpr Names<Collective, 4> kCollectives = {{{Collective::AllReduce, "all_reduce"},
+                                                {Collective::ReduceScatter, "reduce_scatter"},
+                                                {Collective::AllGather, "all_gather"},
+                                                {Collective::AllToAll, "all_to_all"}}};
+
+std::string_view name_of(Collective kind) { return name_in(kCollectives, kind); }
+
+static std::optional<Collective> kind_of(std::string_view op) {
+  const ir::OwnOp* own = ir::find_own_op(op);
+  return own == nullptr ? std::nullopt : parse_in(kCollectives, own->message);
+}
+
+bool is_collective(std::string_view op) { return kind_of(op).has_value(); }
+
+std::int64_t Message::bytes() const {
+  const std::int64_t own = sends.empty() ? 0 : sends.at(static_cast<std::size_t>(index));
+  const std::int64_t each = bytes_of(dtype);
+  return sent(kind, in * each, own * each, ranks);
+}
+
+static std::string text_of(const std::vector<std::int64_t>& counts) {
+  std::string text;
+  for (const std::int64_t count : counts) text += concat(text.empty() ? "" : " ", count);
+  return text;
+}
+
+std::string to_text(const Message& message) {
+  std::string text = concat(name_of(message.kind), ' ', message.axis, ' ', name_of(message.dtype));
+  if (message.combine) text += concat(' ', name_of(*message.combine));
+  text += concat(' ', message.in, " -> ", message.out);
+  if (message.kind == Collective::AllToAll)
+    text += concat(" (", text_of(message.sends), ", ", text_of(message.receives), ")");
+  return text;
+}
+
+static std::vector<std::int64_t> counts_of(const ir::Node& node, std::string_view name) {
+  const auto* attribute = ir::find(node, name);
+  const auto* counts = attribute == nullptr ? nullptr : std::get_if<std::vector<std::int64_t>>(attribute);
+  SHOAL_CHECK(counts != nullptr, InvalidInput, node.op, ": argument ", name, " is not a list of integers");
+  return *counts;
+}
+
+static std::string_view text_in(const ir::Node& node, std::string_view name) {
+  const auto* attribute = ir::find(node, name);
+  const auto* text = attribute == nullptr ? nullptr : std::get_if<std::string>(attribute);
+  SHOAL_CHECK(text != nullptr, InvalidInput, node.op, ": argument ", name, " is not a text");
+  return *text;
+}
+
+// Truths travel as bytes.
+static DType travelling(DType dtype) { return dtype == DType::Bool ? DType::UInt8 : dtype; }
+
+std::optional<Message> message_of(const ir::Node& node, const TypeOf& type_of, const Mesh& mesh, int rank) {
+  const auto kind = kind_of(node.op);
+  if (!kind) return std::nullopt;
+  const auto* self = std::get_if<ir::ValueId>(ir::find(node, "self"));
+  SHOAL_CHECK(self != nullptr && node.outputs.size() == 1 && node.outputs[0], InvalidInput, node.op,
+              ": it is from one tensor to one");
+  const int axis = mesh.axis(text_in(node, "axis"));
+  Message message = {.kind = *kind,
+                     .axis = mesh.axes[static_cast<std::size_t>(axis)].name,
+                     .ranks = mesh.axes[static_cast<std::size_t>(axis)].size,
+                     .index = mesh.coordinate(rank, axis),
+                     .dtype = travelling(type_of(*self).dtype),
+                     .combine = {},
+                     .in = ir::num_elements(type_of(*self)),
+                     .out = ir::num_elements(type_of(*node.outputs[0])),
+                     .sends = {},
+                     .receives = {}};
+  if (*kind == Collective::AllReduce || *kind == Collective::ReduceScatter)
+    message.combine = combine_from_text(text_in(node, "combine"));
+  bool moves = message.in > 0;
+  if (*kind == Collective::AllToAll) {
+    message.sends = counts_of(node, "sends");
+    message.receives = counts_of(node, "receives");
+    moves = true;  // a rank without a part has to come to it too
+  }
+  if (!moves) return std::nullopt;
+  return message;
+}
+
+std::vector<Range> part_ranges(const Shard& shard, std::int64_t whole, int index, int count) {
+  const std::int64_t block = whole / shard.outer, units = block / shard.unit;
+  const auto begin = [&](std::int64_t i) {
+    return (units / count * i + std::min(i, units % count)) * shard.unit;
+  };
+  std::vector<Range> ranges;
+  if (begin(index) == begin(index + 1)) return ranges;
+  for (std::int64_t i = 0; i < shard.outer; ++i)
+    ranges.push_back({i * block + begin(index), i * block + begin(index + 1)});
+  return ranges;
+}
+
+std::int64_t part_size(const Shard& shard, std::int64_t whole, int index, int count) {
+  std::int64_t size = 0;
+  for (const Range& range : part_ranges(shard, whole, index, count)) size += range.end - range.begin;
+  return size;
+}
+
+}  // namespace shoal::sharding

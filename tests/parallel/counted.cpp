@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/parallel/counted.h"
+
+#include <string_view>
+#include <utility>
+#include <variant>
+
+#include "shoal/base/error.h"
+#include "shoal/comm/call.h"
+#include "shoal/comm/located.h"
+
+namespace shoal::matrix {
+
+namespace {
+
+std::string counts_of(const std::vector<std::int64_t>& sends, const std::vector<std::int64_t>& receives) {
+  std::string text = " (";
+  for (const auto count : sends) text += concat(count, ' ');
+  for (const auto count : receives) text += concat('<', count);
+  return text + ")";
+}
+
+std::string line(std::string_view op, DType dtype, std::string_view combine, int ranks, std::int64_t in,
+                 std::int64_t out) {
+  return concat(op, ' ', name_of(dtype), ' ', combine, " of ", ranks, ": ", in, " -> ", out);
+}
+
+class Counted final : public comm::RequestCommunicator, public comm::Located {
+ public:
+  Counted(std::unique_ptr<comm::Communicator> inner, Sent& sent) : inner_(std::move(inner)), sent_(sent) {}
+
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  std::unique_ptr<comm::Memory> allocate(std::int64_t bytes) override { return inner_->allocate(bytes); }
+  std::unique_ptr<comm::Communicator> subgroup(std::span<const int> ranks) override {
+    return counted(inner_->subgroup(ranks), sent_);
+  }
+  void abort(std::string_view reason) noexcept override { inner_->abort(reason); }
+  void in_module(std::string_view) override { is_of_program_ = true; }
+
+ private:
+  std::unique_ptr<comm::Work> submit(comm::Request request) override {
+    if (std::exchange(is_of_program_, false)) count(request);
+    return forward(*inner_, request);
+  }
+
+  // Bytes by what the operation means, whatever a program has said.
+  void count(const comm::Request& request) {
+    const std::int64_t n = size(), in = request.in.count;
+    const bool reduces = request.op == comm::Op::AllReduce || request.op == comm::Op::ReduceScatter;
+    std::string text = line(name_of(request.op), request.in.dtype, reduces ? name_of(request.reduce) : "",
+                            size(), in, request.op == comm::Op::AllReduce ? in : request.out.count);
+    std::int64_t elements = 0;  // twice of them, n times
+    switch (request.op) {
+      case comm::Op::AllReduce: elements = 2 * in * (n - 1); break;
+      case comm::Op::ReduceScatter: elements = in * (n - 1); break;
+      case comm::Op::AllGather: elements = n * in * (n - 1); break;
+      case comm::Op::AllToAll:
+        text += counts_of(request.in_counts, request.out_counts);
+        for (int other = 0; other < size(); ++other)
+          if (other != rank()) elements += n * request.in_counts[static_cast<std::size_t>(other)];
+        break;
+      default: text += " is no message of a program"; break;
+    }
+    sent_.calls.push_back(std::move(text));
+    sent_.bytes += elements * bytes_of(request.in.dtype) / n;
+  }
+
+  std::unique_ptr<comm::Communicator> inner_;
+  Sent& sent_;
+  bool is_of_program_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<comm::Communicator> counted(std::unique_ptr<comm::Communicator> ranks, Sent& sent) {
+  return std::make_unique<Counted>(std::move(ranks), sent);
+}
+
+Sent said_by(const program::Program& program, const sharding::Mesh& mesh, int rank) {
+  Sent said;
+  const auto type_of = [&](ir::ValueId slot) -> const ir::TensorType& { return program.types[slot.index]; };
+  for (const auto segment : {program::Segment::Gradients, program::Segment::Update})
+    for (const auto& instruction : program[segment]) {
+      const auto* compute = std::get_if<program::Compute>(&instruction);
+      if (compute == nullptr) continue;
+      const ir::Node node{compute->op, compute->arguments, compute->outputs, {}, {}};
+      const auto message = sharding::message_of(node, type_of, mesh, rank);
+      if (!message) continue;
+      std::string text =
+          line(name_of(message->kind), message->dtype, message->combine ? name_of(*message->combine) : "",
+               message->ranks, message->in, message->out);
+      if (message->kind == sharding::Collective::AllToAll)
+        text += counts_of(message->sends, message->receives);
+      said.calls.push_back(std::move(text));
+      said.bytes += message->bytes();
+    }
+  return said;
+}
+
+}  // namespace shoal::matrix

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a program sends, counted at the communicator: every call that a kernel of it makes, as it is made.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "shoal/comm/communicator.h"
+#include "shoal/program/program.h"
+#include "shoal/sharding/collective.h"
+
+namespace shoal::matrix {
+
+struct Sent {
+  std::vector<std::string> calls;  // as sharding::to_text of the message, without the axis
+  std::int64_t bytes = 0;          // that this rank has sent to others
+  friend bool operator==(const Sent&, const Sent&) = default;
+};
+
+// Passes all on, and counts what is called from instructions of a program, which tell where they are
+// (comm/located.h). Borrows `sent`, as its subgroups do.
+std::unique_ptr<comm::Communicator> counted(std::unique_ptr<comm::Communicator> ranks, Sent& sent);
+
+// What the program says that it will send in one step.
+Sent said_by(const program::Program& program, const sharding::Mesh& mesh, int rank);
+
+}  // namespace shoal::matrix
