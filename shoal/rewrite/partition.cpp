@@ -11,8 +11,9 @@
 #include <utility>
 
 #include "shoal/base/error.h"
-#include "shoal/ir/views.h"
-#include "shoal/rewrite/packing.h"
+#include "shoal/rewrite/gathered.h"
+#include "shoal/rewrite/local.h"
+#include "shoal/rewrite/norms.h"
 #include "shoal/sharding/redistribute.h"
 #include "shoal/sharding/rules.h"
 
@@ -32,24 +33,6 @@ using sharding::Shape;
 using sharding::Shard;
 using sharding::Step;
 
-// What a rank holds lies as the whole does: the same order of dims, without gaps; what is expanded stays so.
-static TensorType local_type(const TensorType& whole, Shape shape) {
-  if (shape == whole.shape) return whole;
-  std::vector<std::size_t> order(shape.size());
-  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::ranges::stable_sort(order,
-                           [&](std::size_t a, std::size_t b) { return whole.strides[a] > whole.strides[b]; });
-  TensorType type = {.dtype = whole.dtype, .shape = std::move(shape), .strides = {}};
-  type.strides.resize(type.shape.size());
-  std::int64_t stride = 1;
-  for (std::size_t i = order.size(); i-- > 0;) {
-    if (whole.strides[order[i]] == 0 && whole.shape[order[i]] > 1) continue;
-    type.strides[order[i]] = stride;
-    stride *= std::max<std::int64_t>(type.shape[order[i]], 1);
-  }
-  return type;
-}
-
 namespace {
 
 class Partitioning {
@@ -59,14 +42,15 @@ class Partitioning {
         old_(placed.graph),
         mesh_(placed.mesh),
         rank_(rank),
+        place_{mesh_, rank},
         options_(options),
+        gathered_(gathered_of(placed)),
         versions_(old_.values.size()) {
     made_.form = ir::Form::Local;
   }
 
   ir::Graph run() {
     add_sources();
-    find_gathered();
     find_gradients();
     for (std::size_t i = 0; i < old_.nodes.size(); ++i) {
       const ir::Node& node = old_.nodes[i];
@@ -75,7 +59,7 @@ class Partitioning {
       phase_ = node.phase;
       module_ = node.module;
       if (node.op == "shoal::clip")
-        add_clip(node, placed_.nodes[i]);
+        add_norm(node, placed_.nodes[i]);
       else
         add(node, placed_.nodes[i]);
       reduce_gradients(node);
@@ -102,7 +86,7 @@ class Partitioning {
     return sharding::local_shape(mesh_, layout, old_.at(value).type.shape, rank_);
   }
   TensorType type_in(const Layout& layout, ValueId value) const {
-    return local_type(old_.at(value).type, local_shape(layout, value));
+    return local_type(place_, layout, old_.at(value).type);
   }
 
   void add_sources() {
@@ -117,46 +101,10 @@ class Partitioning {
     }
   }
 
-  // Parameters that are gathered for use, and views and casts of them: made anew for backward.
-  void find_gathered() {
-    gathered_.resize(old_.values.size());
-    std::map<ValueId, ValueId> roots;  // from a view to the parameter
-    for (std::size_t i = 0; i < old_.sources.size(); ++i) {
-      const ValueId value = old_.sources[i].value;
-      gathered_[value.index] =
-          old_.at(value).role == Role::Parameter && placed_.kept[i] != placed_.values[value.index];
-    }
-    for (const ir::Node& node : old_.nodes) {
-      const auto inputs = ir::inputs_of(node);
-      if (inputs.size() != 1 || !gathered_[inputs[0].index]) continue;
-      if (!ir::is_view(node.op) && node.op != "aten::_to_copy") continue;
-      for (const auto& output : node.outputs) {
-        if (!output) continue;
-        gathered_[output->index] = true;
-        roots.try_emplace(*output, roots.contains(inputs[0]) ? roots.at(inputs[0]) : inputs[0]);
-      }
-    }
-    find_first_uses(roots);
-  }
-
-  // In which order forward and backward ask for gathered parameters, through views or not.
-  void find_first_uses(const std::map<ValueId, ValueId>& roots) {
-    for (const ir::Node& node : old_.nodes) {
-      if (node.phase == Phase::Update) continue;
-      auto& order = first_uses_[node.phase == Phase::Forward ? 0 : 1];
-      for (const ValueId input : ir::inputs_of(node)) {
-        if (!gathered_[input.index]) continue;
-        const auto root = roots.find(input);
-        const ValueId source = root == roots.end() ? input : root->second;
-        if (std::ranges::find(order, source) == order.end()) order.push_back(source);
-      }
-    }
-  }
-
   void forget_gathered() {
     if (!placed_.gathers_again) return;
-    for (std::size_t value = 0; value < gathered_.size(); ++value) {
-      if (!gathered_[value]) continue;
+    for (std::size_t value = 0; value < versions_.size(); ++value) {
+      if (!gathered_.values[value]) continue;
       auto& versions = versions_[value];
       const bool is_source = !old_.values[value].producer;
       versions.resize(is_source ? 1 : 0, Version{{}, {}});
@@ -169,18 +117,7 @@ class Partitioning {
   }
 
   bool same_parts(const Layout& a, const Layout& b, ValueId value) const {
-    if (a == b) return true;
-    const auto is_partial = [](const Placement& placement) {
-      return std::holds_alternative<Partial>(placement);
-    };
-    for (std::size_t axis = 0; axis < a.placements.size(); ++axis)
-      if ((is_partial(a.placements[axis]) || is_partial(b.placements[axis])) &&
-          a.placements[axis] != b.placements[axis])
-        return false;
-    const Shape& shape = old_.at(value).type.shape;
-    for (int rank = 0; rank < mesh_.size(); ++rank)
-      if (sharding::box_of(mesh_, a, shape, rank) != sharding::box_of(mesh_, b, shape, rank)) return false;
-    return true;
+    return rewrite::same_parts(mesh_, a, b, old_.at(value).type.shape);
   }
 
   std::vector<Step> steps(ValueId value, const Layout& from, const Layout& to) const {
@@ -196,7 +133,7 @@ class Partitioning {
     for (const Version& version : versions)
       if (same_parts(version.layout, wanted, value)) return version.id;
     if (const auto view = viewed_again(value, wanted)) return *view;
-    if (gathered_[value.index] && !old_.at(value).producer && wanted == placed_.values[value.index])
+    if (gathered_.contains(value) && !old_.at(value).producer && wanted == placed_.values[value.index])
       if (const auto whole = gather_ahead(value)) return *whole;
     std::optional<std::vector<Step>> best;
     Version from;
@@ -239,7 +176,7 @@ class Partitioning {
 
   // Small parameters are gathered together with those that are used soon after.
   std::optional<ValueId> gather_ahead(ValueId value) {
-    const auto& order = first_uses_[phase_ == Phase::Forward ? 0 : 1];
+    const auto& order = gathered_.order(phase_);
     auto next = std::ranges::find(order, value);
     std::vector<ValueId> values, from;
     std::vector<Step> now;
@@ -268,7 +205,7 @@ class Partitioning {
 
   void make_again(ValueId value) {
     const auto& producer = old_.at(value).producer;
-    SHOAL_CHECK(producer && gathered_[value.index], Internal, "partition: %", value.index,
+    SHOAL_CHECK(producer && gathered_.contains(value), Internal, "partition: %", value.index,
                 " is read before it is made");
     add(old_.at(*producer), placed_.nodes[producer->index]);
   }
@@ -284,62 +221,11 @@ class Partitioning {
 
   // One axis' change of one value.
   ValueId take(const Step& step, const Version& at, const Layout& after, ValueId value) {
-    const auto index = static_cast<std::size_t>(step.axis);
-    TensorType type = type_in(after, value);
-    switch (step.change) {
-      case Change::AllReduce:
-      case Change::ReduceScatter:
-      case Change::AllGather:
-      case Change::AllToAll: return collective({step}, {at.id}, {value}, {at.layout}, {after})[0];
-      case Change::Slice: {
-        const auto& shard = std::get<Shard>(step.to);
-        return add_one("shoal::part",
-                       {{"self", at.id},
-                        {"dim", std::int64_t{shard.dim}},
-                        {"outer", shard.outer},
-                        {"unit", shard.unit},
-                        {"index", std::int64_t{mesh_.coordinate(rank_, step.axis)}},
-                        {"count", std::int64_t{mesh_.axes[index].size}}},
-                       type, value);
-      }
-      case Change::KeepOnFirst: {
-        const double neutral = neutral_of(std::get<Partial>(step.to).combine);
-        if (mesh_.coordinate(rank_, step.axis) == 0)
-          return add_one("aten::alias", {{"self", at.id}}, type, value);
-        return add_one("aten::full_like",
-                       {{"self", at.id},
-                        {"fill_value", neutral},
-                        {"dtype", {}},
-                        {"layout", {}},
-                        {"device", {}},
-                        {"pin_memory", {}},
-                        {"memory_format", {}}},
-                       type, value);
-      }
-    }
-    fail(ErrorKind::Internal, "partition: a change of no kind");
-  }
-
-  static double neutral_of(sharding::Combine combine) {
-    constexpr double kInfinity = std::numeric_limits<double>::infinity();
-    switch (combine) {
-      case sharding::Combine::Sum: return 0;
-      case sharding::Combine::Min: return kInfinity;
-      case sharding::Combine::Max: return -kInfinity;
-    }
-    return 0;
-  }
-
-  static TensorType contiguous(const TensorType& type) { return ir::contiguous(type.dtype, type.shape); }
-
-  ValueId add_one(std::string op, std::vector<ir::Argument> arguments, TensorType type, ValueId value) {
-    const auto id = made_.add_node({.op = std::move(op),
-                                    .arguments = std::move(arguments),
-                                    .outputs = {},
-                                    .phase = phase_,
-                                    .module = module_},
-                                   {std::move(type)});
-    const ValueId made = *made_.at(id).outputs[0];
+    if (collective_of(step.change)) return collective({step}, {at.id}, {value}, {at.layout}, {after})[0];
+    ir::Node node = kept_part(place_, step, at.id);
+    node.phase = phase_;
+    node.module = module_;
+    const ValueId made = *made_.at(made_.add_node(std::move(node), {type_in(after, value)})).outputs[0];
     made_.values[made.index].role = role_of(value);
     return made;
   }
@@ -363,40 +249,14 @@ class Partitioning {
   }
 
   Journey journey(const Step& step) const {
-    const auto& axis = mesh_.axes[static_cast<std::size_t>(step.axis)];
-    const auto* partial = std::get_if<Partial>(&step.from);
-    return {.kind = *collective_of(step.change),
-            .axis = axis.name,
-            .index = mesh_.coordinate(rank_, step.axis),
-            .ranks = axis.size,
-            .combine = partial == nullptr ? std::nullopt : std::optional(partial->combine),
-            .phase = phase_,
-            .module = module_};
+    Journey journey = journey_of(place_, step);
+    journey.phase = phase_;
+    journey.module = module_;
+    return journey;
   }
-
   Parcel parcel(const Step& step, ValueId value, const Layout& before, const Layout& after) const {
-    Parcel parcel = {
-        .from = {}, .to = contiguous(type_in(after, value)), .role = role_of(value), .shard = {}};
-    const auto* cut = std::get_if<Shard>(step.change == Change::AllGather ? &step.from : &step.to);
-    const Shape& shape = old_.at(value).type.shape;
-    Layout whole = before;
-    whole.placements[static_cast<std::size_t>(step.axis)] = Replicate{};
-    const auto bytes_on = [&](int rank) {
-      return ir::bytes_of(ir::contiguous(parcel.to.dtype, sharding::local_shape(mesh_, whole, shape, rank)));
-    };
-    parcel.is_small = bytes_on(0) > 0 && bytes_on(0) < kSmall;  // the first rank has the largest parts
-    if (cut == nullptr) return parcel;
-    const auto size_on = [&](int rank, int dim) {
-      return sharding::local_shape(mesh_, whole, shape, rank)[static_cast<std::size_t>(dim)];
-    };
-    parcel.shard = *cut;
-    parcel.whole = size_on(rank_, cut->dim);
-    const std::int64_t unit = cut->outer * cut->unit * mesh_.axes[static_cast<std::size_t>(step.axis)].size;
-    for (const int rank : mesh_.corners()) parcel.is_even &= size_on(rank, cut->dim) % unit == 0;
-    if (step.change == Change::AllToAll) {
-      parcel.before = std::get<Shard>(step.from);
-      parcel.whole_before = size_on(rank_, parcel.before->dim);
-    }
+    Parcel parcel = parcel_of(place_, step, old_.at(value).type, before, after);
+    parcel.role = role_of(value);
     return parcel;
   }
 
@@ -425,9 +285,9 @@ class Partitioning {
     cut_split(local, types);
     local.phase = std::max(local.phase, phase_ == Phase::Update ? local.phase : phase_);
     local.outputs.clear();
-    const auto axes = node.op == "shoal::lamb" ? axes_of_norms(placed, types.size() / 3) : std::vector<int>{};
-    const auto outputs = axes.empty() ? made_.at(made_.add_node(std::move(local), types)).outputs
-                                      : add_lamb(local, placed, types, axes);
+    const auto outputs = node.op == "shoal::lamb"
+                             ? add_lamb(made_, place_, std::move(local), placed.in, types)
+                             : made_.at(made_.add_node(std::move(local), types)).outputs;
     for (std::size_t i = 0; i < node.outputs.size(); ++i) {
       if (!node.outputs[i]) continue;
       const ValueId output = *node.outputs[i];
@@ -454,67 +314,6 @@ class Partitioning {
     }
     local.op = "aten::split_with_sizes";
     local.arguments = {{"self", *ir::find(local, "self")}, {"split_sizes", sizes}, {"dim", dim}};
-  }
-
-  // --- LAMB looks at the norm of each whole tensor: summed over the axes that cut any of them.
-
-  std::vector<int> axes_of_norms(const PlacedNode& placed, std::size_t count) const {
-    std::vector<int> axes;
-    for (std::size_t axis = 0; axis < mesh_.axes.size(); ++axis)
-      if (mesh_.axes[axis].size > 1 && std::any_of(placed.in.begin(), placed.in.begin() + ptrdiff(count),
-                                                   [&](const Layout& layout) { return cuts(layout, axis); }))
-        axes.push_back(static_cast<int>(axis));
-    return axes;
-  }
-  static std::ptrdiff_t ptrdiff(std::size_t count) { return static_cast<std::ptrdiff_t>(count); }
-  static bool cuts(const Layout& layout, std::size_t axis) {
-    return std::holds_alternative<Shard>(layout.placements[axis]);
-  }
-
-  // Moments and norms, the norms of all ranks, and the step. Of a tensor that an axis does not cut, the first
-  // rank along it speaks for all.
-  std::vector<std::optional<ValueId>> add_lamb(const ir::Node& local, const PlacedNode& placed,
-                                               const std::vector<std::optional<TensorType>>& types,
-                                               const std::vector<int>& axes) {
-    const std::size_t count = types.size() / 3;
-    std::vector<std::int64_t> adds(count, 1);
-    for (const int axis : axes)
-      for (std::size_t i = 0; i < count; ++i)
-        if (mesh_.coordinate(rank_, axis) > 0 && !cuts(placed.in[i], static_cast<std::size_t>(axis)))
-          adds[i] = 0;
-    ir::Node moments = local, step = local;
-    moments.op = "shoal::lamb_moments";
-    moments.arguments.push_back({"adds", adds});
-    auto with_norms = types;
-    with_norms.emplace_back(ir::contiguous(DType::Float64, {2 * static_cast<std::int64_t>(count)}));
-    const auto made = made_.at(made_.add_node(std::move(moments), with_norms)).outputs;
-    ValueId norms = *made.back();
-    for (const int axis : axes)
-      norms = send(made_,
-                   {.kind = sharding::Collective::AllReduce,
-                    .axis = mesh_.axes[static_cast<std::size_t>(axis)].name,
-                    .index = mesh_.coordinate(rank_, axis),
-                    .ranks = mesh_.axes[static_cast<std::size_t>(axis)].size,
-                    .combine = sharding::Combine::Sum,
-                    .phase = local.phase,
-                    .module = local.module},
-                   {{.from = norms, .to = *with_norms.back(), .shard = {}}})[0];
-    const auto list = [&](std::size_t which) {
-      return ir::ValueList(made.begin() + ptrdiff(which * count),
-                           made.begin() + ptrdiff((which + 1) * count));
-    };
-    step.op = "shoal::lamb_step";
-    std::erase_if(step.arguments, [](const auto& argument) { return argument.name == "gradients"; });
-    constexpr std::string_view kLists[] = {"parameters", "exp_avgs", "exp_avg_sqs"};
-    for (ir::Argument& argument : step.arguments)
-      for (std::size_t i = 0; i < std::size(kLists); ++i)
-        if (argument.name == kLists[i]) argument.value = list(i);
-    step.arguments.push_back({"norms", norms});
-    const auto parameters =
-        made_.at(made_.add_node(std::move(step), {types.begin(), types.begin() + ptrdiff(count)})).outputs;
-    auto outputs = parameters;
-    outputs.insert(outputs.end(), made.begin() + ptrdiff(count), made.end() - 1);
-    return outputs;
   }
 
   // --- Gradients are reduced as backward makes them, many at once.
@@ -575,41 +374,13 @@ class Partitioning {
     }
   }
 
-  // --- The norm over every shard, counted once.
-
-  void add_clip(const ir::Node& node, const PlacedNode& placed) {
+  void add_norm(const ir::Node& node, const PlacedNode& placed) {
     const auto inputs = ir::inputs_of(node);
-    std::map<std::vector<bool>, ir::ValueList> by_axes;  // which axes cut the gradient
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      std::vector<bool> cut;
-      for (const Placement& placement : placed.in[i].placements)
-        cut.push_back(std::holds_alternative<Shard>(placement));
-      by_axes[cut].emplace_back(get(inputs[i], placed.in[i]));
-    }
-    const ValueId norm = *node.outputs[0];
-    const TensorType scalar = ir::contiguous(DType::Float64, {});
-    ir::ValueList squares;
-    for (const auto& [cut, gradients] : by_axes) {
-      ValueId sum = add_one("shoal::sum_of_squares", {{"gradients", gradients}}, scalar, norm);
-      for (std::size_t axis = 0; axis < cut.size(); ++axis) {
-        if (!cut[axis] || mesh_.axes[axis].size == 1) continue;
-        sum = add_one("shoal::all_reduce",
-                      {{"self", sum}, {"axis", mesh_.axes[axis].name}, {"combine", std::string("sum")}},
-                      scalar, norm);
-      }
-      squares.emplace_back(sum);
-    }
-    const TensorType type = old_.at(norm).type;
-    const auto id = made_.add_node({.op = "shoal::clip_by",
-                                    .arguments = {{"squares", squares},
-                                                  {"max_norm", *ir::find(node, "max_norm")},
-                                                  {"dtype", type.dtype}},
-                                    .outputs = {},
-                                    .phase = node.phase,
-                                    .module = node.module},
-                                   {type, type});
-    for (std::size_t i = 0; i < 2; ++i)
-      versions_[node.outputs[i]->index] = {{sharding::replicated(mesh_), *made_.at(id).outputs[i]}};
+    std::vector<ValueId> gradients;
+    for (std::size_t i = 0; i < inputs.size(); ++i) gradients.push_back(get(inputs[i], placed.in[i]));
+    const auto outputs = add_clip(made_, place_, node, gradients, placed.in, old_.at(*node.outputs[0]).type);
+    for (std::size_t i = 0; i < outputs.size(); ++i)
+      versions_[node.outputs[i]->index] = {{sharding::replicated(mesh_), outputs[i]}};
   }
 
   void add_results() {
@@ -667,11 +438,11 @@ class Partitioning {
   const ir::Graph& old_;
   const Mesh& mesh_;
   const int rank_;
+  const Place place_;
   const PartitionOptions options_;
+  const Gathered gathered_;
   ir::Graph made_;
   std::vector<std::vector<Version>> versions_;  // by value of the whole graph
-  std::vector<bool> gathered_;                  // likewise: a gathered parameter or a view of one
-  std::vector<ValueId> first_uses_[2];          // of gathered parameters: in forward, in backward
   std::set<ValueId> gradients_;
   std::map<std::string, Bucket> buckets_;  // by dtype, changes and axes
   std::set<ValueId> pending_;              // in buckets
