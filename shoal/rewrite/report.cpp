@@ -303,11 +303,12 @@ class Memories {
   std::optional<ValueId> shares_with(const ir::Node& node, std::size_t output) const {
     const auto inputs = ir::inputs_of(node);
     if (inputs.empty()) return std::nullopt;
+    if (node.op == "shoal::part")  // else a copy
+      return is_slice(node, inputs[0]) ? std::optional(inputs[0]) : std::nullopt;
     if (ir::is_view(node.op)) return inputs[0];
     const ir::OwnOp* own = ir::find_own_op(node.op);
     if (own != nullptr && own->writes[0] == "wholes") return inputs[output];
     if (node.op == "shoal::all_reduce" && is_packed(inputs[0])) return inputs[0];
-    if (node.op == "shoal::part" && is_slice(node, inputs[0])) return inputs[0];
     if (node.phase == Phase::Update && ir::find(node, "parameters") != nullptr)
       return inputs[0];  // written in place
     return std::nullopt;

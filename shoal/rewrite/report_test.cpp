@@ -142,6 +142,19 @@ return output "y" %4
   CHECK(memory.activations == 2 * 400);
 }
 
+TEST_CASE(
+    "a gradient that is a part of what was gathered keeps the whole of it only where the part is a slice") {
+  const auto gradients = [](const std::string& dim) {
+    return memory_of(ir::from_text("graph local\n%0 = input \"x\" : f32[8, 4]\n"
+                                   "%1 : f32[8, 4] = aten::neg(self=%0) @backward\n%2 : f32[4, 4] = "
+                                   "shoal::part(self=%1, dim=" +
+                                   dim + ", index=0, count=2) @backward\nreturn gradient \"w\" %2\n"))
+        .gradients;
+  };
+  CHECK(gradients("0, outer=1, unit=1") == 8 * 4 * 4);
+  CHECK(gradients("0, outer=2, unit=1") == 4 * 4 * 4);
+}
+
 TEST_CASE("ranks with equal shapes are of one kind") {
   const Mesh mesh = {.axes = {{"replicate", 3}}};  // 8 rows: 3, 3, 2
   const Placed placed =
