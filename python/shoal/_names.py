@@ -25,11 +25,21 @@ _LIBRARIES = tuple(
 def globals_read(code: types.CodeType) -> tuple[tuple[str, ...], ...]:
     """Chains of names: ("alpha",), or ("config", "alpha") for an attribute of a global. Code inside
     of this code counts."""
+    return _chains(code, ("LOAD_GLOBAL", "LOAD_NAME"))
+
+
+@functools.lru_cache(maxsize=65536)
+def closure_read(code: types.CodeType) -> tuple[tuple[str, ...], ...]:
+    """The same of what the code closes over."""
+    return _chains(code, ("LOAD_DEREF", "LOAD_CLASSDEREF"))
+
+
+def _chains(code, starts):
     chains = set()
     chain = []
     for instruction in dis.get_instructions(code):
         name = instruction.opname
-        if name in ("LOAD_GLOBAL", "LOAD_NAME"):
+        if name in starts:
             chain = [instruction.argval]
             chains.add(tuple(chain))
         elif chain and name in ("LOAD_ATTR", "LOAD_METHOD") and len(chain) < 4:
@@ -39,7 +49,7 @@ def globals_read(code: types.CodeType) -> tuple[tuple[str, ...], ...]:
             chain = []
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            chains.update(globals_read(constant))
+            chains.update(_chains(constant, starts))
     return tuple(sorted(chains))
 
 

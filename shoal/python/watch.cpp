@@ -27,6 +27,8 @@ static constexpr std::array<std::string_view, 3> kTransparent = {"_buffers", "_m
 struct Watch::Python {
   py::object module_class = py::module_::import("torch.nn").attr("Module");
   py::object globals_read = py::module_::import("shoal._names").attr("globals_read");
+  py::object closure_read = py::module_::import("shoal._names").attr("closure_read");
+  py::object scheduler = py::module_::import("torch.optim.lr_scheduler").attr("LRScheduler");
   py::object is_library = py::module_::import("shoal._names").attr("is_library");
   py::object is_library_module = py::module_::import("shoal._names").attr("is_library_module");
   py::object partial = py::module_::import("functools").attr("partial");
@@ -379,6 +381,7 @@ void Watch::walk() {
   seen_at_.clear();
   beside_.clear();
   ordinals_.clear();
+  reads_.clear();
   const auto old_classes = std::move(classes_);
   classes_.clear();
   generators_.clear();
@@ -552,6 +555,7 @@ Digest Watch::describe_function(const py::object& function, const std::string& p
   const std::string where = std::string(py::str(code.attr("co_filename"))) + ":" +
                             std::string(py::str(code.attr("co_firstlineno"))) + " (" +
                             std::string(py::str(code.attr("co_name"))) + ")";
+  Digest all = digest;
   // By dictionary: a function's own globals, and those of the user's modules that it names.
   std::vector<std::pair<py::object, std::vector<py::object>>> read;
   const auto note = [&](const py::object& dictionary, const py::object& name) {
@@ -578,6 +582,7 @@ Digest Watch::describe_function(const py::object& function, const std::string& p
       const py::object value = dictionary[name];
       if (!PyModule_Check(value.ptr())) {
         note(dictionary, name);
+        if (i + 1 < names.size()) all += describe_read(value, names[i + 1], py::str(name));
         break;
       }
       global_uses_.emplace_back(py::str(value.attr("__name__")), where);
@@ -585,10 +590,49 @@ Digest Watch::describe_function(const py::object& function, const std::string& p
       dictionary = value.attr("__dict__");
     }
   }
-  Digest all = digest;
+  const py::object cells = function.attr("__closure__");
+  const py::tuple free = code.attr("co_freevars");
+  for (const auto chain : python_->closure_read(code)) {
+    const py::tuple names = py::reinterpret_borrow<py::tuple>(chain);
+    for (std::size_t i = 0; i < free.size() && names.size() > 1; ++i) {
+      if (!free[i].equal(names[0])) continue;
+      PyObject* value = PyCell_GET(PyTuple_GET_ITEM(cells.ptr(), static_cast<Py_ssize_t>(i)));
+      if (value != nullptr) all += describe_read(value, names[1], py::str(names[0]));
+    }
+  }
   for (auto& [dictionary, names] : read)
     all += follow(Place::Kind::Names, dictionary, path, false, std::move(names));
   return all;
+}
+
+// A setting that a function reads of an object of a library's, whose other attributes are its own affair: an
+// epoch of a scheduler, a shared number. Of a scheduler's methods, all that it has may be the answer.
+Digest Watch::describe_read(py::handle object, const py::object& name, const std::string& path) {
+  const py::object type = type_of(object);
+  if (PyModule_Check(object.ptr()) || PyType_Check(object.ptr()) || THPVariable_Check(object.ptr()) ||
+      !py::bool_(python_->is_library_module(type.attr("__module__"))) ||
+      py::isinstance(object, python_->module_class) || py::isinstance(object, python_->namespaces))
+    return {};
+  PyObject* raw = PyObject_GetAttr(object.ptr(), name.ptr());
+  if (raw == nullptr) {
+    PyErr_Clear();
+    return {};
+  }
+  const auto value = py::reinterpret_steal<py::object>(raw);
+  if (PyCallable_Check(raw) != 0 && py::isinstance(object, python_->scheduler))
+    return follow(Place::Kind::Dict, object.attr("__dict__"), path, false);
+  if (!is_plain_value(value)) return {};
+  const std::string key =
+      std::to_string(reinterpret_cast<std::uintptr_t>(object.ptr())) + "." + std::string(py::str(name));
+  if (!reads_.insert(key).second) return {};
+  Digest digest = describe(value, joined(path, py::str(name)), false);
+  places_.push_back({.kind = Place::Kind::Slots,
+                     .holder = py::reinterpret_borrow<py::object>(object),
+                     .path = path,
+                     .keys = {name},
+                     .values = {value}});
+  places_.back().digests = {digest};
+  return digest;
 }
 
 // Of a list or dictionary of a class of the user's, say: what it has besides its items.

@@ -23,6 +23,7 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -127,6 +128,7 @@ class Watch {
   Digest describe_module(const py::object& module, const std::string& path);
   Digest describe_instance(const py::object& object, const std::string& path, bool in_module);
   Digest describe_attributes(const py::object& object, const std::string& path, bool in_module);
+  Digest describe_read(py::handle object, const py::object& name, const std::string& path);
   Digest describe_function(const py::object& function, const std::string& path);
   Digest describe_closure(const py::object& code, const py::object& cells, const std::string& path);
   void describe_type(const py::object& type, const std::string& path);
@@ -159,6 +161,7 @@ class Watch {
   std::set<const void*> own_memory_;                     // storages
   std::set<const void*> input_tensors_;                  // TensorImpls to be inputs; kept alive by seen_
   std::unordered_map<PyObject*, std::size_t> ordinals_;  // of places
+  std::unordered_set<std::string> reads_;                // attributes of libraries' objects that are places
   std::unordered_map<PyObject*, std::pair<std::uint64_t, py::object>> numbers_,
       old_numbers_;  // of what is opaque
   std::uint64_t last_number_ = 0;

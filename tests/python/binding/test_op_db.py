@@ -2,9 +2,12 @@
 """Every operator and module that PyTorch tests its own gradients with: equal to PyTorch in float64, under the
 same draws of random numbers, or refused for a reason that is written down in op_db_refused.py."""
 
+import ast
+
 import op_db
 import op_db_refused
 import pytest
+from test_parallel import run_ranks
 
 PARTS = 8  # operators are tested in this many cases, so that one that ends the process tells where
 
@@ -40,3 +43,13 @@ def test_most_operators_have_a_gradient_and_few_are_refused():
     assert len(names) >= 535
     assert set(op_db_refused.OPERATORS) <= names
     assert len(op_db_refused.OPERATORS) + len(op_db_refused.MODULES) <= 10
+
+
+def test_operators_are_on_two_ranks_what_they_are_on_one_or_are_refused():
+    done = run_ranks(2, "op_db_on_ranks.py")
+    assert done.returncode == 0, done.stderr[-5000:]
+    *lines, counts = (line.removeprefix("[0] ") for line in done.stdout.splitlines())
+    verdicts = dict(line.split("\t", 1) for line in lines)
+    assert all(text.startswith("refused") for text in verdicts.values()), verdicts
+    assert set(verdicts) <= set(op_db_refused.OPERATORS), verdicts
+    assert ast.literal_eval(counts.removeprefix("counts "))["equal"] >= 525

@@ -5,9 +5,11 @@ import collections
 import copy
 import functools
 import itertools
+import multiprocessing
 import random
 import sys
 import types
+import weakref
 
 import numpy
 import pytest
@@ -688,3 +690,33 @@ def test_an_array_that_forward_writes_into_is_refused_and_left_as_it_was():
     with pytest.raises(shoal.InvalidInput, match="writes into counts, an array that is no tensor.*Remedy"):
         trainer.step(torch.randn(4, 3, dtype=torch.float64))
     assert model.counts.tolist() == [0, 0, 0]
+
+
+def test_what_a_loss_reads_of_a_librarys_object_is_followed():
+    class Settings:
+        weight = 1.0
+
+    settings = Settings()
+    shared = multiprocessing.Value("d", 1.0)
+    proxy = weakref.proxy(settings)
+    schedule = torch.optim.SGD([torch.zeros(1)], lr=0.5)
+    scheduler = torch.optim.lr_scheduler.StepLR(schedule, step_size=2)
+
+    def loss(model, x):
+        weight = 1 + scheduler.last_epoch + shared.value + proxy.weight + scheduler.get_last_lr()[0]
+        return model(x).square().mean() * weight
+
+    def tick():
+        schedule.step()
+        scheduler.step()
+
+    twins = Twins(lambda: (Net(), loss))
+    for change in (
+        lambda: None,
+        tick,
+        lambda: setattr(shared, "value", 3.0),
+        lambda: setattr(settings, "weight", 0.5),
+        tick,
+    ):
+        change()
+        twins.step()
