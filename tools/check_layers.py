@@ -50,6 +50,7 @@ LAYERS = {
         "ir",
         "rendezvous",
         "comm",
+        "ps",
         "elastic",
         "sharding",
         "rewrite",

@@ -19,6 +19,7 @@
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
 #include "shoal/cli/bench.h"
+#include "shoal/cli/bench_ps.h"
 #include "shoal/cli/data.h"
 #include "shoal/cli/ranks.h"
 #include "shoal/cli/recipe.h"
@@ -195,6 +196,32 @@ static int run(const cli::BenchComm& options) {
   return guarded([&] { return cli::bench_comm(options); });
 }
 
+static void add_options(CLI::App& command, cli::BenchPs& options) {
+  const auto add = [&](const char* name, auto& value, const char* help) {
+    command.add_option(name, value, help)->capture_default_str();
+  };
+  add("--op", options.op, "pull, push, or both with a comma between");
+  add("--transport", options.transport, "memory (in process), tcp (a server of one loop), or both");
+  add("--rows", options.rows, "Of the table, with K, M or G");
+  add("--dim", options.dim, "Values of a row; Adagrad keeps as many beside");
+  add("--batch", options.batch, "Keys of a request");
+  add("--format", options.format, "text or csv");
+  add("--repeats", options.repeats, "Of half a million keys each; the median is printed");
+  command.footer(
+      "\nrows_per_second_per_core is by the processor time of the core that works on rows: over tcp the "
+      "server's.\n"
+      "p99_us is how long a request takes by the clock. Keys are uniform.");
+}
+
+static int run(const cli::BenchPs& options) {
+  try {
+    cli::check(options);
+  } catch (const Error& error) {
+    return failed(kWrongUse, error.what());
+  }
+  return guarded([&] { return cli::bench_ps(options); });
+}
+
 static void add_options(CLI::App& command, cli::DataGenerate& options) {
   data::ClickWorldOptions& world = options.world;
   const auto add = [&](const char* name, auto& value, const char* help) {
@@ -316,6 +343,9 @@ int main(int argc, char** argv) {
   cli::BenchComm bench_options;
   add_options(*bench->add_subcommand("comm", "Time the operations between processes of this host"),
               bench_options);
+  cli::BenchPs bench_ps_options;
+  CLI::App* bench_ps = bench->add_subcommand("ps", "Time the tables of a parameter server");
+  add_options(*bench_ps, bench_ps_options);
   CLI::App* checkpoint = app.add_subcommand("checkpoint", "Inspect, verify or export checkpoints");
   checkpoint->require_subcommand(1);
   std::vector<std::string> paths;
@@ -343,6 +373,7 @@ int main(int argc, char** argv) {
       if (!options.plan.empty()) options.words.push_back("--parallelism.plan=" + options.plan);
       return run(verb, options);
     }
+  if (bench_ps->parsed()) return run(bench_ps_options);
   if (bench->parsed()) return run(bench_options);
   if (data->parsed()) return run(data_options);
   if (launch->parsed()) {
