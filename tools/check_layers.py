@@ -43,7 +43,7 @@ LAYERS = {
         "capture",
         "runtime",
     ],
-    "python": ["base", "ir", "comm", "elastic", "sharding", "rewrite", "comm_c10d", "capture", "train"],
+    "python": ["base", "aten", "ir", "comm", "elastic", "sharding", "rewrite", "comm_c10d", "capture", "train"],
     "cli": [
         "base",
         "observe",
