@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -93,11 +93,13 @@ class Parallelism:
         gathers_again: bool = True,
         bucket_bytes: int = 26214400,
         limit: float = 300.0,
+        batch_dims: Mapping[str, int] = {},
     ) -> None:
         """`plan`: text, or the path of a file with it. `replicated_inputs`: items of the batch that all ranks
         have alike. `gathers_again`: with ZeRO-3, parameters are gathered for backward again instead of being
         kept. `bucket_bytes`: gradients are reduced when so many bytes of them are there. `limit`: seconds of
-        every wait for another rank."""
+        every wait for another rank. `batch_dims`: in which dim samples lie, for items of the batch where it
+        is not dim 0: {"x": 1}, or {"0": 1} of the first item of a tuple, "batch" for a tensor by itself."""
     @property
     def replicate(self) -> int | None:
         """Ranks that keep copies; None: what the others leave."""

@@ -115,6 +115,8 @@ static void run_model(const Request& request, Recorder& recorder, SavedGradients
   const bool train = request.mode == Mode::Train;
   const at::AutoGradMode grad_mode(train);
   const at::Tensor loss = request.loss(recorder.inputs());
+  // A model's own try that has swallowed it went another way than it goes when nothing records it.
+  if (recorder.refusal()) throw Error(*recorder.refusal());
   if (loss.defined() || !request.outputs || train) {
     SHOAL_CHECK(loss.defined() && loss.numel() == 1, InvalidInput, "capture: the loss has shape ",
                 loss.defined() ? loss.sizes() : at::IntArrayRef{}, "; return a scalar: a mean or a sum");

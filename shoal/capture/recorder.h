@@ -16,6 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "shoal/base/error.h"
 #include "shoal/capture/capture.h"
 #include "shoal/capture/dispatch.h"
 #include "shoal/capture/random.h"
@@ -45,6 +46,9 @@ class Recorder final : public Interceptor {
   void call(const c10::OperatorHandle& op, torch::jit::Stack& stack) override;
   bool wants_factory(const c10::OperatorHandle& op) override;
   void made(const at::Tensor& tensor) override;
+
+  // The first call that was refused; the model may have caught it, and gone on elsewhere.
+  const std::optional<Error>& refusal() const { return refusal_; }
 
   // "in or after module h.0.attn": as near as the parameters read so far tell; for messages.
   std::string where_in_module() const;
@@ -127,6 +131,7 @@ class Recorder final : public Interceptor {
 
   const Request& request_;
   std::optional<Stop> stop_;
+  std::optional<Error> refusal_;
   std::uint64_t id_;
   ir::Phase phase_ = ir::Phase::Forward;
   Captured captured_;

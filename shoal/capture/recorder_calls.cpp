@@ -123,8 +123,13 @@ void Recorder::call(const c10::OperatorHandle& op, Stack& stack) {
     record_call(info, op, stack);
   } catch (const Error& error) {
     const std::string_view text = error.what();
-    if (text.starts_with("capture: ") || error.kind() != ErrorKind::InvalidInput) throw;
-    fail(error.kind(), "capture: the model calls ", info.name, ", ", where(), ": ", text);
+    const bool is_said = text.starts_with("capture: ") || error.kind() != ErrorKind::InvalidInput;
+    const Error told =
+        is_said
+            ? error
+            : Error(error.kind(), concat("capture: the model calls ", info.name, ", ", where(), ": ", text));
+    if (!refusal_) refusal_ = told;
+    throw told;
   }
 }
 

@@ -59,6 +59,18 @@ static Metas embedding(const Stack& in) {
   return {empty(sizes, weight)};
 }
 
+// _grouped_mm(self, mat2, offs?, …): matrices by matrices, of which one dim of one side, or what is summed
+// over, is cut into groups. Its Meta kernel wants bfloat16, which the CPU's does not.
+static Metas grouped_mm(const Stack& in) {
+  const auto self = in[0].toTensor(), mat2 = in[1].toTensor();
+  const auto rows = self.size(-2), columns = mat2.size(-1);
+  const auto type = in[4].isNone() ? self.scalar_type() : in[4].toScalarType();
+  if (self.dim() == 2 && mat2.dim() == 2)
+    return {empty({in[2].toTensor().size(0), rows, columns}, self, type)};
+  if (self.dim() == 3 && mat2.dim() == 3) return {empty({self.size(0), rows, columns}, self, type)};
+  return {empty({rows, columns}, self, type)};
+}
+
 // embedding_dense_backward(grad_output, indices, num_weights, …)
 static Metas embedding_dense_backward(const Stack& in) {
   const auto grad = in[0].toTensor();
@@ -294,6 +306,7 @@ struct ShapeFunction {
 }  // namespace
 
 static constexpr ShapeFunction kShapeFunctions[] = {
+    {"aten::_grouped_mm", grouped_mm},
     {"aten::_native_batch_norm_legit_functional", native_batch_norm_functional},
     {"aten::_scaled_dot_product_flash_attention_for_cpu", attention},
     {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", attention_backward},

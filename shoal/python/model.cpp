@@ -21,6 +21,13 @@
 
 namespace shoal::python {
 
+static void refuse_float8(const std::string& what, const at::Tensor& tensor) {
+  SHOAL_CHECK(
+      !tensor.defined() || !at::isFloat8Type(tensor.scalar_type()), InvalidInput, "trainer: ", what, " is ",
+      c10::toString(tensor.scalar_type()),
+      ", which no graph can hold. Remedy: keep it in bfloat16, or convert it to that before the step");
+}
+
 static py::object uncompiled(const py::object& module) {
   return py::hasattr(module, "_orig_mod") ? py::object(module.attr("_orig_mod"))
                                           : module;  // torch.compile's wrapper
@@ -48,6 +55,8 @@ Model::Model(py::object module, py::object loss, std::vector<std::string> ignore
   for (const auto& [name, tensor] : parameters())
     SHOAL_CHECK(tensor.layout() == at::kStrided, InvalidInput, "trainer: parameter ", name,
                 " is sparse; keep it dense");
+  for (const auto& [name, tensor] : parameters()) refuse_float8("parameter " + name, tensor);
+  for (const auto& [name, tensor] : buffers()) refuse_float8("buffer " + name, tensor);
   for (const auto& [name, tensor] : parameters())
     SHOAL_CHECK(aten::has_memory(tensor), InvalidInput, "trainer: parameter ", name,
                 " has no memory: another Trainer keeps it in parts; call its materialize() first, on every "
@@ -96,6 +105,7 @@ Batch Model::start(py::handle batch, Use use, bool keep_outputs) {
     const auto name = path.empty() ? std::string("batch") : path;
     if (leaf.kind == Tree::Kind::Tensor) {
       const at::Tensor tensor = THPVariable_Unpack(leaf.object.ptr());
+      refuse_float8("item " + name + " of the batch", tensor);
       SHOAL_CHECK(use == Use::Evaluation || !tensor.requires_grad(), InvalidInput, "trainer: item ", name,
                   " of the batch requires a gradient, and a step makes gradients of parameters alone; give ",
                   name, ".detach(), and what it was made from as a part of the model");
@@ -314,7 +324,9 @@ struct Explanation {
   const char* means;
 };
 }  // namespace
-static constexpr std::array<Explanation, 5> kExplanations = {{
+static constexpr std::array<Explanation, 6> kExplanations = {{
+    {"Cannot set version_counter for inference tensor",
+     "the model enters torch.inference_mode() while it is recorded: use torch.no_grad()"},
     {"data pointer of Tensor that doesn't have storage",
      "while a model is recorded its activations have no data, so numpy(), tolist() and data_ptr() cannot be "
      "used on them: stay with torch operators"},

@@ -2,6 +2,7 @@
 #include "shoal/train/trainer.h"
 
 #include <ATen/ops/empty.h>
+#include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -368,6 +369,7 @@ class PythonTrainer {
               const std::function<void(const Batch&)>& act) {
     constexpr int kMost = 8;  // times that another tensor beside the model turns out to be written
     for (int time = 0; time < kMost; ++time) {
+      const c10::InferenceMode outside(false);  // what lasts is none of its tensors
       const Batch batch = model_.start(python_batch, use, outputs);
       follow(use);
       try {

@@ -29,6 +29,7 @@ Parallelism Degrees::with(const sharding::Mesh& mesh, comm::Communicator& world)
           .plan = rewrite::plan_from_text(plan, plan_name),
           .plan_name = plan_name,
           .replicated_inputs = replicated_inputs,
+          .batch_dims = batch_dims,
           .gathers_again = gathers_again,
           .bucket_bytes = bucket_bytes,
           .limit = wait()};
@@ -65,7 +66,8 @@ py::object the_world(std::chrono::nanoseconds limit) {
 
 static Degrees degrees_of(std::optional<int> replicate, int shard, int tensor, int zero_stage,
                           const py::object& plan, std::vector<std::string> replicated_inputs,
-                          bool gathers_again, std::int64_t bucket_bytes, double limit) {
+                          bool gathers_again, std::int64_t bucket_bytes, double limit,
+                          std::map<std::string, int> batch_dims) {
   SHOAL_CHECK(std::isfinite(limit) && limit > 0 && limit < 1e9, InvalidInput, "parallelism: the limit is ",
               limit, " s; it is how many seconds a rank waits for others, more than 0");
   Degrees degrees{.replicate = replicate,
@@ -74,6 +76,7 @@ static Degrees degrees_of(std::optional<int> replicate, int shard, int tensor, i
                   .zero_stage = zero_stage,
                   .plan = {},
                   .replicated_inputs = std::move(replicated_inputs),
+                  .batch_dims = std::move(batch_dims),
                   .gathers_again = gathers_again,
                   .bucket_bytes = bucket_bytes,
                   .limit = limit};
@@ -109,7 +112,8 @@ void bind_world(py::module_& module) {
       .def(py::init(&degrees_of), py::kw_only(), py::arg("replicate") = py::none(), py::arg("shard") = 1,
            py::arg("tensor") = 1, py::arg("zero_stage") = -1, py::arg("plan") = "",
            py::arg("replicated_inputs") = std::vector<std::string>(), py::arg("gathers_again") = true,
-           py::arg("bucket_bytes") = Degrees{}.bucket_bytes, py::arg("limit") = Degrees{}.limit)
+           py::arg("bucket_bytes") = Degrees{}.bucket_bytes, py::arg("limit") = Degrees{}.limit,
+           py::arg("batch_dims") = std::map<std::string, int>())
       .def_readonly("replicate", &Degrees::replicate, "Ranks that keep copies; None: what the others leave.")
       .def_readonly("shard", &Degrees::shard,
                     "Ranks that keep parts of parameters, gradients and optimizer state.")

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,6 +26,7 @@ struct Degrees {
   int zero_stage = -1;
   std::string plan, plan_name = "plan";
   std::vector<std::string> replicated_inputs;
+  std::map<std::string, int> batch_dims;
   bool gathers_again = true;
   std::int64_t bucket_bytes = Parallelism{}.bucket_bytes;
   double limit = 300;  // seconds

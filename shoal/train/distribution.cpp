@@ -54,11 +54,11 @@ Mesh mesh_of(int ranks, int replicate, int shard, int tensor) {
 
 static bool is_data_axis(std::string_view axis) { return axis == "replicate" || axis == "shard"; }
 
-static sharding::Layout layout_of_batch(const Mesh& mesh) {
+static sharding::Layout layout_of_batch(const Mesh& mesh, int dim = 0) {
   sharding::Layout layout = sharding::replicated(mesh);
   for (std::size_t axis = 0; axis < mesh.axes.size(); ++axis)
     if (is_data_axis(mesh.axes[axis].name) && mesh.axes[axis].size > 1)
-      layout.placements[axis] = sharding::Shard{.dim = 0};
+      layout.placements[axis] = sharding::Shard{.dim = dim};
   return layout;
 }
 
@@ -141,8 +141,10 @@ static ParameterPins pins_of(const Parallelism& parallelism, int stage, const st
 }
 
 static std::string describe(const Parallelism& parallelism, int stage) {
-  return concat("mesh ", to_text(parallelism.mesh), "\nzero stage ", stage, "\nbuckets ",
-                parallelism.bucket_bytes, "\ngathers again ", parallelism.gathers_again, "\n",
+  std::string dims;
+  for (const auto& [name, dim] : parallelism.batch_dims) dims += concat(' ', name, '=', dim);
+  return concat("mesh ", to_text(parallelism.mesh), "\nbatch dims", dims, "\nzero stage ", stage,
+                "\nbuckets ", parallelism.bucket_bytes, "\ngathers again ", parallelism.gathers_again, "\n",
                 to_text(parallelism.plan));
 }
 
@@ -333,6 +335,13 @@ static std::vector<std::int64_t> sizes_of_all(const runtime::Group& group, const
   return {sizes.const_data_ptr<std::int64_t>(), sizes.const_data_ptr<std::int64_t>() + sizes.numel()};
 }
 
+// Whether the first lines of both are of one item of the batch, of which only sizes differ.
+static bool are_other_sizes(const std::string& first, const std::string& second) {
+  const auto head = [](const std::string& text) { return text.substr(0, text.find('[')); };
+  return first.starts_with("batch item ") && head(first).size() < first.find('\n') &&
+         head(first) == head(second);
+}
+
 void Distribution::check_same(const std::string& what, const std::string& text) const {
   const auto& group = groups_.world();
   const at::Tensor hashes = rows_of_all(group, at::full({1}, signed_hash(text), at::kLong));
@@ -349,7 +358,10 @@ void Distribution::check_same(const std::string& what, const std::string& text) 
   }
   fail(ErrorKind::InvalidInput, "trainer: ranks differ in ", what, ": rank 0 has '",
        first.substr(0, first.find('\n')), "', rank ", other, " has '", second.substr(0, second.find('\n')),
-       "'. Every rank has to run the same code with the same settings");
+       are_other_sizes(first, second) ? "'. Remedy: pad alike on all ranks, to the longest of all or to a "
+                                        "fixed length; and if samples lie in "
+                                        "that dim, Parallelism(batch_dims={…})"
+                                      : "'. Every rank has to run the same code with the same settings");
 }
 
 void Distribution::together(const std::function<void()>& act) const {
@@ -368,9 +380,15 @@ void Distribution::together(const std::function<void()>& act) const {
   fail(ErrorKind::InvalidInput, *first, " (rank ", first - texts.begin(), ")");
 }
 
+static int batch_dim_of(const Parallelism& parallelism, const std::string& input) {
+  const auto found = parallelism.batch_dims.find(input);
+  return found == parallelism.batch_dims.end() ? 0 : found->second;
+}
+
 static bool is_cut(const Parallelism& parallelism, const std::string& input, std::size_t num_dims) {
   const auto& whole = parallelism.replicated_inputs;
-  return num_dims > 0 && !capture::is_beside(input) && std::ranges::find(whole, input) == whole.end();
+  return static_cast<std::size_t>(batch_dim_of(parallelism, input)) < num_dims &&
+         !capture::is_beside(input) && std::ranges::find(whole, input) == whole.end();
 }
 
 bool Distribution::is_cut(const std::string& input, std::size_t num_dims) const {
@@ -379,11 +397,10 @@ bool Distribution::is_cut(const std::string& input, std::size_t num_dims) const 
 
 at::Tensor Distribution::part_of_input(const std::string& input, const at::Tensor& whole) const {
   if (!is_cut(input, static_cast<std::size_t>(whole.dim()))) return whole;
-  const auto [begin, end] = samples_of(parallelism_.mesh, rank_, whole.size(0));
-  return whole.narrow(0, begin, end - begin);
+  const int dim = batch_dim_of(parallelism_, input);
+  const auto [begin, end] = samples_of(parallelism_.mesh, rank_, whole.size(dim));
+  return whole.narrow(dim, begin, end - begin);
 }
-
-Layout Distribution::batch_layout() const { return layout_of_batch(parallelism_.mesh); }
 
 // The rank's place in the whole batch: the innermost axis cuts first.
 int Distribution::data_position(int rank) const {
@@ -404,10 +421,32 @@ static std::vector<int> data_ranks(const Mesh& mesh, const std::function<int(int
   return ranks;
 }
 
+void Distribution::check_batch_dims(const Batch& batch) const {
+  std::string items;
+  std::size_t found = 0;
+  for_each_leaf(batch, [&](const std::string& path, const Batch& leaf) {
+    const auto* tensor = std::get_if<at::Tensor>(&leaf.value());
+    if (tensor == nullptr || capture::is_beside(path)) return;
+    items += (items.empty() ? "" : ", ") + path;
+    const auto dim = parallelism_.batch_dims.find(path);
+    if (dim == parallelism_.batch_dims.end()) return;
+    ++found;
+    SHOAL_CHECK(dim->second >= 0 && dim->second < tensor->dim(), InvalidInput, "parallelism: batch_dims has ",
+                dim->second, " for item ", path, " of the batch, which has shape ", tensor->sizes());
+  });
+  if (found == parallelism_.batch_dims.size()) return;
+  for (const auto& [name, dim] : parallelism_.batch_dims)
+    if ((", " + items + ", ").find(", " + name + ", ") == std::string::npos)
+      fail(ErrorKind::InvalidInput, "parallelism: batch_dims has ", name,
+           ", and the tensors of the batch are ", items);
+}
+
 SharedBatch Distribution::agree(const Batch& batch, const std::string& text, bool asks) {
   std::string structure = text + '\n';
   std::vector<std::pair<std::string, at::Tensor>> cut;
   SharedBatch shared{batch, {}, false};
+  const auto dim_of = [&](const std::string& path) { return batch_dim_of(parallelism_, path); };
+  check_batch_dims(batch);
   for_each_leaf(batch, [&](const std::string& path, const Batch& leaf) {
     structure += concat("batch item ", path, ": ");
     if (const auto* tensor = std::get_if<at::Tensor>(&leaf.value())) {
@@ -415,7 +454,7 @@ SharedBatch Distribution::agree(const Batch& batch, const std::string& text, boo
       shared.sizes[path] = tensor->sizes().vec();
       auto type = aten::type_of(*tensor);
       if (is_cut(path, type.shape.size())) {
-        type.shape[0] = 0;
+        type.shape[static_cast<std::size_t>(dim_of(path))] = 0;
         cut.emplace_back(path, *tensor);
       }
       structure += concat(ir::to_text(ir::contiguous(type.dtype, type.shape)));
@@ -433,7 +472,7 @@ SharedBatch Distribution::agree(const Batch& batch, const std::string& text, boo
   std::vector<std::int64_t> mine(static_cast<std::size_t>(width));
   mine[0] = signed_hash(structure);
   mine[kAsks] = asks;
-  for (std::size_t i = 0; i < cut.size(); ++i) mine[i + kSizes] = cut[i].second.size(0);
+  for (std::size_t i = 0; i < cut.size(); ++i) mine[i + kSizes] = cut[i].second.size(dim_of(cut[i].first));
   std::vector<std::int64_t> all(mine.size() * static_cast<std::size_t>(group.size()));
   group.communicator
       ->all_gather({mine.data(), width, DType::Int64}, {all.data(), width * group.size(), DType::Int64})
@@ -451,7 +490,7 @@ SharedBatch Distribution::agree(const Batch& batch, const std::string& text, boo
   for (std::size_t i = 0; i < cut.size(); ++i) {
     std::int64_t total = 0;
     for (const int rank : ranks) total += of(rank, i + kSizes);
-    shared.sizes[cut[i].first][0] = total;
+    shared.sizes[cut[i].first][static_cast<std::size_t>(dim_of(cut[i].first))] = total;
     for (int rank = 0; rank < group.size(); ++rank) {
       const int first = ranks[static_cast<std::size_t>(data_position(rank))];
       SHOAL_CHECK(of(rank, i + kSizes) == of(first, i + kSizes), InvalidInput, "trainer: batch item ",
@@ -471,24 +510,25 @@ SharedBatch Distribution::agree(const Batch& batch, const std::string& text, boo
     if (found == index.end()) return tensor;
     std::int64_t most = 0;
     for (int rank = 0; rank < group.size(); ++rank) most = std::max(most, of(rank, found->second));
+    const int dim = dim_of(path);
     auto shape = tensor.sizes().vec();
-    shape[0] = most;
+    shape[static_cast<std::size_t>(dim)] = most;
     at::Tensor padded = at::zeros(shape, tensor.options());
-    padded.narrow(0, 0, tensor.size(0)).copy_(tensor);
-    const at::Tensor all_parts = runtime::all_gather(padded, {{.dim = 0}, most * group.size()}, group);
+    padded.narrow(dim, 0, tensor.size(dim)).copy_(tensor);
+    const at::Tensor all_parts = runtime::all_gather(padded, {{.dim = dim}, most * group.size()}, group);
     std::vector<at::Tensor> parts;
-    for (const int rank : ranks) parts.push_back(all_parts.narrow(0, rank * most, of(rank, found->second)));
-    const at::Tensor whole = at::cat(parts);
-    const auto [begin, end] = samples_of(mesh, rank_, whole.size(0));
-    return whole.narrow(0, begin, end - begin).contiguous();
+    for (const int rank : ranks) parts.push_back(all_parts.narrow(dim, rank * most, of(rank, found->second)));
+    const at::Tensor whole = at::cat(parts, dim);
+    const auto [begin, end] = samples_of(mesh, rank_, whole.size(dim));
+    return whole.narrow(dim, begin, end - begin).contiguous();
   });
   return shared;
 }
 
 Batch Distribution::whole(const SharedBatch& batch) {
-  const Layout cut = batch_layout();
   return map_tensors(batch.part, [&](const std::string& path, const at::Tensor& tensor) {
     if (!is_cut(path, static_cast<std::size_t>(tensor.dim()))) return tensor;
+    const Layout cut = layout_of_batch(parallelism_.mesh, batch_dim_of(parallelism_, path));
     return whole_of(tensor.detach().contiguous(), cut, batch.sizes.at(path));
   });
 }
@@ -505,7 +545,7 @@ static rewrite::Pins pins_for(const Parallelism& parallelism,
     if (source.name.starts_with(kGradient) && parameters.contains(source.name.substr(kGradient.size())))
       pins.inputs.emplace(source.name, parameters.at(source.name.substr(kGradient.size())).gradient);
     else if (is_cut(parallelism, source.name, graph.at(source.value).type.shape.size()))
-      pins.inputs.emplace(source.name, layout_of_batch(mesh));
+      pins.inputs.emplace(source.name, layout_of_batch(mesh, batch_dim_of(parallelism, source.name)));
   }
   // The update of accumulated gradients has no modules.
   if (std::ranges::none_of(graph.nodes, [](const auto& node) { return node.phase == ir::Phase::Forward; }))

@@ -79,7 +79,7 @@ class Distribution {
   const std::string& first_name(const std::string& parameter) const;
   at::Tensor in_shared_memory(const at::Tensor& tensor) const;
   bool is_cut(const std::string& input, std::size_t num_dims) const;
-  sharding::Layout batch_layout() const;
+  void check_batch_dims(const Batch& batch) const;
   void check_same(const std::string& what, const std::string& text) const;
   int data_position(int rank) const;
 

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +28,7 @@ struct Parallelism {
   rewrite::Plan plan = {};
   std::string plan_name = "plan";                   // for messages
   std::vector<std::string> replicated_inputs = {};  // of the batch: the same on every rank, not cut by dim 0
+  std::map<std::string, int> batch_dims = {};       // of its items: where samples lie, if not in dim 0
   bool gathers_again = true;  // ZeRO-3: parameters for backward, instead of keeping them
   std::int64_t bucket_bytes = std::int64_t{25} << 20;  // gradients are reduced when so many bytes are there
   std::chrono::nanoseconds limit = std::chrono::seconds{300};  // of every wait for another rank

@@ -31,6 +31,7 @@ class Comparison:
         self.captured = copy.deepcopy(self.plain)
         self.loss_of = loss_of or (lambda model, batch: model(**batch).loss)
         self.optimizer = optimizer(self.plain.parameters())
+        options.setdefault("seed", 0)  # none is drawn: what a test draws itself stays as it was
         self.trainer = shoal.Trainer(self.captured, optimizer(self.captured.parameters()), loss_of, **options)
 
     def step(self, batch):

@@ -170,3 +170,9 @@ def test_verify_says_what_the_script_lacks(tmp_path):
     done = verify(tmp_path, "def make_trainer(parallelism): pass", "-n", "2")
     assert done.returncode == 2
     assert "script.py defines no function batch; it has to define " in done.stderr
+
+
+def test_samples_may_lie_in_another_dim_and_ranks_pad_alike():
+    done = run_ranks(2, "batches_on_ranks.py")
+    assert done.returncode == 0, done.stderr[-5000:]
+    assert done.stdout.count("all is well") == 2
