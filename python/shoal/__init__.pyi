@@ -157,9 +157,9 @@ class Trainer:
         `ignores`: paths, with * and ?, of what the model changes while it runs and no result depends on, such
         as "*.calls"; "random" and "numpy.random" are the generators.
 
-        `seed`: of what the model draws; without one it is drawn from torch's generator, as a DataLoader
-        does, so that torch.manual_seed decides and two trainers draw different numbers; of several ranks
-        rank 0's.
+        `seed`: of what the model draws; without one it is what torch's generator would draw next, and which
+        stays as it is: torch.manual_seed decides, and two trainers that live at a time draw different
+        numbers; of several ranks rank 0's.
 
         `on_refusal`: "eager": a model that cannot be captured runs by itself from then on, forward and
         backward by PyTorch; the update, clipping and reduction of gradients are the trainer's. A warning says

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shoal/train/trainer.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/variable.h>
@@ -9,6 +10,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,10 +56,31 @@ void refuse_hooks_after_accumulation(const ModelView::NamedTensors& parameters) 
   }
 }
 
-// As a DataLoader draws its own: torch.manual_seed decides, and two trainers have different ones.
-std::uint64_t drawn_seed() {
-  return static_cast<std::uint64_t>(at::empty({}, at::kLong).random_().item<std::int64_t>());
-}
+// What torch's generator would draw next, without a draw: a script's own numbers are as they would be without
+// a trainer. torch.manual_seed decides, and two trainers that live at a time have different ones.
+class SeedFromTorch {
+ public:
+  SeedFromTorch() {
+    at::Generator next = at::detail::getDefaultCPUGenerator().clone();
+    auto seed = at::empty({}, at::kLong).random_(next).item<std::int64_t>();
+    while (!taken().insert(seed).second)
+      seed = static_cast<std::int64_t>(static_cast<std::uint64_t>(seed) + 1);
+    seed_ = seed;
+  }
+  ~SeedFromTorch() { taken().erase(seed_); }
+  SeedFromTorch(const SeedFromTorch&) = delete;
+  SeedFromTorch& operator=(const SeedFromTorch&) = delete;
+
+  std::uint64_t value() const { return static_cast<std::uint64_t>(seed_); }
+
+ private:
+  static std::set<std::int64_t>& taken() {  // with the interpreter's lock
+    static std::set<std::int64_t> seeds;
+    return seeds;
+  }
+
+  std::int64_t seed_;
+};
 
 // What a script says besides model, optimizer and loss.
 struct Options {
@@ -283,9 +306,9 @@ class PythonTrainer {
   }
   bool is_parallel() const { return !world_.is_none(); }
   // Rank 0's where none is given.
-  std::uint64_t seed_of_all(const Options& options) const {
+  std::uint64_t seed_of_all(const Options& options) {
     if (options.seed) return *options.seed;
-    std::uint64_t seed = drawn_seed();
+    std::uint64_t seed = seed_from_torch_.emplace().value();
     if (!is_parallel()) return seed;
     const comm::Buffer buffer{&seed, 1, DType::Int64};
     const py::gil_scoped_release unlocked;
@@ -427,6 +450,7 @@ class PythonTrainer {
 
   py::object world_;  // None: one rank. The trainer borrows its communicator
   Model model_;
+  std::optional<SeedFromTorch> seed_from_torch_;  // where none is given
   std::uint64_t seed_ = 0;
   std::optional<TorchOptimizer> optimizer_;
   std::optional<StepHooks> step_hooks_;

@@ -76,7 +76,7 @@ class Eager:
 class Captured:
     @staticmethod
     def backward_of(model, loss_of):
-        trainer = shoal.Trainer(model, loss_fn=loss_of)
+        trainer = shoal.Trainer(model, loss_fn=loss_of, seed=0)
 
         def backward(batch):
             result = trainer.backward(batch, outputs=True)
@@ -86,7 +86,7 @@ class Captured:
 
     @staticmethod
     def step_of(model, optimizer, loss_of):
-        trainer = shoal.Trainer(model, optimizer, loss_of)
+        trainer = shoal.Trainer(model, optimizer, loss_of, seed=0)
         return lambda batch: trainer.step(batch).loss
 
 

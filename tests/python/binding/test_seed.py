@@ -30,6 +30,18 @@ def test_manual_seed_decides_and_two_trainers_differ():
     assert losses() != first
 
 
+def test_torchs_own_draws_are_as_without_a_trainer():
+    model = nn.Sequential(nn.Linear(4, 64), nn.Dropout(0.5))
+    before = torch.get_rng_state()
+    trainers = [
+        shoal.Trainer(model, torch.optim.SGD(model.parameters(), lr=0.0), lambda m, x: m(x).square().mean())
+        for _ in range(2)
+    ]
+    first, second = (trainer.step(torch.ones(8, 4)).loss for trainer in trainers)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert first != second
+
+
 def test_a_seed_that_is_given_counts_alone():
     torch.manual_seed(5)
     before = torch.get_rng_state()
