@@ -36,7 +36,7 @@ struct Effects {
   std::vector<std::pair<std::string, std::string>> values;  // path and text of what is no tensor
   std::vector<std::pair<at::Tensor, at::Tensor>> copies;    // buffers that were replaced, and by what
   std::string structure = {};                               // a path where a parameter or module was put
-  std::string array = {};                                   // of an array, of NumPy's say, that was written into
+  std::string array = {};  // of an array, of NumPy's say, that was written into
 
   // With the values of a step: outputs by number.
   void apply(const std::vector<at::Tensor>& outputs) const;
