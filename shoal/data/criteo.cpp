@@ -49,8 +49,9 @@ CriteoParser::CriteoParser(KeyLayout layout) : layout_(layout), logarithms_(4096
 }
 
 std::optional<Malformed> CriteoParser::add(std::string_view line, SlotBatch& batch) const {
-  const char* at = line.data();
-  const char* const end = at + line.size();
+  const char* const first = line.data();
+  const char* const end = first + line.size();
+  const char* at = first;
   std::array<float, kNumbers> numbers;
   std::array<std::uint64_t, kSlots> keys;
   std::size_t column = 0;
@@ -58,7 +59,8 @@ std::optional<Malformed> CriteoParser::add(std::string_view line, SlotBatch& bat
   const auto leave_column = [&] {
     ++column;
     if (column == kColumns) return at == end;
-    return at != end && *at++ == '\t';
+    if (at == end) return false;
+    return *at++ == '\t';
   };
   const auto wrong_count = [&] {
     std::size_t tabs = 0;
@@ -72,7 +74,7 @@ std::optional<Malformed> CriteoParser::add(std::string_view line, SlotBatch& bat
   ++at;
   if (!leave_column()) {
     if (at == end) return wrong_count();
-    return Malformed{"label", shown(field_at(line.data(), end)) + " is not 0 or 1"};
+    return Malformed{"label", shown(field_at(first, end)) + " is not 0 or 1"};
   }
 
   for (std::size_t i = 0; i < kNumbers; ++i) {

@@ -23,7 +23,8 @@ ReadPosition read_position_from_text(std::string_view text) {
   const char* at = text.data();
   const char* const end = at + text.size();
   const auto number = [&](auto& to, char before) {
-    const bool begins = before == 0 || (at != end && *at++ == before);
+    const bool begins = before == 0 || (at != end && *at == before);
+    if (before != 0 && at != end) ++at;
     const auto [stop, error] = std::from_chars(at, end, to);
     SHOAL_CHECK(begins && error == std::errc(), Corrupt, "a reader's position is damaged at byte ",
                 at - text.data(), " of ", text.size());

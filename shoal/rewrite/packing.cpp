@@ -86,7 +86,7 @@ class Sending {
     const ValueId self =
         is_alone && copies == 1 ? first.from : pack(parcels, copies, flat(first, mine * copies));
     if (in_order && even && first.over && ir::is_contiguous(first.to))
-      return {message("shoal::all_gather_into", self, {{"wholes", ir::ValueList{*first.over}}}, first.to,
+      return {message("shoal::all_gather_into", self, {{"wholes", ir::ValueList{first.over}}}, first.to,
                       first.role)};
     const bool is_done = in_order && !first.over;
     const TensorType type = is_done ? first.to : flat(first, total(parts));
