@@ -23,7 +23,8 @@ class Draws {
     std::int64_t sum = 0;
     for (int word = 0; word < 3; ++word) {
       const std::uint64_t drawn = next();
-      for (int shift = 0; shift < 64; shift += 16) sum += static_cast<std::int64_t>((drawn >> shift) & 0xffff);
+      for (int shift = 0; shift < 64; shift += 16)
+        sum += static_cast<std::int64_t>((drawn >> shift) & 0xffff);
     }
     return static_cast<double>(sum - std::int64_t{6} * 0xffff) * 0x1p-16;
   }

@@ -24,7 +24,8 @@ static constexpr std::uint32_t kNoSlot = Index::kAbsent;
 static constexpr std::uint8_t kHeld = 0x80, kMostTouches = 7;
 
 void Table::bound_memory(const Cold& cold) {
-  constexpr std::size_t kIndex = 24, kLeastRows = std::size_t{2} * Arena::kChunk;  // bytes a row; rows of a shard
+  constexpr std::size_t kIndex = 24,
+                        kLeastRows = std::size_t{2} * Arena::kChunk;  // bytes a row; rows of a shard
   // A slot that is free is remembered.
   const std::size_t a_row = static_cast<std::size_t>(bytes_a_row()) + sizeof(std::uint8_t) + kIndex +
                             sizeof(std::uint32_t) * (1 + late_.size());
