@@ -158,8 +158,8 @@ class Trainer:
         as "*.calls"; "random" and "numpy.random" are the generators.
 
         `seed`: of what the model draws; without one it is what torch's generator would draw next, and which
-        stays as it is: torch.manual_seed decides, and two trainers that live at a time draw different
-        numbers; of several ranks rank 0's.
+        stays as it is: torch.manual_seed decides, and two trainers draw different numbers, but for those of
+        two equal copies of a model; of several ranks rank 0's.
 
         `on_refusal`: "eager": a model that cannot be captured runs by itself from then on, forward and
         backward by PyTorch; the update, clipping and reduction of gradients are the trainer's. A warning says

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,6 +21,7 @@
 #include "shoal/python/optimizer.h"
 #include "shoal/python/optimizer_state.h"
 #include "shoal/python/step_hooks.h"
+#include "shoal/python/watch.h"
 #include "shoal/python/world.h"
 #include "shoal/python/wrappers.h"
 
@@ -57,30 +57,21 @@ void refuse_hooks_after_accumulation(const ModelView::NamedTensors& parameters) 
 }
 
 // What torch's generator would draw next, without a draw: a script's own numbers are as they would be without
-// a trainer. torch.manual_seed decides, and two trainers that live at a time have different ones.
-class SeedFromTorch {
- public:
-  SeedFromTorch() {
-    at::Generator next = at::detail::getDefaultCPUGenerator().clone();
-    auto seed = at::empty({}, at::kLong).random_(next).item<std::int64_t>();
-    while (!taken().insert(seed).second)
-      seed = static_cast<std::int64_t>(static_cast<std::uint64_t>(seed) + 1);
-    seed_ = seed;
+// a trainer. Mixed with the parameters' names and sizes, and with how many trainers this model has had:
+// torch.manual_seed decides, and two trainers have different ones.
+std::uint64_t seed_from_torch(const Model& model) {
+  at::Generator next = at::detail::getDefaultCPUGenerator().clone();
+  const auto drawn = at::empty({}, at::kLong).random_(next).item<std::int64_t>();
+  const py::object counts = py::module_::import("shoal._shoal").attr("_trainers_of");
+  const auto count = py::cast<std::uint64_t>(counts.attr("get")(model.module(), 0));
+  counts[model.module()] = count + 1;
+  std::string text = concat(drawn, ' ', count);
+  for (const auto& [name, tensor] : model.parameters()) {
+    text += concat('\n', name);
+    for (const auto size : tensor.sizes()) text += concat(' ', size);
   }
-  ~SeedFromTorch() { taken().erase(seed_); }
-  SeedFromTorch(const SeedFromTorch&) = delete;
-  SeedFromTorch& operator=(const SeedFromTorch&) = delete;
-
-  std::uint64_t value() const { return static_cast<std::uint64_t>(seed_); }
-
- private:
-  static std::set<std::int64_t>& taken() {  // with the interpreter's lock
-    static std::set<std::int64_t> seeds;
-    return seeds;
-  }
-
-  std::int64_t seed_;
-};
+  return Digest::of(text).low >> 1;  // a tensor has it as a signed number
+}
 
 // What a script says besides model, optimizer and loss.
 struct Options {
@@ -306,9 +297,9 @@ class PythonTrainer {
   }
   bool is_parallel() const { return !world_.is_none(); }
   // Rank 0's where none is given.
-  std::uint64_t seed_of_all(const Options& options) {
+  std::uint64_t seed_of_all(const Options& options) const {
     if (options.seed) return *options.seed;
-    std::uint64_t seed = seed_from_torch_.emplace().value();
+    std::uint64_t seed = seed_from_torch(model_);
     if (!is_parallel()) return seed;
     const comm::Buffer buffer{&seed, 1, DType::Int64};
     const py::gil_scoped_release unlocked;
@@ -450,7 +441,6 @@ class PythonTrainer {
 
   py::object world_;  // None: one rank. The trainer borrows its communicator
   Model model_;
-  std::optional<SeedFromTorch> seed_from_torch_;  // where none is given
   std::uint64_t seed_ = 0;
   std::optional<TorchOptimizer> optimizer_;
   std::optional<StepHooks> step_hooks_;
@@ -492,6 +482,7 @@ static std::unique_ptr<PythonTrainer> trainer_of(py::object model, py::object op
 }
 
 void bind_train(py::module_& module) {
+  module.attr("_trainers_of") = py::module_::import("weakref").attr("WeakKeyDictionary")();
   py::class_<Step>(module, "StepResult", "What one update did.")
       .def_property_readonly("loss", [](const Step& step) { return step.result.loss; })
       .def_property_readonly(
