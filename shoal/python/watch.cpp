@@ -318,7 +318,7 @@ bool Watch::look() {
   bool more = is_stale_;
   for (std::size_t i = 0; i < places_.size() && !more; ++i) {
     if (is_same(places_[i])) {
-      if (places_[i].kind == Place::Kind::Names) places_[i].version = version_of(dictionary_of(places_[i]));
+      if (is_dictionary(places_[i].kind)) places_[i].version = version_of(dictionary_of(places_[i]));
       continue;
     }
     more = !patch(i);
