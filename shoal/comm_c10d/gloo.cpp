@@ -2,8 +2,9 @@
 #include "shoal/comm_c10d/gloo.h"
 
 #include <ATen/ops/empty.h>
-
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include <csignal>
 #include <utility>
 
 #include "shoal/base/error.h"
@@ -57,7 +58,14 @@ static c10::intrusive_ptr<TaggedGloo> connect(rendezvous::Store& store, const Gl
   return gloo;
 }
 
+// Gloo writes to the sockets of ranks that may have gone: an error then, not the end of this process.
+static void survive_broken_pipes() {
+  struct sigaction now = {};
+  if (sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
+}
+
 std::unique_ptr<comm::Communicator> make_gloo(rendezvous::Store& store, const GlooOptions& options) {
+  survive_broken_pipes();
   SHOAL_CHECK(options.size >= 1 && 0 <= options.rank && options.rank < options.size, InvalidInput,
               "gloo: there is no rank ", options.rank, " in a group of ", options.size);
   Engine engine{.calls = options.calls};
