@@ -123,7 +123,7 @@ void run(const std::string& name, const json& shape) {
                           .parallelism = shoal::Parallelism{
                               .mesh = shoal::mesh_of(place.size, strategy->replicate, strategy->shard, 1),
                               .world = world.get(),
-                              .zero_stage = strategy->zero_stage}});
+                              .plan = {.zero_stage = strategy->zero_stage}}});
   std::string line;
   bool is_first = true;
   while (std::getline(std::cin, line)) {

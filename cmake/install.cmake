@@ -24,6 +24,7 @@ foreach(
   sharding
   rewrite
   program
+  compile
   checkpoint
   data
   aten

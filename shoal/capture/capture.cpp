@@ -147,7 +147,7 @@ static void run_model(const Request& request, Recorder& recorder, SavedGradients
   for (const auto& [name, tensor] : request.parameters)
     if (gradients.contains(name)) recorder.add_result(ir::Role::Gradient, name, gradients.at(name));
   for (const auto& [name, tensor] : request.inputs)
-    if (is_beside(name) && tensor.requires_grad() && tensor.is_leaf() && tensor.grad().defined())
+    if (ir::is_beside(name) && tensor.requires_grad() && tensor.is_leaf() && tensor.grad().defined())
       recorder.add_result(ir::Role::Output, gradient_name(name), tensor.grad());
 }
 

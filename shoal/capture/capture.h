@@ -26,10 +26,6 @@ struct NamedTensor {
   at::Tensor tensor;
 };
 
-// Whether an input is no item of the batch but a tensor that the model reads where it finds it: in an
-// attribute, a closure, another module. Its name begins with '~'.
-inline bool is_beside(std::string_view input) { return input.starts_with('~'); }
-
 enum class Mode {
   Train,     // forward and backward: results are the loss, the gradients and the buffers that change
   Evaluate,  // forward alone, without autograd
@@ -44,7 +40,8 @@ enum class Reader {
 struct Request {
   std::vector<NamedTensor> parameters;  // a tensor that is there twice counts under its first name
   std::vector<NamedTensor> buffers;
-  std::vector<NamedTensor> inputs;  // one that stands beside the batch is known by its memory, see is_beside
+  std::vector<NamedTensor>
+      inputs;  // one that stands beside the batch is known by its memory, see ir::is_beside
   // Runs the model; returns a scalar. In mode Evaluate it may be undefined, where there are outputs.
   std::function<at::Tensor(std::span<const at::Tensor> inputs)> loss;
   Mode mode = Mode::Train;

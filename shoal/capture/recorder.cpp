@@ -78,7 +78,7 @@ Recorder::Recorder(const Request& request, std::optional<Stop> stop)
                 " is undefined or sparse; give a dense tensor");
     const auto value = source(ir::Role::Input, name, tensor);
     inputs_.push_back(wrap(value));
-    if (is_beside(name) && region_of(tensor) == nullptr) {
+    if (ir::is_beside(name) && region_of(tensor) == nullptr) {
       add_region(tensor, ir::Role::Input, name, value);
       input_aliases_.push_back(region_of(tensor)->alias);
     } else {

@@ -9,12 +9,12 @@
 #include <ATen/Functions.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include "shoal/base/error.h"
 #include "shoal/capture/capture.h"
 #include "shoal/capture/dispatch.h"
+#include "shoal/cli/run_checkpoints.h"
 #include "shoal/cli/task.h"
 #include "shoal/cli/verbs.h"
-#include "shoal/rewrite/cleanup.h"
-#include "shoal/train/update.h"
 
 namespace shoal::cli {
 
@@ -83,7 +83,7 @@ std::map<std::string, sharding::Shape> shapes_of(const torch::nn::AnyModule& mod
   return shapes;
 }
 
-ir::Graph step_graph(const Recipe& recipe, const torch::nn::AnyModule& model, std::int64_t samples) {
+ir::Graph captured_step(const Recipe& recipe, const torch::nn::AnyModule& model, std::int64_t samples) {
   capture::Request request;
   for (const auto& item : model.ptr()->named_parameters())
     request.parameters.push_back({item.key(), item.value()});
@@ -98,11 +98,19 @@ ir::Graph step_graph(const Recipe& recipe, const torch::nn::AnyModule& model, st
     return loss_of(runs,
                    map_tensors(batch, [&](const std::string&, const at::Tensor&) { return inputs[next++]; }));
   };
-  capture::Captured captured = capture::capture(request);
-  const OptimizerPart part{{}, optimizer_of(recipe)};
-  return train::append_update(rewrite::cleanup(std::move(captured.graph)), {&part, 1},
-                              recipe.training.max_norm, [](const std::string&) { return 0; })
-      .graph;
+  return capture::capture(request).graph;
+}
+
+compile::Settings settings_of(const Recipe& recipe, const OptimizerPart& part,
+                              const std::string& print_after) {
+  compile::Settings settings{.then = compile::Then::Update,
+                             .update = {.parts = {&part, 1}, .clip_norm = recipe.training.max_norm},
+                             .print_after = print_after};
+  if (!print_after.empty())
+    settings.print = [](std::string_view move, const std::string& text) {
+      say(concat("--- after ", move, '\n', text.substr(0, text.size() - 1)));
+    };
+  return settings;
 }
 
 }  // namespace shoal::cli

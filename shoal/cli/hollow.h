@@ -8,6 +8,7 @@
 #include <string>
 
 #include "shoal/cli/recipe.h"
+#include "shoal/compile/compile.h"
 #include "shoal/ir/graph.h"
 #include "shoal/sharding/layout.h"
 
@@ -18,7 +19,12 @@ torch::nn::AnyModule hollow_model(const Recipe& recipe);
 
 std::map<std::string, sharding::Shape> shapes_of(const torch::nn::AnyModule& model);  // of its parameters
 
-// The recipe's whole training step, update included, for so many samples; the model may be a hollow one.
-ir::Graph step_graph(const Recipe& recipe, const torch::nn::AnyModule& model, std::int64_t samples);
+// Forward and backward of the recipe's training step for so many samples, as captured; the model may be a
+// hollow one.
+ir::Graph captured_step(const Recipe& recipe, const torch::nn::AnyModule& model, std::int64_t samples);
+
+// What compiles it with its update; `part` is the recipe's optimizer, borrowed.
+compile::Settings settings_of(const Recipe& recipe, const OptimizerPart& part,
+                              const std::string& print_after);
 
 }  // namespace shoal::cli

@@ -25,6 +25,7 @@
 #include "shoal/cli/recipe.h"
 #include "shoal/cli/run.h"
 #include "shoal/cli/verbs.h"
+#include "shoal/compile/compile.h"
 
 using namespace shoal;
 
@@ -59,15 +60,23 @@ static void add_verify(CLI::App& command, cli::Options& options) {
   add_plan(command, options);
 }
 
+static void add_print_after(CLI::App& command, cli::Options& options) {
+  std::string moves;
+  for (const std::string_view move : compile::moves()) moves += concat(moves.empty() ? "" : ", ", move);
+  command.add_option("--print-after", options.print_after,
+                     concat("Print what there is after a move of the compilation: ", moves, ", or all"));
+}
+
 static void add_planning(CLI::App& command, cli::Options& options) {
   command.add_option("-n,--ranks", options.ranks, "Ranks to plan for")->required();
   command.add_flag("--dry-run", options.dry_run, "Lower what every kind of rank would run");
+  add_print_after(command, options);
   add_plan(command, options);
 }
 
 static constexpr std::array kVerbs = {
-    Verb{"capture", "Print the graph of a recipe's training step: forward, backward and update",
-         cli::capture},
+    Verb{"capture", "Print the graph of a recipe's training step: forward, backward and update", cli::capture,
+         add_print_after},
     Verb{"generate", "Write text, or tokens, with the newest checkpoint of a recipe or other weights",
          cli::generate},
     Verb{"plan", "Print what each layer is on ranks: layouts, collectives, bytes, what runs split", cli::plan,

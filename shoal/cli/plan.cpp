@@ -4,6 +4,9 @@
 #include <chrono>
 #include <cstdio>
 #include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
@@ -11,24 +14,19 @@
 #include "shoal/cli/ranks.h"
 #include "shoal/cli/run_checkpoints.h"
 #include "shoal/cli/verbs.h"
-#include "shoal/ir/verify.h"
+#include "shoal/compile/accumulate.h"
+#include "shoal/compile/compile.h"
 #include "shoal/observe/summary.h"
-#include "shoal/program/program.h"
-#include "shoal/rewrite/partition.h"
-#include "shoal/rewrite/place.h"
 #include "shoal/rewrite/report.h"
-#include "shoal/train/distribution.h"
 
 namespace shoal::cli {
 
 // Every kind of rank: what it would run, lowered as a rank does it.
-static void dry_run(const rewrite::Placed& placed, const rewrite::PartitionOptions& options) {
-  const auto classes = rewrite::rank_classes(placed);
-  say(concat("dry run: ", placed.mesh.size(), " ranks of ", classes.size(), " kinds"));
+static void dry_run(const compile::Whole& whole) {
+  const auto classes = rewrite::rank_classes(whole.placed);
+  say(concat("dry run: ", whole.mesh.size(), " ranks of ", classes.size(), " kinds"));
   for (const auto& [first, count] : classes) {
-    const ir::Graph local = rewrite::partition(placed, first, options);
-    ir::verify(local);
-    const program::Program program = program::lower(local);
+    const auto [again, local, program] = compile::compile_local(whole, first);
     const rewrite::Memory memory = rewrite::memory_of(local);
     say(concat("  ", count, count == 1 ? " rank as rank " : " ranks as rank ", first, ": ",
                program.gradients.size() + program.update.size(), " instructions, ",
@@ -37,24 +35,66 @@ static void dry_run(const rewrite::Placed& placed, const rewrite::PartitionOptio
   }
 }
 
+static std::string seconds_of(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f s", seconds);
+  return text;
+}
+
+static void say_times(const std::vector<compile::MoveTime>& times) {
+  std::string line = "compiled:";
+  for (const auto& [move, seconds] : times)
+    line += concat(line.back() == ':' ? " " : ", ", move, ' ', seconds_of(seconds));
+  say(line);
+}
+
+// What follows the micro-batches.
+static void say_update(const compile::Whole& microbatch, compile::Settings settings) {
+  const auto& [graph, plan, mesh] = std::tie(microbatch.graph, microbatch.plan, microbatch.mesh);
+  std::vector<std::pair<std::string, ir::TensorType>> parameters;
+  for (const auto& source : graph.sources)
+    if (graph.at(source.value).role == ir::Role::Gradient)
+      parameters.emplace_back(source.name, graph.at(source.value).type);
+  settings.then = compile::Then::UpdateSums;
+  const auto made = compile::compile(compile::graph_of_sums(parameters), plan, mesh, 0, settings);
+  const std::string text =
+      rewrite::traffic_text(rewrite::report_of(made.whole.placed, made.local, 0), "the update after them");
+  say(text.substr(0, text.size() - 1));
+  say(compile::reduces_each(plan, mesh) ? "gradients: reduced in each micro-batch, which keeps them in parts"
+                                        : "gradients: summed up on each rank, and reduced once a step");
+}
+
 int plan(const Recipe& recipe, const Options& options) {
   const auto begin = std::chrono::steady_clock::now();
   const Parallelism parallelism = parallelism_of(recipe, options.ranks);
-  const StepSizes sizes = sizes_of(recipe, parallelism.mesh);
+  const auto& [mesh, world, plan, plan_name, limit] = parallelism;
+  const StepSizes sizes = sizes_of(recipe, parallelism);
   const torch::nn::AnyModule model = hollow_model(recipe);
   std::int64_t elements = 0;
-  for (const at::Tensor& parameter : model.ptr()->parameters()) elements += parameter.numel();
-  ir::Graph graph = step_graph(recipe, model, sizes.microbatch);
-  const rewrite::Pins pins = train::pins_of(parallelism, shapes_of(model), graph);
+  std::vector<std::string> names;
+  for (const auto& parameter : model.ptr()->named_parameters()) {
+    elements += parameter.value().numel();
+    names.push_back(parameter.key());
+  }
+  check_fits(plan, mesh, names, plan_name);
+  ir::Graph graph = captured_step(recipe, model, sizes.microbatch);
+  const OptimizerPart part{{}, optimizer_of(recipe)};
+  compile::Settings settings = settings_of(recipe, part, options.print_after);
+  settings.plan_name = plan_name;
+  const bool is_one = sizes.num_microbatches == 1;
+  if (!is_one) settings.then = compile::Then::Accumulate;
+  const compile::Whole whole = compile::compile_whole(std::move(graph), plan, mesh, settings);
   say(concat("model: ", recipe.model.name, ", ", observe::with_commas(elements), " parameters; ",
-             observe::with_commas(static_cast<std::int64_t>(graph.nodes.size())), " ops for ",
+             observe::with_commas(static_cast<std::int64_t>(whole.graph.nodes.size())), " ops for ",
              sizes.microbatch, " samples at once"));
-  const rewrite::Placed placed = rewrite::place(std::move(graph), parallelism.mesh, pins);
-  const rewrite::PartitionOptions buckets = {.bucket_bytes = parallelism.bucket_bytes};
-  const std::string text = rewrite::to_text(
-      parallelism.mesh, rewrite::report_of(placed, rewrite::partition(placed, 0, buckets), 0));
+  const compile::Compiled first = compile::compile_local(whole, 0);
+  const std::string of =
+      is_one ? "a step" : concat("each of ", sizes.num_microbatches, " micro-batches of a step");
+  const std::string text = rewrite::to_text(mesh, rewrite::report_of(whole.placed, first.local, 0), of);
   say(text.substr(0, text.size() - 1));
-  if (options.dry_run) dry_run(placed, buckets);
+  if (!is_one) say_update(whole, settings);
+  if (options.dry_run) dry_run(whole);
+  say_times(first.whole.times);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   char took[64];
   std::snprintf(took, sizeof took, "planned in %.1f s, ", seconds.count());

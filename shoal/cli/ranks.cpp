@@ -4,59 +4,73 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <vector>
 
 #include "shoal/base/error.h"
 #include "shoal/cli/hollow.h"
 #include "shoal/comm/shm/shm.h"
 #include "shoal/comm_c10d/gloo.h"
+#include "shoal/compile/pins.h"
 #include "shoal/data/hash.h"
-#include "shoal/train/distribution.h"
 
 namespace shoal::cli {
 
-sharding::Mesh mesh_of(const Recipe& recipe, int ranks) {
+static sharding::Mesh mesh_of(const Recipe& recipe, const compile::Plan& plan, int ranks) {
   const auto& degrees = recipe.parallelism;
   const auto shard = static_cast<int>(degrees.data_parallel_shard_degree);
   const auto tensor = static_cast<int>(degrees.tensor_parallel_degree);
   auto replicate = static_cast<int>(degrees.data_parallel_replicate_degree);
+  if (!plan.mesh.empty()) {
+    SHOAL_CHECK(replicate == -1 && shard == 1 && tensor == 1, InvalidInput, degrees.plan, " has a mesh, '",
+                to_text(sharding::Mesh{plan.mesh}),
+                "', and the recipe has degrees too (parallelism.*_degree); leave one of them out");
+    return compile::mesh_of(plan.mesh, ranks);
+  }
   // It is the rest unless another degree is asked to be.
   if (replicate == -1 && (shard == -1 || tensor == -1)) replicate = 1;
   return shoal::mesh_of(ranks, replicate, shard, tensor);
 }
 
-rewrite::Plan plan_of(const Recipe& recipe) {
+static compile::Plan plan_of(const Recipe& recipe) {
   const std::string& path = recipe.parallelism.plan;
-  if (path.empty()) return {};
-  std::ifstream file(path, std::ios::binary);
-  SHOAL_CHECK(file, InvalidInput, "parallelism.plan: there is no file ", path);
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  return rewrite::plan_from_text(text, path);
+  compile::Plan plan;
+  if (!path.empty()) {
+    std::ifstream file(path, std::ios::binary);
+    SHOAL_CHECK(file, InvalidInput, "parallelism.plan: there is no file ", path);
+    const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+    plan = compile::plan_from_text(text, path);
+  }
+  const auto stage = static_cast<int>(recipe.zero.stage);
+  SHOAL_CHECK(stage == -1 || plan.zero_stage == -1 || plan.zero_stage == stage, InvalidInput,
+              "zero.stage is ", stage, " in the recipe and ", plan.zero_stage, " in ", path,
+              "; leave one of them out");
+  if (stage != -1) plan.zero_stage = stage;
+  return plan;
 }
 
 Parallelism parallelism_of(const Recipe& recipe, int ranks) {
-  Parallelism parallelism{.mesh = mesh_of(recipe, ranks),
-                          .zero_stage = static_cast<int>(recipe.zero.stage),
-                          .plan = plan_of(recipe)};
+  Parallelism parallelism{.plan = plan_of(recipe)};
+  parallelism.mesh = mesh_of(recipe, parallelism.plan, ranks);
   if (!recipe.parallelism.plan.empty()) parallelism.plan_name = recipe.parallelism.plan;
   return parallelism;
 }
 
-int data_ranks_of(const sharding::Mesh& mesh) {
+int data_ranks_of(const Parallelism& parallelism) {
   int ranks = 1;
-  for (const sharding::Axis& axis : mesh.axes)
-    if (axis.name != "tensor") ranks *= axis.size;
+  for (const sharding::Axis& axis : parallelism.mesh.axes)
+    if (compile::is_batch_axis(parallelism.plan, axis.name)) ranks *= axis.size;
   return ranks;
 }
 
-StepSizes sizes_of(const Recipe& recipe, const sharding::Mesh& mesh) {
-  const std::int64_t ranks = data_ranks_of(mesh);
+StepSizes sizes_of(const Recipe& recipe, const Parallelism& parallelism) {
+  const std::int64_t ranks = data_ranks_of(parallelism);
   const std::int64_t at_once = recipe.training.local_batch_size * ranks;
   const std::int64_t global =
       recipe.training.global_batch_size == -1 ? at_once : recipe.training.global_batch_size;
   const std::int64_t num = (global + at_once - 1) / at_once;
   SHOAL_CHECK(global >= ranks, InvalidInput, "training.global_batch_size is ", global, ", and the mesh '",
-              to_text(mesh), "' shares a batch among ", ranks,
-              " ranks; it is at least that, or fewer ranks are on the axes 'replicate' and 'shard'");
+              to_text(parallelism.mesh), "' shares a batch among ", ranks,
+              " ranks; it is at least that, or fewer ranks are on the axes that cut the batch");
   SHOAL_CHECK(num > 0 && global % num == 0 && global / num >= ranks, InvalidInput,
               "training.global_batch_size is ", global, ": ", num, " micro-batches of at most ", at_once,
               " samples (training.local_batch_size ", recipe.training.local_batch_size, " on each of ", ranks,
@@ -66,8 +80,14 @@ StepSizes sizes_of(const Recipe& recipe, const sharding::Mesh& mesh) {
 
 void check_ranks(const Recipe& recipe, int ranks) {
   const Parallelism parallelism = parallelism_of(recipe, ranks);
-  sizes_of(recipe, parallelism.mesh);
-  if (ranks > 1) train::pins_of(parallelism, shapes_of(hollow_model(recipe)), {});
+  sizes_of(recipe, parallelism);
+  if (ranks == 1) return;
+  const auto& [mesh, world, plan, plan_name, limit] = parallelism;
+  std::vector<std::string> names;
+  const auto shapes = shapes_of(hollow_model(recipe));
+  for (const auto& [name, shape] : shapes) names.push_back(name);
+  check_fits(plan, mesh, names, plan_name);
+  for (const auto& [name, shape] : shapes) compile::pins_of(plan, mesh, name, shape, false, plan_name);
 }
 
 Ranks::Ranks(const Recipe& recipe, const elastic::Environment& environment) {
@@ -96,7 +116,7 @@ std::optional<Parallelism> Ranks::parallelism() const {
 }
 
 sharding::Range Ranks::part_of(std::int64_t samples) const {
-  return samples_of(parallelism_.mesh, rank_, samples);
+  return samples_of(parallelism_.mesh, rank_, samples, parallelism_.plan);
 }
 
 void Ranks::check_same(const Recipe& recipe) const {

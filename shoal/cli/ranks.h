@@ -13,16 +13,11 @@
 
 namespace shoal::cli {
 
-// The mesh that a recipe's degrees make of so many ranks. Throws InvalidInput where they make none.
-sharding::Mesh mesh_of(const Recipe& recipe, int ranks);
-
-// The recipe's plan file, read; empty where it names none.
-rewrite::Plan plan_of(const Recipe& recipe);
-
-// All but the ranks themselves: `world` is still to be set.
+// What a recipe's degrees, its ZeRO stage and its plan file make of so many ranks: all but `world`. Throws
+// InvalidInput where they make no mesh, or say different things.
 Parallelism parallelism_of(const Recipe& recipe, int ranks);
 
-int data_ranks_of(const sharding::Mesh& mesh);  // that share a batch out
+int data_ranks_of(const Parallelism& parallelism);  // that share a batch out
 
 // What a step reads, in samples of all ranks together.
 struct StepSizes {
@@ -33,7 +28,7 @@ struct StepSizes {
 };
 // As few micro-batches, all of one size, as give each rank no more than training.local_batch_size at once.
 // Throws InvalidInput where the batch does not go round.
-StepSizes sizes_of(const Recipe& recipe, const sharding::Mesh& mesh);
+StepSizes sizes_of(const Recipe& recipe, const Parallelism& parallelism);
 
 // Throws InvalidInput where so many ranks cannot train the recipe: what can be said before they start.
 void check_ranks(const Recipe& recipe, int ranks);
@@ -48,6 +43,8 @@ class Ranks {
   bool is_first_of_host() const { return rank_of_this_host_ == 0; }
   const sharding::Mesh& mesh() const { return parallelism_.mesh; }
   int ranks_of_this_host() const { return ranks_of_this_host_; }
+  // Of this process alone too.
+  const Parallelism& said() const { return parallelism_; }
   // How a Trainer of one of the ranks is told of the others; nothing where there are none.
   std::optional<Parallelism> parallelism() const;
   // This rank's share of so many samples.

@@ -411,7 +411,7 @@ static void describe(const Run& run) {
                *weighing));
   if (run.ranks.size() > 1)
     say(concat("ranks:   ", run.ranks.size(), ", ", to_text(run.ranks.mesh()), "; ", run.sizes.microbatch,
-               " samples are shared among ", data_ranks_of(run.ranks.mesh())));
+               " samples are shared among ", data_ranks_of(run.ranks.said())));
   std::string device =
       concat("device:  cpu, ", at::get_num_threads(), " threads", run.ranks.size() > 1 ? " each" : "");
   if (run.flops_per_unit)
@@ -458,7 +458,7 @@ int train(const Recipe& recipe, const Options& options) {
   if (ranks.is_first()) lock.emplace(folder);
   DiskFileSystem files;
   observe::Trace trace;
-  const StepSizes sizes = sizes_of(recipe, ranks.mesh());
+  const StepSizes sizes = sizes_of(recipe, ranks.said());
   const Task task = make_task(recipe, sizes, ranks);
   observe::Trace* traced = recipe.profiling.enable_profiling && ranks.is_first() ? &trace : nullptr;
   Learner learner = make_learner(recipe, traced, ranks.parallelism());

@@ -62,10 +62,11 @@ static StepResult take(Trainer& trainer, const Microbatches& microbatches) {
   return microbatches.size() == 1 ? trainer.step(microbatches[0]) : trainer.step_over(microbatches);
 }
 
-static Microbatches parts_of(const Microbatches& microbatches, const sharding::Mesh& mesh, int rank,
+static Microbatches parts_of(const Microbatches& microbatches, const Parallelism& parallelism, int rank,
                              std::int64_t samples) {
   Microbatches parts;
-  for (const Batch& batch : microbatches) parts.push_back(part_of(batch, samples_of(mesh, rank, samples)));
+  const sharding::Range range = samples_of(parallelism.mesh, rank, samples, parallelism.plan);
+  for (const Batch& batch : microbatches) parts.push_back(part_of(batch, range));
   return parts;
 }
 
@@ -116,8 +117,8 @@ static Verdict verify(const Recipe& recipe, const Strategy& strategy) {
     Trainer trainer =
         make_trainer(recipe, models[static_cast<std::size_t>(world.rank())], nullptr, std::move(parallelism));
     for (std::size_t step = 0; step < batches.size(); ++step) {
-      const StepResult result =
-          take(trainer, parts_of(batches[step], mesh, world.rank(), strategy.sizes.microbatch));
+      const StepResult result = take(
+          trainer, parts_of(batches[step], strategy.parallelism, world.rank(), strategy.sizes.microbatch));
       Comparison comparison =
           train::compare(train::record_of(trainer, result), wanted[step], tolerance_of(recipe));
       const std::lock_guard lock(mutex);
@@ -136,14 +137,14 @@ static Verdict verify(const Recipe& recipe, const Strategy& strategy) {
 
 static std::string described(const Strategy& strategy) {
   const Parallelism& parallelism = strategy.parallelism;
-  return concat(to_text(parallelism.mesh), ", zero.stage ", parallelism.zero_stage,
+  return concat(to_text(parallelism.mesh), ", zero.stage ", parallelism.plan.zero_stage,
                 parallelism.plan.lines.empty() ? "" : concat(", ", parallelism.plan_name), ", ",
                 strategy.sizes.num_microbatches, " x ", strategy.sizes.microbatch, " samples");
 }
 
 // Small, and of a size that the data's ranks cannot share evenly.
-static StepSizes small(StepSizes sizes, const sharding::Mesh& mesh) {
-  const std::int64_t ranks = data_ranks_of(mesh);
+static StepSizes small(StepSizes sizes, const Parallelism& parallelism) {
+  const std::int64_t ranks = data_ranks_of(parallelism);
   return {.microbatch = std::min(sizes.microbatch, 2 * ranks + 1),
           .num_microbatches = std::min<std::int64_t>(sizes.num_microbatches, 2)};
 }
@@ -163,9 +164,9 @@ static Strategy drawn(const Recipe& recipe, int ranks, std::uint64_t seed) {
   const int shard = ranks / tensor / replicate;
   Strategy strategy{.parallelism = parallelism_of(recipe, ranks), .sizes = {}};
   strategy.parallelism.mesh = shoal::mesh_of(ranks, replicate, shard, tensor);
-  strategy.parallelism.zero_stage = shard > 1 ? static_cast<int>(random() % 5) - 1 : 0;
-  strategy.parallelism.bucket_bytes = std::int64_t{1} << (8 + random() % 18);
-  strategy.parallelism.gathers_again = random() % 2 == 0;
+  strategy.parallelism.plan.zero_stage = shard > 1 ? static_cast<int>(random() % 5) - 1 : 0;
+  strategy.parallelism.plan.bucket_bytes = std::int64_t{1} << (8 + random() % 18);
+  strategy.parallelism.plan.gathers_again = random() % 2 == 0;
   const auto data = static_cast<std::uint64_t>(replicate * shard);
   strategy.sizes = {.microbatch = static_cast<std::int64_t>(data + random() % (2 * data + 2)),
                     .num_microbatches = random() % 3 == 0 ? 2 : 1};
@@ -206,7 +207,7 @@ int verify(const Recipe& asked, const Options& options) {
              "; errors of at most ", number(tolerance_of(recipe)), " are allowed"));
   if (options.random > 0) return verify_drawn(recipe, options);
   Strategy strategy{.parallelism = parallelism_of(recipe, options.ranks), .sizes = {}};
-  strategy.sizes = small(sizes_of(recipe, strategy.parallelism.mesh), strategy.parallelism.mesh);
+  strategy.sizes = small(sizes_of(recipe, strategy.parallelism), strategy.parallelism);
   say(concat("strategy: ", described(strategy)));
   const Verdict verdict = verify(recipe, strategy);
   for (std::size_t step = 0; step < verdict.steps.size(); ++step) {

@@ -26,10 +26,8 @@ static constexpr Names<Phase, 3> kPhases = {{
     {Phase::Backward, "backward"},
     {Phase::Update, "update"},
 }};
-static constexpr Names<Form, 4> kForms = {{
+static constexpr Names<Form, 2> kForms = {{
     {Form::Captured, "captured"},
-    {Form::Staged, "staged"},
-    {Form::Placed, "placed"},
     {Form::Local, "local"},
 }};
 

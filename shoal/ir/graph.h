@@ -57,7 +57,10 @@ enum class Role {
 enum class Phase { Forward, Backward, Update };
 
 // How far a graph has come; each has its row of checks in verify.cpp.
-enum class Form { Captured, Staged, Placed, Local };
+enum class Form {
+  Captured,  // of all ranks together
+  Local      // of one rank
+};
 
 struct Symbol {  // a bare word among the arguments: a device, a layout, a memory format
   std::string name;
@@ -129,6 +132,10 @@ struct Graph {
   NodeId add_node(Node node, const std::vector<std::optional<TensorType>>& types);
   void add_result(Role role, std::string name, ValueId value);
 };
+
+// Whether an input is no item of the batch but a tensor that the model reads where it finds it: in an
+// attribute, a closure, another module. Its name begins with '~'.
+inline bool is_beside(std::string_view input) { return input.starts_with('~'); }
 
 std::string_view name_of(Role role);
 std::optional<Role> parse_role(std::string_view name);

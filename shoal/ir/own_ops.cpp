@@ -9,6 +9,7 @@ namespace shoal::ir {
 using enum OwnOp::Kind;
 
 static constexpr OwnOp kOwnOps[] = {
+    {"shoal::accumulate", Update, {"sums"}},
     {"shoal::adadelta", Update, {"parameters", "square_avgs", "acc_deltas"}},
     {"shoal::adafactor", Update, {"parameters", "row_vars", "col_vars", "variances"}},
     {"shoal::adagrad", Update, {"parameters", "sums"}},
@@ -50,6 +51,7 @@ static constexpr OwnOp kOwnOps[] = {
     {"shoal::rprop", Update, {"parameters", "prevs", "step_sizes"}},
     {"shoal::sgd", Update, {"parameters", "momentum_buffers"}},
     {"shoal::sum_of_squares"},
+    {"shoal::transfer", Plan},
     {"shoal::uniform", Random},
     {.name = "shoal::unpack", .kind = Move, .is_view = true},
     {"shoal::unpack_into", Move, {"wholes"}},

@@ -17,6 +17,7 @@ struct OwnOp {
     Move,     // brings a value to where it is wanted, and leaves it what it is: parts, packing, unpacking
     Random,   // numbers from (seed, step, ordinal, position)
     Update,   // of parameters and state
+    Plan,     // says what has to be done, until a rewrite says how: it has no kernel
   };
 
   std::string_view name;  // "shoal::adam"

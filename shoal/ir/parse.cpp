@@ -111,7 +111,7 @@ class Parser {
 
   Graph graph() {
     in_.expect_word("graph");
-    graph_.form = in_.named(parse_form, "a form: captured, staged, placed or local");
+    graph_.form = in_.named(parse_form, "a form: captured or local");
     while (in_.next_is("%") || in_.next_is("(") || in_.next_is_underscore()) statement();
     in_.expect_word("return");
     for (bool more = !in_.at_end(); more; more = in_.take(",")) {

@@ -13,7 +13,7 @@ using namespace shoal::ir;
 // The loss is a role that add_node does not give; the sources stand in no order of ids.
 static Graph example() {
   return from_text(
-      "graph staged\n"
+      "graph local\n"
       "%1 = constant \"c\" : f32[2] fingerprint \"ab\"\n"
       "%0 = input \"x\" : f32[2]\n"
       "%2 : f32[2], _ = ns::two(self=%0, other=%1) @forward \"m\"\n"
@@ -26,7 +26,7 @@ TEST_CASE("a rebuild without change is the same graph, numbered afresh") {
   const Graph made = rebuild(example(), [](Graph&, const Node&, const Mapped&) { return std::nullopt; });
   verify(made);
   CHECK(to_text(made) ==
-        "graph staged\n"
+        "graph local\n"
         "%0 = constant \"c\" : f32[2] fingerprint \"ab\"\n"
         "%1 = input \"x\" : f32[2]\n"
         "%2 : f32[2], _ = ns::two(self=%1, other=%0) @forward \"m\"\n"

@@ -33,7 +33,7 @@ class RandomGraph {
   explicit RandomGraph(unsigned seed) : random_(seed) {}
 
   Graph make() {
-    graph_.form = pick({Form::Captured, Form::Staged, Form::Placed, Form::Local});
+    graph_.form = pick({Form::Captured, Form::Local});
     const int num_sources = below(5);
     for (int i = 0; i < num_sources; ++i) source();
     const int num_nodes = below(12);
@@ -199,7 +199,7 @@ TEST_CASE("space and line breaks do not matter") {
 TEST_CASE("an error names line, column, what was expected and what was found") {
   CHECK(error_of("") == "graph text, line 1, column 1: expected \"graph\", found the end of the text");
   CHECK(error_of("graph raw\nreturn") ==
-        "graph text, line 1, column 7: expected a form: captured, staged, placed or local, found \"raw\"");
+        "graph text, line 1, column 7: expected a form: captured or local, found \"raw\"");
   CHECK(error_of("graph captured\n%0 = input \"x\" : f31[2]\nreturn") ==
         "graph text, line 2, column 18: expected a dtype such as f32, found \"f31\"");
   CHECK(error_of("graph captured\n%0 : f32[] = f(a=1 b=2) @forward\nreturn") ==

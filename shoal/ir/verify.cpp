@@ -123,8 +123,8 @@ static void sources_are_named_once(const Subject& is) {
   std::set<std::pair<Role, std::string_view>> names;
   for (const Source& source : is.graph.sources) {
     const Role role = is.graph.at(source.value).role;
-    is.require(is_one_of(role, {Role::Parameter, Role::Buffer, Role::OptimizerState, Role::Input,
-                                Role::Constant, Role::Scalar}),
+    is.require(is_one_of(role, {Role::Parameter, Role::Buffer, Role::OptimizerState, Role::Gradient,
+                                Role::Input, Role::Constant, Role::Scalar}),
                "source ", quoted(source.name), " has role ", name_of(role),
                ", which only what a node makes can have");
     is.require(names.emplace(role, source.name).second, "there are two sources ", name_of(role, source.name));
@@ -218,7 +218,7 @@ static constexpr Check kChecks[] = {
     {Form::Captured, Form::Local, arguments_have_names_of_their_own},
     {Form::Captured, Form::Local, sources_are_named_once},
     {Form::Captured, Form::Local, results_are_named_once},
-    {Form::Captured, Form::Placed,
+    {Form::Captured, Form::Captured,
      results_match_their_sources},  // locally a parameter is a shard, its gradient maybe not
     {Form::Captured, Form::Local, phases_do_not_look_ahead},
     {Form::Captured, Form::Local, updated_values_are_not_read_again},

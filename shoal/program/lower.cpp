@@ -170,17 +170,21 @@ class Lowering {
            });
   }
 
-  const ir::Source* source_of(ir::Role role, std::string_view name) const {
+  // The source that becomes what the result is. A sum of gradients is one where it is added to; what an update
+  // makes of it, reduced over ranks say, is another value of that name.
+  const ir::Source* source_of(const ir::Result& result) const {
+    const auto& producer = graph_.at(result.value).producer;
+    if (result.role == ir::Role::Gradient && !(producer && in_place_op(graph_.at(*producer).op) != nullptr))
+      return nullptr;
     for (const auto& source : graph_.sources)
-      if (source.name == name && graph_.at(source.value).role == role) return &source;
+      if (source.name == result.name && graph_.at(source.value).role == result.role) return &source;
     return nullptr;
   }
 
   // The sources that the update segment will change.
   void find_written() {
     for (const auto& result : graph_.results)
-      if (const auto* source = source_of(result.role, result.name);
-          source != nullptr && source->value != result.value)
+      if (const auto* source = source_of(result); source != nullptr && source->value != result.value)
         written_.insert(source->value);
   }
 
@@ -260,7 +264,7 @@ class Lowering {
   void add_results() {
     std::vector<Instruction> copies;
     for (const auto& result : graph_.results) {
-      const auto* source = source_of(result.role, result.name);
+      const auto* source = source_of(result);
       if (source != nullptr) {
         if (source->value != result.value) {
           const ValueId from = kept(result.value);

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -14,9 +15,14 @@ namespace shoal::python {
 
 void check_can_be_eager(const std::optional<Degrees>& parallelism) {
   if (!parallelism) return;
-  const bool keeps_parts =
-      parallelism->shard != 1 && (parallelism->zero_stage < 0 || parallelism->zero_stage == 3);
-  SHOAL_CHECK(!keeps_parts && parallelism->tensor == 1, InvalidInput,
+  const compile::Plan& plan = parallelism->plan;
+  const auto zero = std::ranges::find(plan.mesh, plan.zero_axis, &sharding::Axis::name);
+  const bool is_cut =
+      plan.mesh.empty() ? parallelism->shard != 1 : zero != plan.mesh.end() && zero->size != 1;
+  const bool keeps_parts = is_cut && (plan.zero_stage < 0 || plan.zero_stage == 3);
+  const bool cuts_layers = std::ranges::any_of(
+      plan.lines, [](const auto& line) { return line.kind == compile::PlanLine::Kind::Parameter; });
+  SHOAL_CHECK(!keeps_parts && parallelism->tensor == 1 && !cuts_layers, InvalidInput,
               "trainer: on_refusal=\"eager\" runs the model itself, and with ",
               keeps_parts ? "ZeRO-3" : "tensor parallel", " no rank has all of its parameters. Remedy: ",
               keeps_parts ? "Parallelism(shard=…, zero_stage=2)" : "Parallelism(tensor=1)",

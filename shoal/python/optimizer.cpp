@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "shoal/base/error.h"
-#include "shoal/train/update.h"
+#include "shoal/compile/update.h"
 
 namespace shoal::python {
 
@@ -252,7 +252,7 @@ std::vector<TorchOptimizer::Member> TorchOptimizer::members_of(const ModelView::
   const auto all = parts_of(members);
   for (auto& member : members) {
     const auto shaped = ir::contiguous(DType::Float32, member.tensor.sizes().vec());  // its shape decides
-    for (auto& kept : train::kept_by(all[member.group].optimizer, shaped))
+    for (auto& kept : compile::kept_by(all[member.group].optimizer, shaped))
       member.keeps.push_back(std::move(kept.suffix));
   }
   return members;

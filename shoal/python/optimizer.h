@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "shoal/compile/optimizer.h"
 #include "shoal/python/identities.h"
-#include "shoal/train/optimizer.h"
 #include "shoal/train/trainer.h"
 
 namespace shoal::python {

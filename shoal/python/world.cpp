@@ -4,17 +4,19 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <map>
 #include <utility>
+#include <vector>
 
 #include "shoal/base/error.h"
 #include "shoal/comm/shm/shm.h"
 #include "shoal/comm_c10d/gloo.h"
 #include "shoal/python/bindings.h"
-#include "shoal/rewrite/plan.h"
 
 namespace shoal::python {
 
 sharding::Mesh Degrees::mesh(int ranks) const {
+  if (!plan.mesh.empty()) return compile::mesh_of(plan.mesh, ranks);
   return mesh_of(ranks, replicate.value_or(shard == -1 || tensor == -1 ? 1 : -1), shard, tensor);
 }
 
@@ -23,16 +25,7 @@ std::chrono::nanoseconds Degrees::wait() const {
 }
 
 Parallelism Degrees::with(const sharding::Mesh& mesh, comm::Communicator& world) const {
-  return {.mesh = mesh,
-          .world = &world,
-          .zero_stage = zero_stage,
-          .plan = rewrite::plan_from_text(plan, plan_name),
-          .plan_name = plan_name,
-          .replicated_inputs = replicated_inputs,
-          .batch_dims = batch_dims,
-          .gathers_again = gathers_again,
-          .bucket_bytes = bucket_bytes,
-          .limit = wait()};
+  return {.mesh = mesh, .world = &world, .plan = plan, .plan_name = plan_name, .limit = wait()};
 }
 
 World::World(std::chrono::nanoseconds limit) : job_(elastic::join(elastic::environment_of(environ), limit)) {
@@ -64,43 +57,67 @@ py::object the_world(std::chrono::nanoseconds limit) {
   return module.attr("_world");
 }
 
-static Degrees degrees_of(std::optional<int> replicate, int shard, int tensor, int zero_stage,
-                          const py::object& plan, std::vector<std::string> replicated_inputs,
-                          bool gathers_again, std::int64_t bucket_bytes, double limit,
-                          std::map<std::string, int> batch_dims) {
+// What a script says beside the plan; nothing: as the plan says, or its default.
+struct Said {
+  std::optional<std::vector<std::string>> replicated_inputs;
+  std::optional<bool> gathers_again;
+  std::optional<std::int64_t> bucket_bytes;
+  std::optional<std::map<std::string, int>> batch_dims;
+  std::optional<std::vector<std::string>> batch_axes;
+  std::optional<std::string> zero_axis;
+  std::optional<bool> reduces_each;
+};
+
+static Degrees degrees_of(std::optional<int> replicate, int shard, int tensor, std::optional<int> zero_stage,
+                          const py::object& plan, Said said, double limit, const py::object& mesh) {
   SHOAL_CHECK(std::isfinite(limit) && limit > 0 && limit < 1e9, InvalidInput, "parallelism: the limit is ",
               limit, " s; it is how many seconds a rank waits for others, more than 0");
-  Degrees degrees{.replicate = replicate,
-                  .shard = shard,
-                  .tensor = tensor,
-                  .zero_stage = zero_stage,
-                  .plan = {},
-                  .replicated_inputs = std::move(replicated_inputs),
-                  .batch_dims = std::move(batch_dims),
-                  .gathers_again = gathers_again,
-                  .bucket_bytes = bucket_bytes,
-                  .limit = limit};
+  Degrees degrees{.replicate = replicate, .shard = shard, .tensor = tensor, .plan = {}, .limit = limit};
+  std::string text;
   if (py::hasattr(plan, "__fspath__")) {
     degrees.plan_name = py::str(plan);
-    degrees.plan = py::str(py::module_::import("pathlib").attr("Path")(plan).attr("read_text")());
+    text = py::str(py::module_::import("pathlib").attr("Path")(plan).attr("read_text")());
   } else {
-    degrees.plan = py::cast<std::string>(plan);
+    text = py::cast<std::string>(plan);
   }
-  rewrite::plan_from_text(degrees.plan, degrees.plan_name);
+  degrees.plan = compile::plan_from_text(text, degrees.plan_name);
+  const auto set = [](auto& setting, auto& value) {
+    if (value) setting = std::move(*value);
+  };
+  set(degrees.plan.zero_stage, zero_stage);
+  set(degrees.plan.whole_inputs, said.replicated_inputs);
+  set(degrees.plan.gathers_again, said.gathers_again);
+  set(degrees.plan.bucket_bytes, said.bucket_bytes);
+  set(degrees.plan.batch_dims, said.batch_dims);
+  set(degrees.plan.batch_axes, said.batch_axes);
+  set(degrees.plan.zero_axis, said.zero_axis);
+  if (said.reduces_each) degrees.plan.reduces_each = said.reduces_each;
+  if (!mesh.is_none()) {
+    degrees.plan.mesh.clear();
+    for (const auto& [name, size] : py::cast<py::dict>(mesh))
+      degrees.plan.mesh.push_back({py::cast<std::string>(name), py::cast<int>(size)});
+  }
+  SHOAL_CHECK(degrees.plan.mesh.empty() || (!replicate && shard == 1 && tensor == 1), InvalidInput,
+              "parallelism: a mesh is given, '", to_text(sharding::Mesh{degrees.plan.mesh}),
+              "', and degrees too (replicate, shard, tensor); leave one of them out");
   return degrees;
 }
 
 static std::string text_of(const Degrees& degrees) {
-  return concat(
-      "Parallelism(replicate=", degrees.replicate ? std::to_string(*degrees.replicate) : std::string("None"),
-      ", shard=", degrees.shard, ", tensor=", degrees.tensor, ", zero_stage=", degrees.zero_stage,
-      degrees.plan.empty() ? "" : ", plan=…", ")");
+  std::string text = "Parallelism(";
+  if (degrees.plan.mesh.empty())
+    text += concat("replicate=", degrees.replicate ? std::to_string(*degrees.replicate) : std::string("None"),
+                   ", shard=", degrees.shard, ", tensor=", degrees.tensor);
+  else
+    text += concat("mesh='", to_text(sharding::Mesh{degrees.plan.mesh}), "'");
+  text += concat(", zero_stage=", degrees.plan.zero_stage);
+  return text + (degrees.plan.lines.empty() ? ")" : ", plan=…)");
 }
 
 static py::slice samples_for(std::int64_t size, const std::optional<Degrees>& parallelism) {
   const auto place = this_place();
-  const auto mesh = parallelism.value_or(Degrees{}).mesh(place.size);
-  const auto [begin, end] = samples_of(mesh, place.rank, size);
+  const Degrees degrees = parallelism.value_or(Degrees{});
+  const auto [begin, end] = samples_of(degrees.mesh(place.size), place.rank, size, degrees.plan);
   return {begin, end, std::nullopt};
 }
 
@@ -109,18 +126,41 @@ void bind_world(py::module_& module) {
   py::class_<Degrees>(module, "Parallelism",
                       "How the ranks of a job train one model together: their degrees multiply to how many "
                       "there are. One degree may be -1: what the others leave; replicate is, by default.")
-      .def(py::init(&degrees_of), py::kw_only(), py::arg("replicate") = py::none(), py::arg("shard") = 1,
-           py::arg("tensor") = 1, py::arg("zero_stage") = -1, py::arg("plan") = "",
-           py::arg("replicated_inputs") = std::vector<std::string>(), py::arg("gathers_again") = true,
-           py::arg("bucket_bytes") = Degrees{}.bucket_bytes, py::arg("limit") = Degrees{}.limit,
-           py::arg("batch_dims") = std::map<std::string, int>())
+      .def(py::init([](std::optional<int> replicate, int shard, int tensor, std::optional<int> zero_stage,
+                       const py::object& plan, std::optional<std::vector<std::string>> replicated_inputs,
+                       std::optional<bool> gathers_again, std::optional<std::int64_t> bucket_bytes,
+                       double limit, std::optional<std::map<std::string, int>> batch_dims,
+                       const py::object& mesh, std::optional<std::vector<std::string>> batch_axes,
+                       std::optional<std::string> zero_axis, std::optional<bool> reduces_each) {
+             return degrees_of(replicate, shard, tensor, zero_stage, plan,
+                               {.replicated_inputs = std::move(replicated_inputs),
+                                .gathers_again = gathers_again,
+                                .bucket_bytes = bucket_bytes,
+                                .batch_dims = std::move(batch_dims),
+                                .batch_axes = std::move(batch_axes),
+                                .zero_axis = std::move(zero_axis),
+                                .reduces_each = reduces_each},
+                               limit, mesh);
+           }),
+           py::kw_only(), py::arg("replicate") = py::none(), py::arg("shard") = 1, py::arg("tensor") = 1,
+           py::arg("zero_stage") = py::none(), py::arg("plan") = "",
+           py::arg("replicated_inputs") = py::none(), py::arg("gathers_again") = py::none(),
+           py::arg("bucket_bytes") = py::none(), py::arg("limit") = Degrees{}.limit,
+           py::arg("batch_dims") = py::none(), py::arg("mesh") = py::none(),
+           py::arg("batch_axes") = py::none(), py::arg("zero_axis") = py::none(),
+           py::arg("reduces_each") = py::none(),
+           "What is not given is as the plan says. mesh: axes of any names, outer to inner, {\"dp\": 2, "
+           "\"tp\": -1}, in place of replicate, shard and tensor; batch_axes then names those that cut the "
+           "batch, zero_axis the one whose ranks keep parts. reduces_each: the gradients of each micro-batch "
+           "are reduced, and not their sum alone.")
       .def_readonly("replicate", &Degrees::replicate, "Ranks that keep copies; None: what the others leave.")
       .def_readonly("shard", &Degrees::shard,
                     "Ranks that keep parts of parameters, gradients and optimizer state.")
       .def_readonly("tensor", &Degrees::tensor, "Ranks that share the work on a sample, as the plan says.")
-      .def_readonly("zero_stage", &Degrees::zero_stage,
-                    "What the ranks of shard keep in parts: 0 nothing, 1 the optimizer's state, 2 gradients "
-                    "too, 3 parameters too; -1: 3 where shard is above 1.")
+      .def_property_readonly(
+          "zero_stage", [](const Degrees& degrees) { return degrees.plan.zero_stage; },
+          "What the ranks of shard keep in parts: 0 nothing, 1 the optimizer's state, 2 gradients "
+          "too, 3 parameters too; -1: 3 where shard is above 1.")
       .def("__repr__", text_of);
   module.def(
       "rank", [] { return this_place().rank; }, "This process among those of the job; 0 outside of one.");

@@ -6,11 +6,9 @@
 
 #include <chrono>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "shoal/comm/communicator.h"
 #include "shoal/elastic/join.h"
@@ -23,12 +21,8 @@ namespace shoal::python {
 struct Degrees {
   std::optional<int> replicate;  // none: what the others leave
   int shard = 1, tensor = 1;
-  int zero_stage = -1;
-  std::string plan, plan_name = "plan";
-  std::vector<std::string> replicated_inputs;
-  std::map<std::string, int> batch_dims;
-  bool gathers_again = true;
-  std::int64_t bucket_bytes = Parallelism{}.bucket_bytes;
+  compile::Plan plan;  // whose mesh, where it has one, stands in place of the degrees
+  std::string plan_name = "plan";
   double limit = 300;  // seconds
 
   sharding::Mesh mesh(int ranks) const;

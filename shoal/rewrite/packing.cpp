@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "shoal/base/error.h"
+#include "shoal/ir/rebuild.h"
+#include "shoal/rewrite/transfer.h"
 
 namespace shoal::rewrite {
 
@@ -250,6 +252,25 @@ class Sending {
 
 std::vector<ValueId> send(ir::Graph& made, const Journey& journey, const std::vector<Parcel>& parcels) {
   return Sending(made, journey).run(parcels);
+}
+
+ir::Graph pack(const ir::Graph& local, const sharding::Mesh& mesh, int rank) {
+  return ir::rebuild(
+      local, [&](ir::Graph& made, const ir::Node& node, const ir::Mapped& in) -> std::optional<ir::Outputs> {
+        if (!is_transfer(node)) return std::nullopt;
+        Journey journey = journey_in(node);
+        const int axis = mesh.axis(journey.axis);
+        journey.index = mesh.coordinate(rank, axis);
+        journey.ranks = mesh.axes[static_cast<std::size_t>(axis)].size;
+        auto parcels = parcels_in(local, node);
+        for (Parcel& parcel : parcels) {
+          parcel.from = in(parcel.from);
+          if (parcel.over) parcel.over = in(*parcel.over);
+        }
+        ir::Outputs outputs;
+        for (const ValueId value : send(made, journey, parcels)) outputs.emplace_back(value);
+        return outputs;
+      });
 }
 
 }  // namespace shoal::rewrite

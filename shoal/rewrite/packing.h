@@ -26,6 +26,7 @@
 
 #include "shoal/ir/graph.h"
 #include "shoal/sharding/collective.h"
+#include "shoal/sharding/mesh.h"
 
 namespace shoal::rewrite {
 
@@ -55,6 +56,10 @@ struct Journey {
   ir::Phase phase = ir::Phase::Forward;
   std::string module;
 };
+
+// A rank's graph with messages, and what is packed and unpacked around them, in place of its transfers
+// (transfer.h).
+ir::Graph pack(const ir::Graph& local, const sharding::Mesh& mesh, int rank);
 
 // Appends the nodes and returns what comes of each parcel. Parcels have one dtype; an AllToAll has one.
 std::vector<ir::ValueId> send(ir::Graph& made, const Journey& journey, const std::vector<Parcel>& parcels);

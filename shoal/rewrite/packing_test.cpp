@@ -7,7 +7,7 @@
 
 #include "shoal/ir/text.h"
 #include "shoal/ir/verify.h"
-#include "shoal/rewrite/partition.h"
+#include "shoal/rewrite/local_graph_test.h"
 #include "shoal/rewrite/place.h"
 
 using namespace shoal;
@@ -125,7 +125,7 @@ return output "y" %2
   std::string first;
   for (int rank = 0; rank < mesh.size(); ++rank) {
     std::string ops;
-    for (const ir::Node& node : partition(placed, rank).nodes) ops += node.op + ' ';
+    for (const ir::Node& node : local_graph(placed, rank).nodes) ops += node.op + ' ';
     if (rank == 0) first = ops;
     CHECK(ops == first);
   }

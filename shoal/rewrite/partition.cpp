@@ -14,6 +14,7 @@
 #include "shoal/rewrite/gathered.h"
 #include "shoal/rewrite/local.h"
 #include "shoal/rewrite/norms.h"
+#include "shoal/rewrite/transfer.h"
 #include "shoal/sharding/redistribute.h"
 #include "shoal/sharding/rules.h"
 
@@ -37,13 +38,12 @@ namespace {
 
 class Partitioning {
  public:
-  Partitioning(const Placed& placed, int rank, const PartitionOptions& options)
+  Partitioning(const Placed& placed, int rank)
       : placed_(placed),
         old_(placed.graph),
         mesh_(placed.mesh),
         rank_(rank),
         place_{mesh_, rank},
-        options_(options),
         gathered_(gathered_of(placed)),
         versions_(old_.values.size()) {
     made_.form = ir::Form::Local;
@@ -51,20 +51,16 @@ class Partitioning {
 
   ir::Graph run() {
     add_sources();
-    find_gradients();
     for (std::size_t i = 0; i < old_.nodes.size(); ++i) {
       const ir::Node& node = old_.nodes[i];
       if (node.phase != Phase::Forward && phase_ == Phase::Forward) forget_gathered();
-      if (node.phase == Phase::Update && phase_ != Phase::Update) flush();
       phase_ = node.phase;
       module_ = node.module;
       if (node.op == "shoal::clip")
         add_norm(node, placed_.nodes[i]);
       else
         add(node, placed_.nodes[i]);
-      reduce_gradients(node);
     }
-    flush();
     add_results();
     return std::move(made_);
   }
@@ -74,12 +70,6 @@ class Partitioning {
   struct Version {
     Layout layout;
     ValueId id;
-  };
-
-  // Gradients on their way to the same steps, reduced together.
-  struct Bucket {
-    std::vector<ValueId> values;  // of the whole graph
-    std::int64_t bytes = 0;
   };
 
   Shape local_shape(const Layout& layout, ValueId value) const {
@@ -111,11 +101,6 @@ class Partitioning {
     }
   }
 
-  void find_gradients() {
-    for (std::size_t i = 0; i < old_.results.size(); ++i)
-      if (old_.results[i].role == Role::Gradient) gradients_.insert(old_.results[i].value);
-  }
-
   bool same_parts(const Layout& a, const Layout& b, ValueId value) const {
     return rewrite::same_parts(mesh_, a, b, old_.at(value).type.shape);
   }
@@ -127,14 +112,11 @@ class Partitioning {
 
   // The value in that layout, brought there if it is not.
   ValueId get(ValueId value, const Layout& wanted) {
-    if (pending_.contains(value)) flush();
     auto& versions = versions_[value.index];
     if (versions.empty()) make_again(value);
     for (const Version& version : versions)
       if (same_parts(version.layout, wanted, value)) return version.id;
     if (const auto view = viewed_again(value, wanted)) return *view;
-    if (gathered_.contains(value) && !old_.at(value).producer && wanted == placed_.values[value.index])
-      if (const auto whole = gather_ahead(value)) return *whole;
     std::optional<std::vector<Step>> best;
     Version from;
     std::int64_t lowest = 0;
@@ -174,35 +156,6 @@ class Partitioning {
     return std::nullopt;
   }
 
-  // Small parameters are gathered together with those that are used soon after.
-  std::optional<ValueId> gather_ahead(ValueId value) {
-    const auto& order = gathered_.order(phase_);
-    auto next = std::ranges::find(order, value);
-    std::vector<ValueId> values, from;
-    std::vector<Step> now;
-    std::vector<Layout> before, after;
-    std::int64_t bytes = 0;
-    for (; next != order.end() && bytes < options_.gather_bytes; ++next) {
-      const Layout& used = placed_.values[next->index];
-      const auto& versions = versions_[next->index];
-      if (versions.size() > 1 || old_.at(*next).type.dtype != old_.at(value).type.dtype) continue;
-      const auto way = steps(*next, versions.front().layout, used);
-      if (way.size() != 1 || way[0].change != Change::AllGather) continue;
-      if (!now.empty() && way[0].axis != now.front().axis) continue;
-      if (!values.empty() && bytes + ir::bytes_of(old_.at(*next).type) > options_.gather_bytes) break;
-      bytes += ir::bytes_of(old_.at(*next).type);
-      values.push_back(*next);
-      from.push_back(versions.front().id);
-      now.push_back(way[0]);
-      before.push_back(versions.front().layout);
-      after.push_back(used);
-    }
-    if (values.empty() || values.front() != value) return std::nullopt;
-    const auto made = collective(now, from, values, before, after);
-    for (std::size_t i = 0; i < made.size(); ++i) versions_[values[i].index].push_back({after[i], made[i]});
-    return made.front();
-  }
-
   void make_again(ValueId value) {
     const auto& producer = old_.at(value).producer;
     SHOAL_CHECK(producer && gathered_.contains(value), Internal, "partition: %", value.index,
@@ -221,7 +174,7 @@ class Partitioning {
 
   // One axis' change of one value.
   ValueId take(const Step& step, const Version& at, const Layout& after, ValueId value) {
-    if (collective_of(step.change)) return collective({step}, {at.id}, {value}, {at.layout}, {after})[0];
+    if (collective_of(step.change)) return transfer(step, value, at, after);
     ir::Node node = kept_part(place_, step, at.id);
     node.phase = phase_;
     node.module = module_;
@@ -236,28 +189,21 @@ class Partitioning {
     return old_.at(value).producer ? role : phase_ == Phase::Forward ? Role::Activation : Role::Gradient;
   }
 
-  // A collective on several values that take the same change on the same axis.
-  std::vector<ValueId> collective(const std::vector<Step>& steps, const std::vector<ValueId>& from,
-                                  const std::vector<ValueId>& values, const std::vector<Layout>& before,
-                                  const std::vector<Layout>& after) {
-    std::vector<Parcel> parcels;
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      parcels.push_back(parcel(steps[i], values[i], before[i], after[i]));
-      parcels.back().from = from[i];
-    }
-    return send(made_, journey(steps.front()), parcels);
-  }
-
-  Journey journey(const Step& step) const {
+  // The message of a value that takes that change; `over`: written over a source.
+  ValueId transfer(const Step& step, ValueId value, const Version& at, const Layout& after,
+                   std::optional<ValueId> over = {}) {
+    Parcel parcel = parcel_of(place_, step, old_.at(value).type, at.layout, after);
+    parcel.from = at.id;
+    parcel.over = over;
+    if (over) parcel.to = made_.at(*over).type;
     Journey journey = journey_of(place_, step);
     journey.phase = phase_;
     journey.module = module_;
-    return journey;
-  }
-  Parcel parcel(const Step& step, ValueId value, const Layout& before, const Layout& after) const {
-    Parcel parcel = parcel_of(place_, step, old_.at(value).type, before, after);
-    parcel.role = role_of(value);
-    return parcel;
+    const auto id =
+        made_.add_node(transfer_of(journey, {parcel}, {ir::bytes_of(old_.at(value).type)}), {parcel.to});
+    const ValueId made = *made_.at(id).outputs[0];
+    made_.values[made.index].role = role_of(value);
+    return made;
   }
 
   sharding::Box box_of(const Layout& layout, ValueId value) const {
@@ -295,7 +241,7 @@ class Partitioning {
       made_.values[version.id.index].role = old_.at(output).role;
       const Layout& handed_on = placed_.values[output.index];
       const bool is_again = &placed != &placed_.nodes[old_.at(output).producer->index];
-      if (!is_again && !gradients_.contains(output) && !same_parts(version.layout, handed_on, output))
+      if (!is_again && !same_parts(version.layout, handed_on, output))
         version = {handed_on, follow(output, version, steps(output, version.layout, handed_on))};
       versions_[output.index] = {std::move(version)};
     }
@@ -314,64 +260,6 @@ class Partitioning {
     }
     local.op = "aten::split_with_sizes";
     local.arguments = {{"self", *ir::find(local, "self")}, {"split_sizes", sizes}, {"dim", dim}};
-  }
-
-  // --- Gradients are reduced as backward makes them, many at once.
-
-  void reduce_gradients(const ir::Node& node) {
-    for (const auto& output : node.outputs) {
-      if (!output || !gradients_.contains(*output)) continue;
-      const Version& version = versions_[output->index].front();
-      const Layout& wanted = placed_.values[output->index];
-      if (same_parts(version.layout, wanted, *output)) continue;
-      std::string key = concat(static_cast<int>(old_.at(*output).type.dtype));
-      for (const Step& step : steps(*output, version.layout, wanted))
-        key += concat(' ', static_cast<int>(step.change), ':', step.axis);
-      Bucket& bucket = buckets_[key];
-      bucket.values.push_back(*output);
-      bucket.bytes += ir::bytes_of(old_.at(*output).type);  // of the whole: ranks must agree when it is full
-      pending_.insert(*output);
-      if (bucket.bytes < options_.bucket_bytes) continue;
-      flush(bucket);
-      buckets_.erase(key);
-    }
-  }
-
-  void flush() {
-    const auto buckets = std::exchange(buckets_, {});
-    for (const auto& [key, bucket] : buckets) flush(bucket);
-  }
-
-  void flush(const Bucket& bucket) {
-    std::vector<std::vector<Step>> ways;
-    std::vector<Version> at;
-    for (const ValueId value : bucket.values) {
-      at.push_back(versions_[value.index].front());
-      ways.push_back(steps(value, at.back().layout, placed_.values[value.index]));
-    }
-    for (std::size_t i = 0; i < ways.front().size(); ++i) {
-      std::vector<Step> now;
-      std::vector<ValueId> from;
-      std::vector<Layout> before, after;
-      for (std::size_t j = 0; j < ways.size(); ++j) {
-        now.push_back(ways[j][i]);
-        from.push_back(at[j].id);
-        before.push_back(at[j].layout);
-        after.push_back(at[j].layout);
-        after.back().placements[static_cast<std::size_t>(now[j].axis)] = now[j].to;
-      }
-      if (collective_of(now.front().change)) {
-        const auto made = collective(now, from, bucket.values, before, after);
-        for (std::size_t j = 0; j < made.size(); ++j) at[j] = {after[j], made[j]};
-      } else {
-        for (std::size_t j = 0; j < at.size(); ++j)
-          at[j] = {after[j], take(now[j], at[j], after[j], bucket.values[j])};
-      }
-    }
-    for (std::size_t j = 0; j < at.size(); ++j) {
-      versions_[bucket.values[j].index] = {at[j]};
-      pending_.erase(bucket.values[j]);
-    }
   }
 
   void add_norm(const ir::Node& node, const PlacedNode& placed) {
@@ -394,36 +282,19 @@ class Partitioning {
     }
   }
 
-  // Parameters that are updated in parts and kept whole are written over in place, many at once.
+  // Parameters that are updated in parts and kept whole are written over in place.
   void gather_parameters() {
-    struct Many {
-      Journey journey;
-      std::vector<Parcel> parcels;
-      std::vector<ValueId> values;
-    };
-    std::map<std::pair<DType, int>, Many> by_axis;
     phase_ = Phase::Update;
     module_ = "";
     for (std::size_t i = 0; i < old_.results.size(); ++i) {
       const auto& [role, name, value] = old_.results[i];
       if (role != Role::Parameter) continue;
       const Layout& kept = placed_.results[i];
-      const Version& updated = versions_[value.index].front();
+      const Version updated = versions_[value.index].front();
       if (same_parts(updated.layout, kept, value)) continue;
       const auto way = steps(value, updated.layout, kept);
       if (way.size() != 1 || way[0].change != Change::AllGather) continue;
-      Many& many = by_axis[{old_.at(value).type.dtype, way[0].axis}];
-      many.journey = journey(way[0]);
-      many.parcels.push_back(parcel(way[0], value, updated.layout, kept));
-      many.parcels.back().from = updated.id;
-      many.parcels.back().over = source_of(name);
-      many.parcels.back().to = made_.at(source_of(name)).type;
-      many.values.push_back(value);
-      versions_[value.index].push_back({kept, {}});  // its id follows
-    }
-    for (const auto& [key, many] : by_axis) {
-      const auto ids = send(made_, many.journey, many.parcels);
-      for (std::size_t i = 0; i < ids.size(); ++i) versions_[many.values[i].index].back().id = ids[i];
+      versions_[value.index].push_back({kept, transfer(way[0], value, updated, kept, source_of(name))});
     }
   }
 
@@ -439,21 +310,15 @@ class Partitioning {
   const Mesh& mesh_;
   const int rank_;
   const Place place_;
-  const PartitionOptions options_;
   const Gathered gathered_;
   ir::Graph made_;
   std::vector<std::vector<Version>> versions_;  // by value of the whole graph
-  std::set<ValueId> gradients_;
-  std::map<std::string, Bucket> buckets_;  // by dtype, changes and axes
-  std::set<ValueId> pending_;              // in buckets
-  Phase phase_ = Phase::Forward;           // of what is being added
+  Phase phase_ = Phase::Forward;                // of what is being added
   std::string module_;
 };
 
 }  // namespace
 
-ir::Graph partition(const Placed& placed, int rank, const PartitionOptions& options) {
-  return Partitioning(placed, rank, options).run();
-}
+ir::Graph partition(const Placed& placed, int rank) { return Partitioning(placed, rank).run(); }
 
 }  // namespace shoal::rewrite

@@ -72,6 +72,8 @@ class Pinning {
       } else if (role == Role::OptimizerState) {
         if (const auto* pins = pins_of(source.name.substr(0, source.name.rfind('.'))))
           kept = used = of_state(*pins, source.value);
+      } else if (role == Role::Gradient) {
+        if (const auto* pins = pins_of(source.name)) kept = used = pins->summed;
       } else if (role == Role::Input) {
         if (const auto pin = pins_.inputs.find(source.name); pin != pins_.inputs.end())
           kept = used = pin->second;

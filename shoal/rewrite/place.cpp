@@ -244,12 +244,16 @@ class Placing {
     return score;
   }
 
-  // Each tensor of an update is where its parameter is updated; what else it reads is whole.
+  // Each tensor of an update is where its parameter is updated, of a sum where the sum is; what else it reads
+  // is whole.
   void place_update(const ir::Node& node, PlacedNode& placed) {
     const auto* parameters = std::get_if<ir::ValueList>(ir::find(node, "parameters"));
     const auto* gradients = std::get_if<ir::ValueList>(ir::find(node, "gradients"));
+    const auto* sums = ir::find(node, "sums");
     std::vector<Layout> updated;
-    if (parameters != nullptr)
+    if (const auto* list = sums == nullptr ? nullptr : std::get_if<ir::ValueList>(sums))
+      for (const auto& sum : *list) updated.push_back(pinned_.kept[source_at(*sum)]);
+    else if (parameters != nullptr)
       for (std::size_t i = 0; i < parameters->size(); ++i) {
         const auto source =
             pinned_.parameter_at.find(*(*parameters)[i]);  // none: forward wrote to the parameter
@@ -270,6 +274,11 @@ class Placing {
       placed.out[i] = is_number(graph_, *node.outputs[i]) ? replicated() : updated.at(i % updated.size());
   }
 
+  std::size_t source_at(ValueId value) const {
+    const auto found = std::ranges::find(graph_.sources, value, &ir::Source::value);
+    SHOAL_CHECK(found != graph_.sources.end(), Internal, "place: %", value.index, " is no source");
+    return static_cast<std::size_t>(found - graph_.sources.begin());
+  }
   Layout updated_of(const std::string& parameter) const {
     const auto* pins = pins_of(parameter);
     return pins == nullptr ? replicated() : pins->updated;

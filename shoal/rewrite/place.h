@@ -27,6 +27,7 @@ struct ParameterPins {
   sharding::Layout used;  // as the model computes with it; gathered before, if it is kept in smaller parts
   sharding::Layout gradient;  // as the gradient leaves backward
   sharding::Layout updated;   // as the optimizer sees it; its state is kept like this
+  sharding::Layout summed;    // the sum over micro-batches, while more of them come
   friend bool operator==(const ParameterPins&, const ParameterPins&) = default;
 };
 
@@ -63,6 +64,7 @@ struct Placed {
   std::vector<sharding::Layout> kept;    // by source
   std::vector<sharding::Layout> results;
   bool gathers_again = true;
+  friend bool operator==(const Placed&, const Placed&) = default;
 };
 
 // Throws InvalidInput where a pin does not fit its tensor, or names none.

@@ -9,8 +9,7 @@
 #include "shoal/base/error_test.h"
 #include "shoal/ir/text.h"
 #include "shoal/ir/verify.h"
-#include "shoal/rewrite/partition.h"
-#include "shoal/rewrite/plan.h"
+#include "shoal/rewrite/local_graph_test.h"
 
 using namespace shoal;
 using namespace shoal::rewrite;
@@ -43,7 +42,7 @@ TEST_CASE("a batch that is cut cuts what is made of it, and leaves gradients as 
   CHECK(out_of(placed, 1) == "[S(1)]");
   CHECK(out_of(placed, 2) == "[P(sum)]");
   for (int rank = 0; rank < 2; ++rank) {
-    const ir::Graph local = partition(placed, rank);
+    const ir::Graph local = local_graph(placed, rank);
     ir::verify(local);
     const auto reduces = std::ranges::count(local.nodes, std::string("shoal::all_reduce"), &ir::Node::op);
     CHECK(reduces == 1);
@@ -85,35 +84,6 @@ TEST_CASE("a pin that does not fit its tensor is refused by name") {
   unknown.outputs.push_back({.module = "h.*", .placements = {}});
   CHECK(error_of([&] { place(ir::from_text(kStep), mesh, unknown); }).find("no module is called \"h.*\"") !=
         std::string::npos);
-}
-
-TEST_CASE("a plan is read, printed, and says where it is wrong") {
-  const std::string text =
-      "parameter h.*.mlp.c_fc.weight shard=S(1, outer=3, unit=64) tensor=S(1)\noutput h.*.mlp tensor=R\n";
-  const Plan plan = plan_from_text("# a comment\n\n" + text);
-  CHECK(to_text(plan) == text);
-  CHECK(plan_from_text(to_text(plan)) == plan);
-  const auto wrong = [](const std::string& line) {
-    return error_of([&] { plan_from_text(line, "my.plan"); });
-  };
-  CHECK(wrong("weight a tensor=R").find("my.plan:1: 'weight' is neither") != std::string::npos);
-  CHECK(wrong("parameter a tensor").find("'tensor' is not AXIS=PLACEMENT") != std::string::npos);
-  CHECK(wrong("parameter a tensor=S(x)").find("my.plan:1") != std::string::npos);
-  CHECK(wrong("parameter a tensor=R tensor=S(0)").find("axis 'tensor' is there twice") != std::string::npos);
-  CHECK(wrong("parameter a").find("no placement") != std::string::npos);
-}
-
-TEST_CASE("a plan for another model or mesh is refused, and contradictory lines are") {
-  const auto mesh = sharding::mesh_from_text("replicate=2 tensor=2");
-  const Plan plan = plan_from_text("parameter h.*.w tensor=S(0)\nparameter h.0.* tensor=S(1)\n");
-  CHECK(error_of([&] { check_fits(plan, mesh, {"fc.weight"}); }).find("no parameter h.*.w, h.0.*") !=
-        std::string::npos);
-  CHECK(error_of([&] {
-          check_fits(plan, sharding::mesh_from_text("shard=2"), {"h.0.w"});
-        }).find("axis 'tensor'") != std::string::npos);
-  CHECK(error_of([&] { parameter_layout(plan, mesh, "h.0.w"); }).find("leave one of them out") !=
-        std::string::npos);
-  CHECK(to_text(parameter_layout(plan, mesh, "h.1.w")) == "[R, S(0)]");
 }
 
 TEST_CASE("a star stands for anything but a dot") {

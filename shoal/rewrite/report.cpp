@@ -52,7 +52,14 @@ static bool is_cut(const Layout& layout, std::size_t axis) {
 static bool is_whole(const Layout& layout, std::size_t axis) {
   return std::holds_alternative<Replicate>(layout.placements[axis]);
 }
-static bool is_data_axis(std::string_view axis) { return axis == "replicate" || axis == "shard"; }
+// Whether the axis cuts any of the batch.
+static bool cuts_the_batch(const Placed& placed, std::size_t axis) {
+  for (std::size_t i = 0; i < placed.kept.size(); ++i)
+    if (placed.graph.at(placed.graph.sources[i].value).role == Role::Input &&
+        std::holds_alternative<sharding::Shard>(placed.kept[i].placements[axis]))
+      return true;
+  return false;
+}
 
 static bool runs_split(const PlacedNode& node, std::size_t axis) {
   const auto cut = [&](const Layout& layout) { return is_cut(layout, axis); };
@@ -119,8 +126,8 @@ static std::vector<WholeOp> whole_ops(const Placed& placed) {
     }
     for (const ValueId input : inputs) elements = std::max(elements, ir::num_elements(graph.at(input).type));
     if (elements <= 1) continue;  // a loss, a count: there is nothing to cut
-    const auto matters = [&](std::string_view axis) {
-      return is_data_axis(axis) ? is_of_the_batch : flops > 0;
+    const auto matters = [&](std::size_t axis) {
+      return cuts_the_batch(placed, axis) ? is_of_the_batch : flops > 0;
     };
     std::string axes;
     for (std::size_t axis = 0; axis < placed.mesh.axes.size(); ++axis) {
@@ -130,7 +137,7 @@ static std::vector<WholeOp> whole_ops(const Placed& placed) {
       const bool is_done_by_all = flops > 0 ? !runs_split(placed.nodes[i], axis)
                                             : std::ranges::all_of(placed.nodes[i].in, whole) &&
                                                   std::ranges::all_of(placed.nodes[i].out, whole);
-      if (ranks > 1 && matters(name) && is_done_by_all) axes += concat(axes.empty() ? "" : ", ", name);
+      if (ranks > 1 && is_done_by_all && matters(axis)) axes += concat(axes.empty() ? "" : ", ", name);
     }
     if (axes.empty()) continue;
     const std::string module = folded(node.module);
@@ -501,8 +508,8 @@ static std::string text_of_layers(const Mesh& mesh, const Report& report) {
   return text;
 }
 
-static std::string text_of_traffic(const Report& report) {
-  std::string text = "collectives of a step, bytes that a rank sends:\n";
+std::string traffic_text(const Report& report, std::string_view of) {
+  std::string text = concat("collectives of ", of, ", bytes that a rank sends:\n");
   std::int64_t all = 0;
   for (const Traffic& traffic : report.traffic) {
     all += traffic.bytes;
@@ -513,8 +520,8 @@ static std::string text_of_traffic(const Report& report) {
   return text + concat("  in all ", human_bytes(all), '\n');
 }
 
-std::string to_text(const Mesh& mesh, const Report& report) {
-  std::string text = text_of_ranks(mesh) + text_of_layers(mesh, report) + text_of_traffic(report);
+std::string to_text(const Mesh& mesh, const Report& report, std::string_view of) {
+  std::string text = text_of_ranks(mesh) + text_of_layers(mesh, report) + traffic_text(report, of);
   const Memory& memory = report.memory;
   text += concat("memory of a rank: parameters ", human_bytes(memory.parameters), ", gradients ",
                  human_bytes(memory.gradients), ", optimizer state ", human_bytes(memory.optimizer_state),

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shoal/ir/graph.h"
@@ -94,6 +95,8 @@ struct RankClass {
 };
 std::vector<RankClass> rank_classes(const Placed& placed);
 
-std::string to_text(const sharding::Mesh& mesh, const Report& report);
+// `of`: what the report is of, for its heading: "a step", "each of 3 micro-batches".
+std::string to_text(const sharding::Mesh& mesh, const Report& report, std::string_view of = "a step");
+std::string traffic_text(const Report& report, std::string_view of);
 
 }  // namespace shoal::rewrite

@@ -7,7 +7,7 @@
 
 #include "shoal/ir/text.h"
 #include "shoal/rewrite/flops.h"
-#include "shoal/rewrite/partition.h"
+#include "shoal/rewrite/local_graph_test.h"
 
 using namespace shoal;
 using namespace shoal::rewrite;
@@ -81,12 +81,12 @@ return output "y" %8
   CHECK(work_of(graph, graph.nodes[2]) == 0);
   CHECK(!work_of(graph, graph.nodes[3]));
   const Placed placed = place(std::move(graph), kData, {});
-  CHECK(report_of(placed, partition(placed, 0), 0).unknown == std::vector<std::string>{"mine::op"});
+  CHECK(report_of(placed, local_graph(placed, 0), 0).unknown == std::vector<std::string>{"mine::op"});
 }
 
 TEST_CASE("data parallel runs split, and reduces each gradient once") {
   const Placed placed = data_parallel();
-  const Report report = report_of(placed, partition(placed, 0), 0);
+  const Report report = report_of(placed, local_graph(placed, 0), 0);
   REQUIRE(report.shares.size() == 1);
   CHECK(report.shares[0].flops == 1);
   CHECK(report.shares[0].parameter_bytes == 0);
@@ -104,7 +104,7 @@ TEST_CASE("what is stored in parts is gathered for use, and its gradient scatter
   const Mesh mesh = {.axes = {{"shard", 4}}};
   const Placed placed =
       placed_on(mesh, kRows, {.kept = kRows, .used = kWhole, .gradient = kRows, .updated = kRows});
-  const Report report = report_of(placed, partition(placed, 0), 0);
+  const Report report = report_of(placed, local_graph(placed, 0), 0);
   CHECK(report.shares[0].parameter_bytes == 1);
   CHECK(report.memory.parameters == 4 * 10 * 4);
   CHECK(report.memory.gradients == 4 * 10 * 4);
@@ -119,7 +119,7 @@ TEST_CASE("what is stored in parts is gathered for use, and its gradient scatter
 TEST_CASE("an op that runs whole though the batch is cut is named, with its work") {
   Placed placed = data_parallel();
   placed.nodes[0] = {.in = {kWhole, kWhole}, .out = {kWhole}};
-  const Report report = report_of(placed, partition(data_parallel(), 0), 0);
+  const Report report = report_of(placed, local_graph(data_parallel(), 0), 0);
   REQUIRE(report.whole.size() == 1);
   CHECK(report.whole[0] == WholeOp{.module = "h.*.fc",
                                    .op = "aten::mm",
@@ -165,7 +165,7 @@ TEST_CASE("ranks with equal shapes are of one kind") {
 
 TEST_CASE("a report reads") {
   const Placed placed = data_parallel();
-  const std::string text = to_text(placed.mesh, report_of(placed, partition(placed, 0), 0));
+  const std::string text = to_text(placed.mesh, report_of(placed, local_graph(placed, 0), 0));
   CHECK(text.find("mesh: replicate=4, 4 ranks\n  along replicate    0 1 2 3\n") == 0);
   CHECK(text.find("h.*.fc.weight") != std::string::npos);
   CHECK(text.find("split along replicate 100.00 % of the flops") != std::string::npos);

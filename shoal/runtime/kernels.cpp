@@ -181,6 +181,7 @@
 #include "shoal/aten/operators.h"
 #include "shoal/base/error.h"
 #include "shoal/ir/views.h"
+#include "shoal/runtime/accumulate_kernel.h"
 #include "shoal/runtime/arguments.h"
 #include "shoal/runtime/kernel.h"
 #include "shoal/runtime/neutral_kernels.h"
@@ -482,6 +483,7 @@ static constexpr Row kKernels[] = {
     {"aten::where.self", typed<ops::where_self>},
     {"aten::zeros", typed<ops::zeros>},
     {"aten::zeros_like", typed<ops::zeros_like>},
+    {"shoal::accumulate", make_accumulate},
     {"shoal::adadelta", make_adadelta},
     {"shoal::adafactor", make_adafactor},
     {"shoal::adagrad", make_adagrad},

@@ -16,6 +16,12 @@ constexpr Names<Collective, 4> kCollectives = {{{Collective::AllReduce, "all_red
 
 std::string_view name_of(Collective kind) { return name_in(kCollectives, kind); }
 
+Collective collective_from_text(std::string_view name) {
+  const auto kind = parse_in(kCollectives, name);
+  SHOAL_CHECK(kind, Internal, "collective: there is none called '", name, "'");
+  return *kind;
+}
+
 static std::optional<Collective> kind_of(std::string_view op) {
   const ir::OwnOp* own = ir::find_own_op(op);
   return own == nullptr ? std::nullopt : parse_in(kCollectives, own->message);

@@ -30,7 +30,8 @@
 namespace shoal::sharding {
 
 enum class Collective { AllReduce, ReduceScatter, AllGather, AllToAll };
-std::string_view name_of(Collective kind);  // "all_reduce"
+std::string_view name_of(Collective kind);               // "all_reduce"
+Collective collective_from_text(std::string_view name);  // throws Internal: people do not write it
 
 // Of a rank among `ranks`: what it sends to the others. `in`: what it puts in; `own`: how much of that is for
 // itself, which only an AllToAll asks. In bytes or elements, as one has them.

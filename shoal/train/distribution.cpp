@@ -14,58 +14,15 @@
 #include "shoal/aten/types.h"
 #include "shoal/base/error.h"
 #include "shoal/capture/capture.h"
+#include "shoal/compile/pins.h"
 #include "shoal/data/hash.h"
 #include "shoal/ir/text.h"
-#include "shoal/rewrite/partition.h"
 #include "shoal/runtime/redistribution.h"
 #include "shoal/sharding/redistribute.h"
 
 namespace shoal {
 
 using sharding::Mesh;
-
-static std::string splits_of(int ranks) {
-  std::string text;
-  for (int replicate = 1; replicate <= ranks; ++replicate)
-    for (int shard = 1; replicate * shard <= ranks; ++shard)
-      if (ranks % (replicate * shard) == 0)
-        text += concat(text.empty() ? "" : ", ", replicate, " x ", shard, " x ", ranks / (replicate * shard));
-  return text;
-}
-
-Mesh mesh_of(int ranks, int replicate, int shard, int tensor) {
-  int* const degrees[] = {&replicate, &shard, &tensor};
-  int known = 1;
-  int* open = nullptr;
-  for (int* degree : degrees) {
-    SHOAL_CHECK(*degree >= 1 || (*degree == -1 && open == nullptr), InvalidInput, "parallelism: a degree is ",
-                *degree, "; each is at least 1, and one of them may be -1: the ranks that the others leave");
-    if (*degree == -1)
-      open = degree;
-    else
-      known *= *degree;
-  }
-  if (open != nullptr) *open = std::max(ranks / known, 1);
-  SHOAL_CHECK(replicate * shard * tensor == ranks, InvalidInput, "parallelism: degrees replicate ", replicate,
-              " x shard ", shard, " x tensor ", tensor, " are ", replicate * shard * tensor,
-              " ranks, and there are ", ranks, "; these would fit: ", splits_of(ranks));
-  return {.axes = {{"replicate", replicate}, {"shard", shard}, {"tensor", tensor}}};
-}
-
-static bool is_data_axis(std::string_view axis) { return axis == "replicate" || axis == "shard"; }
-
-static sharding::Layout layout_of_batch(const Mesh& mesh, int dim = 0) {
-  sharding::Layout layout = sharding::replicated(mesh);
-  for (std::size_t axis = 0; axis < mesh.axes.size(); ++axis)
-    if (is_data_axis(mesh.axes[axis].name) && mesh.axes[axis].size > 1)
-      layout.placements[axis] = sharding::Shard{.dim = dim};
-  return layout;
-}
-
-sharding::Range samples_of(const Mesh& mesh, int rank, std::int64_t size) {
-  const auto ranges = sharding::box_of(mesh, layout_of_batch(mesh), {size}, rank).dims[0];
-  return ranges.empty() ? sharding::Range{} : ranges[0];
-}
 
 namespace train {
 
@@ -77,75 +34,9 @@ using sharding::Placement;
 using sharding::Shape;
 using sharding::Shard;
 
-// The dim whose parts differ least between ranks; the first of these.
-static std::optional<int> dim_to_cut(const Shape& shape, int count) {
-  std::optional<int> best;
-  double lowest = 0;
-  for (std::size_t dim = 0; dim < shape.size(); ++dim) {
-    if (shape[dim] < 2) continue;
-    const auto size = static_cast<double>(shape[dim]);
-    const double excess = static_cast<double>((shape[dim] + count - 1) / count) * count / size;
-    if (best && excess >= lowest) continue;
-    best = static_cast<int>(dim);
-    lowest = excess;
-  }
-  return best;
-}
-
-// As `layout`, and cut over the ranks of `axis` too.
-static Layout cut_over(const Mesh& mesh, Layout layout, std::string_view axis, const Shape& shape) {
-  const auto index = static_cast<std::size_t>(mesh.axis(axis));
-  const int count = mesh.axes[index].size;
-  if (count == 1) return layout;
-  if (const auto dim = dim_to_cut(sharding::local_shape(mesh, layout, shape, 0), count))
-    layout.placements[index] = Shard{.dim = *dim};
-  return layout;
-}
-
-static bool has_axis(const Mesh& mesh, std::string_view name) {
-  return std::ranges::find(mesh.axes, name, &sharding::Axis::name) != mesh.axes.end();
-}
-
-static int stage_of(const Parallelism& parallelism) {
-  const Mesh& mesh = parallelism.mesh;
-  const int shard =
-      has_axis(mesh, "shard") ? mesh.axes[static_cast<std::size_t>(mesh.axis("shard"))].size : 1;
-  SHOAL_CHECK(parallelism.zero_stage >= -1 && parallelism.zero_stage <= 3, InvalidInput,
-              "parallelism: ZeRO stage ", parallelism.zero_stage,
-              "; it is 0, 1, 2 or 3, or -1: 3 where the shard degree is above 1");
-  SHOAL_CHECK(parallelism.zero_stage <= 0 || shard > 1, InvalidInput, "parallelism: ZeRO stage ",
-              parallelism.zero_stage,
-              " stores parts over the axis 'shard', and its degree is 1; set it above 1");
-  return parallelism.zero_stage == -1 ? (shard > 1 ? 3 : 0) : parallelism.zero_stage;
-}
-
-static ParameterPins pins_of(const Parallelism& parallelism, int stage, const std::string& name,
-                             const Shape& shape) {
-  const Mesh& mesh = parallelism.mesh;
-  const Layout used = rewrite::parameter_layout(parallelism.plan, mesh, name);
-  const std::string why = misfit(mesh, used, shape);
-  SHOAL_CHECK(why.empty(), InvalidInput, parallelism.plan_name, ": parameter ", name, " cannot be ",
-              to_text(used), ": ", why);
-  const Layout parts = stage == 0 ? used : cut_over(mesh, used, "shard", shape);
-  Layout summands = used;  // as backward leaves them, on the axis over which they are stored in parts
-  if (has_axis(mesh, "shard")) {
-    const auto shard = static_cast<std::size_t>(mesh.axis("shard"));
-    if (mesh.axes[shard].size > 1) summands.placements[shard] = sharding::Partial{};
-  }
-  return {.kept = stage == 3 ? parts : used,
-          .used = used,
-          .gradient = stage == 0                    ? used
-                      : stage == 1 && parts != used ? summands
-                                                    : parts,
-          .updated = parts};
-}
-
-static std::string describe(const Parallelism& parallelism, int stage) {
-  std::string dims;
-  for (const auto& [name, dim] : parallelism.batch_dims) dims += concat(' ', name, '=', dim);
-  return concat("mesh ", to_text(parallelism.mesh), "\nbatch dims", dims, "\nzero stage ", stage,
-                "\nbuckets ", parallelism.bucket_bytes, "\ngathers again ", parallelism.gathers_again, "\n",
-                to_text(parallelism.plan));
+static std::string describe(const Parallelism& parallelism) {
+  return concat("mesh ", to_text(parallelism.mesh), "\nzero stage ",
+                compile::zero_stage_of(parallelism.plan, parallelism.mesh), '\n', to_text(parallelism.plan));
 }
 
 static std::string describe(const char* kind, const Distribution::NamedTensors& tensors) {
@@ -162,9 +53,8 @@ Distribution::Distribution(Parallelism parallelism, const NamedTensors& paramete
     : parallelism_(std::move(parallelism)),
       groups_(parallelism_.mesh, *parallelism_.world, parallelism_.limit),
       rank_(parallelism_.world->rank()) {
-  const int stage = stage_of(parallelism_);
   check_same("parallelism or model",
-             describe(parallelism_, stage) + describe("parameter", parameters) + describe("buffer", buffers));
+             describe(parallelism_) + describe("parameter", parameters) + describe("buffer", buffers));
   std::vector<std::string> names;
   for (const auto& [name, tensor] : parameters) names.push_back(name);
   check_fits(parallelism_.plan, parallelism_.mesh, names, parallelism_.plan_name);
@@ -186,9 +76,11 @@ Distribution::Distribution(Parallelism parallelism, const NamedTensors& paramete
       continue;
     }
     const Shape shape = tensor.sizes().vec();
-    auto& pins = pins_.emplace(name, train::pins_of(parallelism_, stage, name, shape)).first->second;
-    if (needs_whole(name)) pins.gradient = pins.updated = sharding::replicated(parallelism_.mesh);
-    if (local_shape(parallelism_.mesh, pins_.at(name).kept, shape, rank_) == shape) continue;
+    const auto& pins = pins_
+                           .emplace(name, compile::pins_of(parallelism_.plan, parallelism_.mesh, name, shape,
+                                                           needs_whole(name), parallelism_.plan_name))
+                           .first->second;
+    if (local_shape(parallelism_.mesh, pins.kept, shape, rank_) == shape) continue;
     kept_.emplace(name, Kept{tensor.detach(), {}});
   }
   is_materialized_ = true;
@@ -380,25 +272,14 @@ void Distribution::together(const std::function<void()>& act) const {
   fail(ErrorKind::InvalidInput, *first, " (rank ", first - texts.begin(), ")");
 }
 
-static int batch_dim_of(const Parallelism& parallelism, const std::string& input) {
-  const auto found = parallelism.batch_dims.find(input);
-  return found == parallelism.batch_dims.end() ? 0 : found->second;
-}
-
-static bool is_cut(const Parallelism& parallelism, const std::string& input, std::size_t num_dims) {
-  const auto& whole = parallelism.replicated_inputs;
-  return static_cast<std::size_t>(batch_dim_of(parallelism, input)) < num_dims &&
-         !capture::is_beside(input) && std::ranges::find(whole, input) == whole.end();
-}
-
 bool Distribution::is_cut(const std::string& input, std::size_t num_dims) const {
-  return train::is_cut(parallelism_, input, num_dims);
+  return compile::is_cut(parallelism_.plan, input, num_dims);
 }
 
 at::Tensor Distribution::part_of_input(const std::string& input, const at::Tensor& whole) const {
   if (!is_cut(input, static_cast<std::size_t>(whole.dim()))) return whole;
-  const int dim = batch_dim_of(parallelism_, input);
-  const auto [begin, end] = samples_of(parallelism_.mesh, rank_, whole.size(dim));
+  const int dim = compile::batch_dim_of(parallelism_.plan, input);
+  const auto [begin, end] = samples_of(parallelism_.mesh, rank_, whole.size(dim), parallelism_.plan);
   return whole.narrow(dim, begin, end - begin);
 }
 
@@ -407,7 +288,7 @@ int Distribution::data_position(int rank) const {
   const Mesh& mesh = parallelism_.mesh;
   int position = 0;
   for (std::size_t axis = mesh.axes.size(); axis-- > 0;)
-    if (is_data_axis(mesh.axes[axis].name))
+    if (compile::is_batch_axis(parallelism_.plan, mesh.axes[axis].name))
       position = position * mesh.axes[axis].size + mesh.coordinate(rank, static_cast<int>(axis));
   return position;
 }
@@ -426,16 +307,16 @@ void Distribution::check_batch_dims(const Batch& batch) const {
   std::size_t found = 0;
   for_each_leaf(batch, [&](const std::string& path, const Batch& leaf) {
     const auto* tensor = std::get_if<at::Tensor>(&leaf.value());
-    if (tensor == nullptr || capture::is_beside(path)) return;
+    if (tensor == nullptr || ir::is_beside(path)) return;
     items += (items.empty() ? "" : ", ") + path;
-    const auto dim = parallelism_.batch_dims.find(path);
-    if (dim == parallelism_.batch_dims.end()) return;
+    const auto dim = parallelism_.plan.batch_dims.find(path);
+    if (dim == parallelism_.plan.batch_dims.end()) return;
     ++found;
     SHOAL_CHECK(dim->second >= 0 && dim->second < tensor->dim(), InvalidInput, "parallelism: batch_dims has ",
                 dim->second, " for item ", path, " of the batch, which has shape ", tensor->sizes());
   });
-  if (found == parallelism_.batch_dims.size()) return;
-  for (const auto& [name, dim] : parallelism_.batch_dims)
+  if (found == parallelism_.plan.batch_dims.size()) return;
+  for (const auto& [name, dim] : parallelism_.plan.batch_dims)
     if ((", " + items + ", ").find(", " + name + ", ") == std::string::npos)
       fail(ErrorKind::InvalidInput, "parallelism: batch_dims has ", name,
            ", and the tensors of the batch are ", items);
@@ -445,7 +326,7 @@ SharedBatch Distribution::agree(const Batch& batch, const std::string& text, boo
   std::string structure = text + '\n';
   std::vector<std::pair<std::string, at::Tensor>> cut;
   SharedBatch shared{batch, {}, false};
-  const auto dim_of = [&](const std::string& path) { return batch_dim_of(parallelism_, path); };
+  const auto dim_of = [&](const std::string& path) { return compile::batch_dim_of(parallelism_.plan, path); };
   check_batch_dims(batch);
   for_each_leaf(batch, [&](const std::string& path, const Batch& leaf) {
     structure += concat("batch item ", path, ": ");
@@ -497,7 +378,7 @@ SharedBatch Distribution::agree(const Batch& batch, const std::string& text, boo
                   cut[i].first, " has ", of(rank, i + kSizes), " samples on rank ", rank, " and ",
                   of(first, i + kSizes), " on rank ", first,
                   ", which share their part of the batch: give both the same");
-      const auto [begin, end] = samples_of(mesh, rank, total);
+      const auto [begin, end] = samples_of(mesh, rank, total, parallelism_.plan);
       fits = fits && end - begin == of(rank, i + kSizes);
     }
   }
@@ -519,7 +400,7 @@ SharedBatch Distribution::agree(const Batch& batch, const std::string& text, boo
     std::vector<at::Tensor> parts;
     for (const int rank : ranks) parts.push_back(all_parts.narrow(dim, rank * most, of(rank, found->second)));
     const at::Tensor whole = at::cat(parts, dim);
-    const auto [begin, end] = samples_of(mesh, rank_, whole.size(dim));
+    const auto [begin, end] = samples_of(mesh, rank_, whole.size(dim), parallelism_.plan);
     return whole.narrow(dim, begin, end - begin).contiguous();
   });
   return shared;
@@ -528,54 +409,14 @@ SharedBatch Distribution::agree(const Batch& batch, const std::string& text, boo
 Batch Distribution::whole(const SharedBatch& batch) {
   return map_tensors(batch.part, [&](const std::string& path, const at::Tensor& tensor) {
     if (!is_cut(path, static_cast<std::size_t>(tensor.dim()))) return tensor;
-    const Layout cut = layout_of_batch(parallelism_.mesh, batch_dim_of(parallelism_, path));
+    const Layout cut = compile::layout_of_batch(parallelism_.plan, parallelism_.mesh,
+                                                compile::batch_dim_of(parallelism_.plan, path));
     return whole_of(tensor.detach().contiguous(), cut, batch.sizes.at(path));
   });
 }
 
-static rewrite::Pins pins_for(const Parallelism& parallelism,
-                              const std::map<std::string, ParameterPins>& parameters,
-                              const ir::Graph& graph) {
-  rewrite::Pins pins{
-      .parameters = parameters, .inputs = {}, .outputs = {}, .gathers_again = parallelism.gathers_again};
-  const Mesh& mesh = parallelism.mesh;
-  for (const auto& source : graph.sources) {
-    if (graph.at(source.value).role != Role::Input) continue;
-    constexpr std::string_view kGradient = "gradient.";  // of micro-batches that were accumulated
-    if (source.name.starts_with(kGradient) && parameters.contains(source.name.substr(kGradient.size())))
-      pins.inputs.emplace(source.name, parameters.at(source.name.substr(kGradient.size())).gradient);
-    else if (is_cut(parallelism, source.name, graph.at(source.value).type.shape.size()))
-      pins.inputs.emplace(source.name, layout_of_batch(mesh, batch_dim_of(parallelism, source.name)));
-  }
-  // The update of accumulated gradients has no modules.
-  if (std::ranges::none_of(graph.nodes, [](const auto& node) { return node.phase == ir::Phase::Forward; }))
-    return pins;
-  for (const auto& line : parallelism.plan.lines) {
-    if (line.kind != rewrite::PlanLine::Kind::Output) continue;
-    rewrite::OutputPin pin{.module = line.pattern, .placements = {}};
-    for (const auto& [axis, placement] : line.placements)
-      if (const auto index = static_cast<std::size_t>(mesh.axis(axis)); mesh.axes[index].size > 1)
-        pin.placements.emplace(index, placement);
-    pins.outputs.push_back(std::move(pin));
-  }
-  return pins;
-}
-
-rewrite::Pins pins_of(const Parallelism& parallelism, const std::map<std::string, Shape>& parameters,
-                      const ir::Graph& graph) {
-  std::vector<std::string> names;
-  for (const auto& [name, shape] : parameters) names.push_back(name);
-  check_fits(parallelism.plan, parallelism.mesh, names, parallelism.plan_name);
-  const int stage = stage_of(parallelism);
-  std::map<std::string, ParameterPins> pins;
-  for (const auto& [name, shape] : parameters) pins.emplace(name, pins_of(parallelism, stage, name, shape));
-  return pins_for(parallelism, pins, graph);
-}
-
-ir::Graph Distribution::localize(const ir::Graph& graph) {
+void Distribution::check_same(const ir::Graph& graph) const {
   check_same("the captured graph", ir::to_text(graph));
-  placed_ = rewrite::place(graph, parallelism_.mesh, pins_for(parallelism_, pins_, graph));
-  return rewrite::partition(placed_, rank_, {.bucket_bytes = parallelism_.bucket_bytes});
 }
 
 }  // namespace train

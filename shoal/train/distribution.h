@@ -27,11 +27,6 @@ struct SharedBatch {
   bool asked = false;                                      // what rank 0 wished
 };
 
-// Where a step's graph has its parameters and its batch, without ranks. Throws InvalidInput where the plan is
-// not of this model or this mesh.
-rewrite::Pins pins_of(const Parallelism& parallelism,
-                      const std::map<std::string, sharding::Shape>& parameters, const ir::Graph& graph);
-
 class Distribution {
  public:
   using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
@@ -52,11 +47,11 @@ class Distribution {
   // Every tensor of the batch, of all ranks.
   Batch whole(const SharedBatch& batch);
 
-  // This rank's graph. Throws InvalidInput where ranks have made different plans.
-  ir::Graph localize(const ir::Graph& graph);
-  // As `localize` has placed the last graph.
-  const rewrite::Placed& placed() const { return placed_; }
+  // Throws InvalidInput where ranks have other graphs, and names the first line that differs.
+  void check_same(const ir::Graph& graph) const;
 
+  const Parallelism& parallelism() const { return parallelism_; }
+  int rank() const { return rank_; }
   const runtime::Groups& groups() const { return groups_; }
   // A parameter where it is kept in parts: this rank's. Undefined where the module has it whole.
   at::Tensor part_of_parameter(const std::string& name) const;
@@ -89,7 +84,6 @@ class Distribution {
   std::map<std::string, rewrite::ParameterPins> pins_;
   std::map<std::string, std::string> first_name_;  // of a tied parameter's other names
   std::map<std::string, Kept> kept_;
-  rewrite::Placed placed_;
   bool is_materialized_ = false;
 };
 

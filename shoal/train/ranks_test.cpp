@@ -65,7 +65,7 @@ static std::vector<std::string> errors_on_ranks(
     const Parallelism parallelism{
         .mesh = zero_stage == 3 ? mesh_of(kRanks, 1, kRanks, 1) : mesh_of(kRanks, kRanks, 1, 1),
         .world = &world,
-        .zero_stage = zero_stage,
+        .plan = {.zero_stage = zero_stage},
         .limit = std::chrono::seconds(20)};
     errors[rank] = error_of([&] { act(world.rank(), models[rank], parallelism); });
   });

@@ -21,17 +21,14 @@
 #include <utility>
 #include <vector>
 
+#include "shoal/compile/optimizer.h"
 #include "shoal/observe/trace.h"
 #include "shoal/program/program.h"
 #include "shoal/rewrite/place.h"
 #include "shoal/train/batch.h"
-#include "shoal/train/optimizer.h"
+#include "shoal/train/model_view.h"
 #include "shoal/train/parallelism.h"
 #include "shoal/train/training_state.h"
-
-namespace shoal::capture {
-enum class Reader;
-}
 
 namespace shoal {
 
@@ -65,27 +62,6 @@ struct StepResult {
   double grad_norm = 0;      // global L2 norm before clipping; 0 without clipping, where nobody computes it
   double learning_rate = 0;  // of parameters in no group
   std::int64_t step = 0;     // updates made so far, this one included
-};
-
-// A model as a Trainer sees it, in whatever language it is written. Everything in it is called on the
-// thread that calls the Trainer.
-struct ModelView {
-  using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
-  NamedTensors parameters;  // a tensor that is there twice counts under its first name
-  NamedTensors buffers;
-  std::function<at::Tensor(const Batch&)> loss;  // runs the model; see Trainer
-  std::function<std::string()> mode;  // text of what a graph depends on besides the batch: training flags, …
-  std::function<NamedTensors()> outputs = {};  // what the run by `loss` made besides the loss; may be empty
-  std::function<std::string()> source_line = {};  // of the code that runs, for messages; empty: C++ code
-  std::function<capture::Reader()> reader = {};   // whose code reads a value; empty: the user's
-  // What of `mode` all ranks have to have alike; empty: all of it.
-  std::function<std::string()> shared_mode = {};
-  // Text that stays with the graph that the last run by `loss` made: see Trainer::tag. May be empty.
-  std::function<std::string()> tag = {};
-  // Told of a tensor that is none of the above, nor of the batch, when the model writes into it; may be
-  // empty.
-  // Returns true if it will be an input when the step is recorded again, which it sees to.
-  std::function<bool(const at::Tensor&)> writes_constant = {};
 };
 
 // What a Trainer remembers from step to step besides the model and the optimizer's tensors.
@@ -188,6 +164,9 @@ class Trainer {
   const ir::Graph& graph(const Batch& batch);
   // What this rank runs of it.
   const program::Program& program(const Batch& batch);
+  // What this rank has run in the last step, in this order: one program, or one for each micro-batch and that
+  // of the update. Borrowed until the next call.
+  std::vector<const program::Program*> ran() const;
   // Where the step for a batch of this shape has its values; throws InvalidInput without parallelism.
   const rewrite::Placed& placed(const Batch& batch);
   // Optimizer state by global name: "fc.weight.exp_avg". Shares memory with the trainer; of several ranks,

@@ -984,14 +984,14 @@ static Parallelism random_parallelism(std::mt19937_64& random, const RandomModul
       {{2, 1, 1}, {3, 1, 1}, {1, 2, 1}, {1, 3, 1}, {1, 1, 2}, {1, 1, 3}, {2, 1, 2}, {1, 2, 2}}};
   const auto [replicate, shard, tensor] = kDegrees[random() % kDegrees.size()];
   Parallelism parallelism{.mesh = mesh_of(replicate * shard * tensor, replicate, shard, tensor)};
-  if (shard > 1) parallelism.zero_stage = static_cast<int>(random() % 4);
-  parallelism.bucket_bytes = random() % 2 == 0 ? 64 : 1 << 20;
-  parallelism.gathers_again = random() % 2 == 0;
+  if (shard > 1) parallelism.plan.zero_stage = static_cast<int>(random() % 4);
+  parallelism.plan.bucket_bytes = random() % 2 == 0 ? 64 : 1 << 20;
+  parallelism.plan.gathers_again = random() % 2 == 0;
   for (const auto& item : module.named_parameters()) {
     if (tensor == 1 || random() % 2 == 0) continue;
     const int dim = static_cast<int>(random() % static_cast<std::uint64_t>(item.value().dim()));
     parallelism.plan.lines.push_back(
-        {rewrite::PlanLine::Kind::Parameter, item.key(), {{"tensor", sharding::Shard{.dim = dim}}}});
+        {compile::PlanLine::Kind::Parameter, item.key(), {{"tensor", sharding::Shard{.dim = dim}}}});
   }
   return parallelism;
 }
@@ -1047,12 +1047,13 @@ static std::string difference_on_mesh(std::uint64_t seed, const Statements& stat
           text = concat("what is written into ", path, " differs on rank ", world.rank());
       });
       if (comparison.largest > 1)
-        text = concat(comparison.worst, " differs by ", comparison.error, " on rank ", world.rank(), " of ",
-                      to_text(mine.mesh), ", ZeRO stage ", mine.zero_stage, ", plan\n", to_text(mine.plan));
+        text =
+            concat(comparison.worst, " differs by ", comparison.error, " on rank ", world.rank(), " of ",
+                   to_text(mine.mesh), ", ZeRO stage ", mine.plan.zero_stage, ", plan\n", to_text(mine.plan));
     });
   } catch (const std::exception& error) {
-    return concat(error.what(), " on ", to_text(parallelism.mesh), ", ZeRO stage ", parallelism.zero_stage,
-                  ", plan\n", to_text(parallelism.plan));
+    return concat(error.what(), " on ", to_text(parallelism.mesh), ", ZeRO stage ",
+                  parallelism.plan.zero_stage, ", plan\n", to_text(parallelism.plan));
   }
   return text;
 }

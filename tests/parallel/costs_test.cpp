@@ -21,6 +21,7 @@
 #include "shoal/comm/shm/shm.h"
 #include "shoal/comm/traffic.h"
 #include "shoal/rendezvous/memory_store.h"
+#include "shoal/rewrite/packing.h"
 #include "shoal/rewrite/partition.h"
 #include "shoal/train/trainer.h"
 
@@ -55,8 +56,10 @@ static std::string plan_text(const std::string& name) {
 }
 
 // Runs `body` with a trainer on each rank of the mesh, over shared memory.
-static void on_mesh(const sharding::Mesh& mesh, int zero_stage, const std::string& plan,
+static void on_mesh(const sharding::Mesh& mesh, int zero_stage, const std::string& text,
                     const std::function<void(Trainer&, comm::Communicator&, const Batch&)>& body) {
+  compile::Plan plan = compile::plan_from_text(text);
+  plan.zero_stage = zero_stage;
   rendezvous::MemoryStore store;
   const auto mappings = std::make_shared<comm::shm::Mappings>();
   std::vector<std::unique_ptr<comm::Communicator>> ranks(static_cast<std::size_t>(mesh.size()));
@@ -81,21 +84,22 @@ static void on_mesh(const sharding::Mesh& mesh, int zero_stage, const std::strin
                       return at::cross_entropy_loss(model->forward(all.slice(1, 0, kLength)).flatten(0, 1),
                                                     all.slice(1, 1).flatten());
                     },
-                    AdamW{},
-                    {.parallelism = Parallelism{.mesh = mesh,
-                                                .world = &world,
-                                                .zero_stage = zero_stage,
-                                                .plan = rewrite::plan_from_text(plan)}});
+                    AdamW{}, {.parallelism = Parallelism{.mesh = mesh, .world = &world, .plan = plan}});
     const auto [begin, end] = samples_of(mesh, world.rank(), kBatch);
     body(trainer, world, Batch{tokens.slice(0, begin, end).clone()});
   });
 }
 
 // What a rank sends in a step, over all bytes of parameters and (N - 1) / N.
-static double share_sent(const sharding::Mesh& mesh, int zero_stage) {
+static double share_sent(const sharding::Mesh& mesh, int zero_stage, std::size_t microbatches = 1,
+                         const std::string& plan = "") {
   double share = 0;
-  on_mesh(mesh, zero_stage, "", [&](Trainer& trainer, comm::Communicator& world, const Batch& batch) {
-    trainer.step(batch);
+  on_mesh(mesh, zero_stage, plan, [&](Trainer& trainer, comm::Communicator& world, const Batch& batch) {
+    const auto step = [&] {
+      if (microbatches == 1) return trainer.step(batch);
+      return trainer.step_over(std::vector<Batch>(microbatches, batch));
+    };
+    step();
     const auto sent = [&] {
       const comm::Traffic traffic = dynamic_cast<comm::Counted&>(world).traffic();
       double bytes = 0;
@@ -104,7 +108,7 @@ static double share_sent(const sharding::Mesh& mesh, int zero_stage) {
       return bytes;
     };
     const double before = sent();
-    trainer.step(batch);
+    step();
     const double bytes = sent() - before;
     const double ranks = world.size();
     if (world.rank() == 0) share = bytes / parameter_bytes() * ranks / (ranks - 1);
@@ -126,6 +130,16 @@ TEST_CASE("data parallelism moves twice the gradients, and ZeRO-3 three times th
   }
 }
 
+TEST_CASE("three micro-batches move as much as one, unless each is reduced to save memory") {
+  constexpr int kRanks = 2;
+  const auto data = mesh_of(kRanks, kRanks, 1, 1), shard = mesh_of(kRanks, 1, kRanks, 1);
+  CHECK(share_sent(data, 0, 3) == doctest::Approx(2).epsilon(0.005));
+  CHECK(share_sent(shard, 1, 3) == doctest::Approx(2).epsilon(0.005));
+  CHECK(share_sent(shard, 2, 3) == doctest::Approx(4).epsilon(0.005));
+  CHECK(share_sent(shard, 2, 3, "accumulate reduce=once") == doctest::Approx(2).epsilon(0.005));
+  CHECK(share_sent(data, 0, 3, "accumulate reduce=each") == doctest::Approx(6).epsilon(0.005));
+}
+
 static std::int64_t bytes_of(const ir::Graph& graph, const ir::ValueList& list) {
   std::int64_t bytes = 0;
   for (const auto& value : list) bytes += ir::bytes_of(graph.at(*value).type);
@@ -143,7 +157,7 @@ TEST_CASE("tensor parallelism reduces two activations a layer each way, or scatt
             [&](Trainer& trainer, comm::Communicator& world, const Batch& batch) {
               const auto& placed = trainer.placed(batch);
               if (world.rank() != 0) return;
-              const ir::Graph local = rewrite::partition(placed, 0);
+              const ir::Graph local = rewrite::pack(rewrite::partition(placed, 0), placed.mesh, 0);
               for (const ir::Node& node : local.nodes) {
                 if (node.op != "shoal::all_reduce" && node.op != "shoal::all_gather" &&
                     node.op != "shoal::reduce_scatter" && node.op != "shoal::all_to_all")

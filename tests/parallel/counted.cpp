@@ -77,8 +77,7 @@ std::unique_ptr<comm::Communicator> counted(std::unique_ptr<comm::Communicator> 
   return std::make_unique<Counted>(std::move(ranks), sent);
 }
 
-Sent said_by(const program::Program& program, const sharding::Mesh& mesh, int rank) {
-  Sent said;
+void add_said(const program::Program& program, const sharding::Mesh& mesh, int rank, Sent& said) {
   const auto type_of = [&](ir::ValueId slot) -> const ir::TensorType& { return program.types[slot.index]; };
   for (const auto segment : {program::Segment::Gradients, program::Segment::Update})
     for (const auto& instruction : program[segment]) {
@@ -95,7 +94,6 @@ Sent said_by(const program::Program& program, const sharding::Mesh& mesh, int ra
       said.calls.push_back(std::move(text));
       said.bytes += message->bytes();
     }
-  return said;
 }
 
 }  // namespace shoal::matrix

@@ -22,7 +22,7 @@ struct Sent {
 // (comm/located.h). Borrows `sent`, as its subgroups do.
 std::unique_ptr<comm::Communicator> counted(std::unique_ptr<comm::Communicator> ranks, Sent& sent);
 
-// What the program says that it will send in one step.
-Sent said_by(const program::Program& program, const sharding::Mesh& mesh, int rank);
+// Adds what the program says that it will send when it is run.
+void add_said(const program::Program& program, const sharding::Mesh& mesh, int rank, Sent& said);
 
 }  // namespace shoal::matrix

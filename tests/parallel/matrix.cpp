@@ -65,11 +65,16 @@ std::vector<Strategy> strategies(const cases::ModelCase& model, int ranks) {
   return all;
 }
 
-static std::vector<Batch> batches_of(const cases::ModelCase& model) {
+// The micro-batches of each step; every second one has a sample less than the others.
+static std::vector<std::vector<Batch>> batches_of(const cases::ModelCase& model, int microbatches) {
   torch::manual_seed(9);
-  std::vector<Batch> batches;
-  for (int step = 0; step < kSteps; ++step) batches.push_back(model.batch(at::kDouble));
-  return batches;
+  std::vector<std::vector<Batch>> steps(kSteps);
+  for (auto& step : steps)
+    for (int i = 0; i < microbatches; ++i)
+      step.push_back(map_tensors(model.batch(at::kDouble), [i](const std::string&, const at::Tensor& tensor) {
+        return tensor.narrow(0, 0, tensor.size(0) - i % 2);
+      }));
+  return steps;
 }
 
 static Batch part_of(const Batch& batch, const sharding::Mesh& mesh, int rank) {
@@ -77,6 +82,10 @@ static Batch part_of(const Batch& batch, const sharding::Mesh& mesh, int rank) {
     const auto [begin, end] = samples_of(mesh, rank, tensor.size(0));
     return tensor.narrow(0, begin, end - begin).clone();
   });
+}
+
+static StepResult take(Trainer& trainer, const std::vector<Batch>& microbatches) {
+  return microbatches.size() == 1 ? trainer.step(microbatches[0]) : trainer.step_over(microbatches);
 }
 
 // The first call that is not what the program says.
@@ -97,10 +106,10 @@ Outcome run(const cases::ModelCase& model, const Strategy& strategy, const Optim
     net.module->to(at::kDouble);
     return net;
   };
-  const auto batches = batches_of(model);
+  const auto batches = batches_of(model, strategy.microbatches);
   std::vector<train::Record> wanted;
   Trainer alone = trainer_of(make(), optimizer, {});
-  for (const Batch& batch : batches) wanted.push_back(train::record_of(alone, alone.step(batch)));
+  for (const auto& step : batches) wanted.push_back(train::record_of(alone, take(alone, step)));
 
   const int ranks = strategy.ranks();
   const auto mesh = mesh_of(ranks, strategy.replicate, strategy.shard, strategy.tensor);
@@ -115,21 +124,21 @@ Outcome run(const cases::ModelCase& model, const Strategy& strategy, const Optim
       communicators[rank] = counted(std::move(communicators[rank]), sent[rank]);
     comm::run_as_threads(std::move(communicators), [&](comm::Communicator& world) {
       at::set_num_threads(1);
-      Parallelism parallelism{
-          .mesh = mesh,
-          .world = &world,
-          .zero_stage = strategy.zero_stage,
-          .plan = strategy.plan.empty() ? rewrite::Plan{} : rewrite::plan_from_text(plan_text(strategy.plan)),
-          .bucket_bytes = 4096,
-          .limit = std::chrono::seconds(60)};
+      compile::Plan plan;
+      if (!strategy.plan.empty()) plan = compile::plan_from_text(plan_text(strategy.plan));
+      plan.zero_stage = strategy.zero_stage;
+      plan.bucket_bytes = 4096;
+      Parallelism parallelism{.mesh = mesh, .world = &world, .plan = plan, .limit = std::chrono::seconds(60)};
       Trainer trainer = trainer_of(nets[static_cast<std::size_t>(world.rank())], optimizer, parallelism);
       for (std::size_t step = 0; step < batches.size(); ++step) {
         Sent& mine = sent[static_cast<std::size_t>(world.rank())];
         mine = {};
-        const Batch part = part_of(batches[step], mesh, world.rank());
-        const auto result = trainer.step(part);
+        std::vector<Batch> parts;
+        for (const Batch& batch : batches[step]) parts.push_back(part_of(batch, mesh, world.rank()));
+        const auto result = take(trainer, parts);
         const Sent counted = std::exchange(mine, {});
-        const Sent said = said_by(trainer.program(part), mesh, world.rank());
+        Sent said;
+        for (const program::Program* program : trainer.ran()) add_said(*program, mesh, world.rank(), said);
         const auto comparison = train::compare(train::record_of(trainer, result), wanted[step], 1e-9);
         const std::lock_guard lock(mutex);
         outcome.messages += static_cast<std::int64_t>(counted.calls.size());

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "shoal/train/optimizer.h"
+#include "shoal/compile/optimizer.h"
 #include "shoal/train/verify.h"
 #include "tests/oracle/cases.h"
 
@@ -17,6 +17,8 @@ struct Strategy {
   int replicate = 1, shard = 1, tensor = 1;
   int zero_stage = -1;
   std::string plan = {};  // name of a file in recipes/plans, without what a model's name adds
+
+  int microbatches = 1;  // of a step
 
   int ranks() const { return replicate * shard * tensor; }
 };

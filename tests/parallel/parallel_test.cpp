@@ -21,10 +21,11 @@
 using namespace shoal;
 
 static constexpr int kRanks[] = {2, 3, 4, 6, 8};
+static constexpr int kMicrobatches[] = {1, 3};
 
 static std::string name_of(const cases::ModelCase& model, const matrix::Strategy& strategy) {
   return concat(model.name, ", ", strategy.name, ", ", strategy.replicate, " x ", strategy.shard, " x ",
-                strategy.tensor);
+                strategy.tensor, " by ", strategy.microbatches);
 }
 
 static void check(const cases::ModelCase& model, const matrix::Strategy& strategy,
@@ -42,9 +43,15 @@ struct Cell {
   matrix::Strategy strategy;
 
   // What has to meet somewhere in the cover.
-  std::array<std::string, 3> pairs() const {
+  std::array<std::string, 6> pairs() const {
     const std::string ranks = concat(" on ", strategy.ranks());
-    return {concat(model->name, ", ", strategy.name), model->name + ranks, strategy.name + ranks};
+    const std::string microbatches = concat(" by ", strategy.microbatches);
+    return {concat(model->name, ", ", strategy.name),
+            model->name + ranks,
+            strategy.name + ranks,
+            model->name + microbatches,
+            strategy.name + microbatches,
+            ranks + microbatches};
   }
 };
 
@@ -55,10 +62,12 @@ static std::vector<Cell> cover() {
   std::set<std::string> missing;
   for (const auto& model : cases::kModels)
     for (const int ranks : kRanks)
-      for (const auto& strategy : matrix::strategies(model, ranks)) {
-        all.push_back({&model, strategy});
-        for (const auto& pair : all.back().pairs()) missing.insert(pair);
-      }
+      for (auto strategy : matrix::strategies(model, ranks))
+        for (const int microbatches : kMicrobatches) {
+          strategy.microbatches = microbatches;
+          all.push_back({&model, strategy});
+          for (const auto& pair : all.back().pairs()) missing.insert(pair);
+        }
   while (!missing.empty()) {
     const auto worth = [&](const Cell& cell) {
       const auto pairs = cell.pairs();
@@ -103,6 +112,14 @@ TEST_CASE("the cover has every strategy on every number of ranks, and with every
   for (const auto& model : cases::kModels)
     for (const int ranks : kRanks)
       CHECK_MESSAGE(covered.contains(concat(model.name, " on ", ranks)), model.name, ranks);
+  for (const int microbatches : kMicrobatches) {
+    for (const auto& [strategy, numbers] : wanted)
+      CHECK_MESSAGE(covered.contains(concat(strategy, " by ", microbatches)), strategy, microbatches);
+    for (const auto& model : cases::kModels)
+      CHECK_MESSAGE(covered.contains(concat(model.name, " by ", microbatches)), model.name, microbatches);
+    for (const int ranks : kRanks)
+      CHECK_MESSAGE(covered.contains(concat(" on ", ranks, " by ", microbatches)), ranks, microbatches);
+  }
   MESSAGE(cells.size(), " cells");
 }
 

@@ -4,11 +4,9 @@
 
 #include <fstream>
 #include <iterator>
-#include <map>
 
-#include "shoal/rewrite/partition.h"
+#include "shoal/compile/compile.h"
 #include "shoal/rewrite/report.h"
-#include "shoal/train/distribution.h"
 #include "shoal/train/trainer.h"
 #include "tests/oracle/cases.h"
 
@@ -19,12 +17,8 @@ static rewrite::Report report_of(const cases::ModelCase& model, const Parallelis
   const cases::Net net = model.make(0.25);
   Trainer trainer(net.module, net.loss, AdamW{}, {.clip_norm = 1});
   const ir::Graph graph = trainer.graph(model.batch(at::kFloat));
-  std::map<std::string, sharding::Shape> parameters;
-  for (const auto& item : net.module->named_parameters())
-    parameters.emplace(item.key(), item.value().sizes().vec());
-  const auto pins = train::pins_of(parallelism, parameters, graph);
-  const auto placed = rewrite::place(graph, parallelism.mesh, pins);
-  return rewrite::report_of(placed, rewrite::partition(placed, 0), 0);
+  const auto made = compile::compile(graph, parallelism.plan, parallelism.mesh, 0);
+  return rewrite::report_of(made.whole.placed, made.local, 0);
 }
 
 TEST_CASE("on the axes that share the batch all work runs split, of every model") {
@@ -48,11 +42,11 @@ TEST_CASE("every op of every model has its work, or is said to have none") {
       FAIL_CHECK(model.name, ": ", op, " is in neither table of rewrite/flops.cpp");
 }
 
-static rewrite::Plan plan_in(const std::string& path) {
+static compile::Plan plan_in(const std::string& path) {
   std::ifstream file(path);
   REQUIRE(file);
   const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  return rewrite::plan_from_text(text, path);
+  return compile::plan_from_text(text, path);
 }
 
 TEST_CASE("the plans that ship split at least 99 % of the work of GPT-2 and Llama") {

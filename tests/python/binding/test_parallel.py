@@ -75,6 +75,16 @@ def test_outside_of_a_job_there_is_one_rank_and_a_trainer_works():
     trainer.materialize()
 
 
+def test_a_mesh_of_other_names_stands_in_place_of_the_degrees(tmp_path):
+    named = shoal.Parallelism(mesh={"dp": -1}, batch_axes=["dp"])
+    assert repr(named) == "Parallelism(mesh='dp=-1', zero_stage=-1)"
+    with pytest.raises(shoal.InvalidInput, match="a mesh is given, 'dp=2', and degrees too"):
+        shoal.Parallelism(mesh={"dp": 2}, shard=2)
+    (tmp_path / "my.plan").write_text("mesh dp=2\nbatch dp\nzero dp stage=2\n")
+    assert shoal.Parallelism(plan=tmp_path / "my.plan").zero_stage == 2
+    assert shoal.Parallelism(plan=tmp_path / "my.plan", zero_stage=1).zero_stage == 1
+
+
 def test_what_cannot_be_is_said_before_anything_is_joined():
     model = torch.nn.Linear(4, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -84,7 +94,9 @@ def test_what_cannot_be_is_said_before_anything_is_joined():
         shoal.Trainer(model, optimizer, parallelism=shoal.Parallelism(replicate=1, shard=4))
     with pytest.raises(shoal.InvalidInput, match="the limit is 0 s"):
         shoal.Parallelism(limit=0)
-    with pytest.raises(shoal.InvalidInput, match="plan:1: 'parametr' is neither"):
+    with pytest.raises(
+        shoal.InvalidInput, match="plan:1: 'parametr' is no line of a plan; did you mean 'parameter'"
+    ):
         shoal.Parallelism(plan="parametr h.*.weight tensor=S(0)")
 
 

@@ -117,6 +117,22 @@ def check_goes_on(make, parallelism):
     same(dict(together.model.named_parameters()), dict(alone.model.named_parameters()), 0, "parameter")
 
 
+def check_accumulates(make, parallelism):
+    """Three micro-batches a step, whose counts of targets differ."""
+    torch.manual_seed(1)
+    model = make().double().train()
+    alone = trainer_of(copy.deepcopy(model))
+    together = trainer_of(model, parallelism)
+    for step in range(2):
+        batches = [batch_of(3 * step + i) for i in range(3)]
+        wanted = alone.step_over(batches)
+        got = together.step_over([part_of(batch, parallelism) for batch in batches])
+        same(number(got.loss), number(wanted.loss), 1e-9, "loss of micro-batches")
+        same(number(got.grad_norm), number(wanted.grad_norm), 1e-9, "norm of micro-batches")
+        same(together.gradients(), alone.gradients(), 1e-9, "gradient of micro-batches")
+        same(together.state_dict()["model"], alone.state_dict()["model"], 1e-9, "parameter")
+
+
 def check_errors(make):
     parallelism = shoal.Parallelism(shard=-1)
     model = make().double()
@@ -170,6 +186,15 @@ def main():
                 print(f"{make.__name__}, {name}, {size} ranks: equal", flush=True)
     if size == 2:
         check_equal(gpt2, shoal.Parallelism(tensor=2, plan=plan))
+    for parallelism in strategies.values():
+        check_accumulates(llama, parallelism)
+    named = {
+        "mesh": {"copies": size // 2, "parts": 2},
+        "batch_axes": ["copies", "parts"],
+        "zero_axis": "parts",
+    }
+    check_equal(gpt2, shoal.Parallelism(**named, zero_stage=3))
+    check_accumulates(gpt2, shoal.Parallelism(**named, zero_stage=1, reduces_each=True))
     check_goes_on(gpt2, shoal.Parallelism(shard=-1))
     check_goes_on(llama, shoal.Parallelism())
     check_errors(llama)

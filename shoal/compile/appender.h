@@ -10,11 +10,11 @@
 #include <utility>
 #include <vector>
 
+#include "shoal/compile/optimizer.h"
+#include "shoal/compile/update.h"
 #include "shoal/ir/graph.h"
-#include "shoal/train/optimizer.h"
-#include "shoal/train/update.h"
 
-namespace shoal::train {
+namespace shoal::compile {
 
 // The argument of an op that is a list of state, and the state's name; "": the op has it, but these settings
 // do not need it.
@@ -23,7 +23,7 @@ using Counts = std::function<std::int64_t(const std::string& parameter)>;
 
 class Appender {
  public:
-  Appender(ir::Graph graph, std::span<const OptimizerPart> parts, double clip_norm);
+  Appender(ir::Graph graph, const UpdateSettings& settings);
 
   // What is appended from now on is for the parameters of this part. Borrowed.
   void start_part(std::size_t part, const Optimizer& optimizer);
@@ -54,8 +54,9 @@ class Appender {
   std::vector<std::size_t> part_of_;  // by parameter; the number of parts: in none
   std::size_t part_ = 0;
   const Optimizer* optimizer_ = nullptr;  // of part_
+  DType numbers_;
   std::optional<ir::ValueId> scale_;
   std::vector<UpdateGroup> groups_;
 };
 
-}  // namespace shoal::train
+}  // namespace shoal::compile

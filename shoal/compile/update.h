@@ -15,10 +15,10 @@
 #include <string>
 #include <vector>
 
+#include "shoal/compile/optimizer.h"
 #include "shoal/ir/graph.h"
-#include "shoal/train/optimizer.h"
 
-namespace shoal::train {
+namespace shoal::compile {
 
 // Parameters that one update node changes: they share settings and have been updated equally often.
 struct UpdateGroup {
@@ -34,20 +34,27 @@ struct Update {
   std::vector<UpdateGroup> groups;
 };
 
-// Every parameter with a gradient and a part is updated. `updates_of` says how often a parameter was before.
-// With clip_norm 0 nothing is clipped and there is no "grad_norm".
-Update append_update(ir::Graph graph, std::span<const OptimizerPart> parts, double clip_norm,
-                     const std::function<std::int64_t(const std::string& parameter)>& updates_of);
+// What a step does with its gradients; borrowed.
+struct UpdateSettings {
+  std::span<const OptimizerPart> parts;
+  double clip_norm = 0;                                                    // 0: nothing is clipped
+  std::function<std::int64_t(const std::string& parameter)> updates_of{};  // made before; empty: none
+  DType numbers = DType::Float32;  // of what an optimizer keeps that is a number
+};
+
+// Every parameter with a gradient and a part is updated. Without clipping there is no "grad_norm".
+Update append_update(ir::Graph graph, const UpdateSettings& settings);
 
 // What an optimizer keeps of a parameter, and as what: "exp_avg" of "fc.weight" is the state
-// "fc.weight.exp_avg". A number is a tensor without dims, of the default type.
+// "fc.weight.exp_avg". A number is a tensor without dims, of the type `numbers`.
 struct Kept {
   std::string suffix;
   ir::TensorType type;
 };
-std::vector<Kept> kept_by(const Optimizer& optimizer, const ir::TensorType& parameter);
+std::vector<Kept> kept_by(const Optimizer& optimizer, const ir::TensorType& parameter,
+                          DType numbers = DType::Float32);
 
 // Whether its update looks at whole tensors.
 bool needs_whole(const Optimizer& optimizer);
 
-}  // namespace shoal::train
+}  // namespace shoal::compile

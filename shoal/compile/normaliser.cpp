@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "shoal/train/accumulate.h"
+#include "shoal/compile/normaliser.h"
 
 #include <algorithm>
 #include <array>
@@ -8,7 +8,7 @@
 
 #include "shoal/base/error.h"
 
-namespace shoal::train {
+namespace shoal::compile {
 
 using ir::NodeId;
 using ir::Role;
@@ -138,14 +138,4 @@ std::string to_text(const Normaliser& normaliser) {
          "alone";
 }
 
-Update update_of_gradients(const std::vector<std::pair<std::string, ir::TensorType>>& parameters,
-                           std::span<const OptimizerPart> parts, double clip_norm,
-                           const std::function<std::int64_t(const std::string&)>& updates_of) {
-  ir::Graph graph;
-  for (const auto& [name, type] : parameters) graph.add_source(Role::Parameter, name, type);
-  for (const auto& [name, type] : parameters)
-    graph.add_result(Role::Gradient, name, graph.add_source(Role::Input, "gradient." + name, type));
-  return append_update(std::move(graph), parts, clip_norm, updates_of);
-}
-
-}  // namespace shoal::train
+}  // namespace shoal::compile

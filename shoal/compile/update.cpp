@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "shoal/train/update.h"
+#include "shoal/compile/update.h"
 
 #include <optional>
 #include <utility>
 
 #include "shoal/base/error.h"
-#include "shoal/train/appender.h"
+#include "shoal/compile/appender.h"
 
-namespace shoal::train {
+namespace shoal::compile {
 
 static void check(const char* name, double value, bool good, const char* wanted) {
   SHOAL_CHECK(good, InvalidInput, "optimizer: ", name, " is ", value, "; it must be ", wanted);
@@ -253,15 +253,18 @@ static void append(Appender& appender, const Optimizer& optimizer, const Counts&
       optimizer);
 }
 
-Update append_update(ir::Graph graph, std::span<const OptimizerPart> parts, double clip_norm,
-                     const Counts& updates_of) {
+Update append_update(ir::Graph graph, const UpdateSettings& settings) {
+  const double clip_norm = settings.clip_norm;
   check("clip_norm", clip_norm, clip_norm >= 0, "at least 0 (0: no clipping)");
-  Appender appender(std::move(graph), parts, clip_norm);
-  for (std::size_t part = 0; part < parts.size(); ++part) {
-    appender.start_part(part, parts[part].optimizer);
-    append(appender, parts[part].optimizer, updates_of);
+  const Counts updates_of =
+      settings.updates_of ? settings.updates_of : [](const std::string&) { return std::int64_t{0}; };
+  Appender appender(std::move(graph), settings);
+  for (std::size_t part = 0; part < settings.parts.size(); ++part) {
+    const Optimizer& optimizer = settings.parts[part].optimizer;
+    appender.start_part(part, optimizer);
+    append(appender, optimizer, updates_of);
   }
   return std::move(appender).finish();
 }
 
-}  // namespace shoal::train
+}  // namespace shoal::compile

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "shoal/train/optimizer.h"
+#include "shoal/compile/optimizer.h"
 
 #include <algorithm>
 #include <cmath>

@@ -5,16 +5,12 @@
 //   loss of all = Σ count_m · loss_m ÷ Σ count_m        gradients likewise: no count depends on a parameter
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "shoal/ir/graph.h"
-#include "shoal/train/optimizer.h"
-#include "shoal/train/update.h"
 
-namespace shoal::train {
+namespace shoal::compile {
 
 struct Normaliser {
   enum class Kind {
@@ -35,9 +31,4 @@ Normaliser normaliser_of(const ir::Graph& graph);
 std::string to_text(
     const Normaliser& normaliser);  // "micro-batches weigh as many targets as count (aten::…)"
 
-// Clipping and update alone, of gradients that come in as inputs "gradient.fc.weight".
-Update update_of_gradients(const std::vector<std::pair<std::string, ir::TensorType>>& parameters,
-                           std::span<const OptimizerPart> parts, double clip_norm,
-                           const std::function<std::int64_t(const std::string& parameter)>& updates_of);
-
-}  // namespace shoal::train
+}  // namespace shoal::compile

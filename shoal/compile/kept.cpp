@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // What each optimizer keeps of a parameter.
-#include <c10/core/DefaultDtype.h>
-
 #include <utility>
 
-#include "shoal/train/update.h"
+#include "shoal/compile/update.h"
 
-namespace shoal::train {
+namespace shoal::compile {
 
 namespace {
 
 struct KeptBy {
   using List = std::vector<Kept>;
   const ir::TensorType& parameter;
+  DType numbers;
 
   List operator()(const SGD& sgd) const { return sgd.momentum > 0 ? like({"momentum_buffer"}) : List{}; }
   List operator()(const Adam& adam) const { return of_adam(adam.amsgrad); }
@@ -54,20 +53,17 @@ struct KeptBy {
   List of_adam(bool amsgrad) const {
     return amsgrad ? like({"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}) : like({"exp_avg", "exp_avg_sq"});
   }
-  static ir::TensorType number() {
-    const bool is_double = c10::get_default_dtype_as_scalartype() == c10::ScalarType::Double;
-    return ir::contiguous(is_double ? DType::Float64 : DType::Float32, {});
-  }
+  ir::TensorType number() const { return ir::contiguous(numbers, {}); }
 };
 
 }  // namespace
 
-std::vector<Kept> kept_by(const Optimizer& optimizer, const ir::TensorType& parameter) {
-  return std::visit(KeptBy{parameter}, optimizer);
+std::vector<Kept> kept_by(const Optimizer& optimizer, const ir::TensorType& parameter, DType numbers) {
+  return std::visit(KeptBy{parameter, numbers}, optimizer);
 }
 
 bool needs_whole(const Optimizer& optimizer) {
   return std::holds_alternative<Adafactor>(optimizer) || std::holds_alternative<Muon>(optimizer);
 }
 
-}  // namespace shoal::train
+}  // namespace shoal::compile

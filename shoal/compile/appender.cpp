@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "shoal/train/appender.h"
+#include "shoal/compile/appender.h"
 
 #include <algorithm>
 #include <map>
@@ -9,7 +9,7 @@
 
 #include "shoal/base/error.h"
 
-namespace shoal::train {
+namespace shoal::compile {
 
 using ir::Role;
 using ir::ValueId;
@@ -50,8 +50,9 @@ static Settings settings_of(const std::string& parameter, const ir::TensorType& 
   return {lr, weight_decay};
 }
 
-Appender::Appender(ir::Graph graph, std::span<const OptimizerPart> parts, double clip_norm)
-    : graph_(std::move(graph)), parameters_(parameters_of(graph_)) {
+Appender::Appender(ir::Graph graph, const UpdateSettings& settings)
+    : graph_(std::move(graph)), parameters_(parameters_of(graph_)), numbers_(settings.numbers) {
+  const auto& [parts, clip_norm, updates_of, numbers] = settings;
   for (const auto& parameter : parameters_) {
     const auto part = std::ranges::find_if(
         parts, [&](const OptimizerPart& each) { return !each.contains || each.contains(parameter.name); });
@@ -149,10 +150,10 @@ void Appender::append_group(const std::string& op, const States& states, double 
 }
 
 ir::TensorType Appender::type_of_state(const ir::TensorType& parameter, const std::string& suffix) const {
-  const auto kept = kept_by(*optimizer_, parameter);
+  const auto kept = kept_by(*optimizer_, parameter, numbers_);
   const auto found = std::ranges::find(kept, suffix, &Kept::suffix);
   SHOAL_CHECK(found != kept.end(), Internal, "update: an optimizer keeps no ", suffix);
   return found->type;
 }
 
-}  // namespace shoal::train
+}  // namespace shoal::compile

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one way from a captured graph to what a rank runs: a list of moves, each a rewrite with a verifier
+// after it.
+//
+//   cleanup       of all ranks     views and copies that change nothing, repeated and dead nodes
+//   accumulate                     gradients are added to those of the micro-batches before     (one or the other)
+//   update                         clipping, and the optimizer's ops                            (of these two)
+//   place                          every value has a layout on the mesh
+//   partition     of one rank      local shapes, and a message for each value that moves
+//   gather_ahead                   parameters that are used soon after each other travel together
+//   buckets                        so do gradients, and parameters that were updated in parts
+//   packing                        what is packed for a message, what the message is, what is unpacked
+//   lower                          instructions on slots
+//
+// One device has no mesh, and leaves out what is between update and lower.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shoal/compile/normaliser.h"
+#include "shoal/compile/pins.h"
+#include "shoal/compile/plan.h"
+#include "shoal/compile/update.h"
+#include "shoal/ir/graph.h"
+#include "shoal/program/program.h"
+#include "shoal/rewrite/place.h"
+#include "shoal/sharding/mesh.h"
+
+namespace shoal::compile {
+
+// What becomes of gradients.
+enum class Then {
+  HandOut,      // they are results
+  Accumulate,   // and sums with those of other micro-batches
+  Update,       // and the parameters are updated by them
+  UpdateSums,   // the graph is that of the sums alone (accumulate.h), and the parameters are updated by them
+  UpdateGiven,  // likewise, by what all ranks have alike
+};
+
+struct Settings {
+  Then then = Then::HandOut;
+  UpdateSettings update = {};
+  std::string_view plan_name = "plan";  // for messages; borrowed
+  // After each move of that name, or after every one for "all", `print` is given what there is then, as text.
+  std::string print_after = {};
+  std::function<void(std::string_view move, const std::string& text)> print = {};
+  bool verifies = true;  // after each move; else only what the whole graph is before it is placed
+};
+
+struct MoveTime {
+  std::string_view move;
+  double seconds = 0;
+};
+
+// A step of all ranks together, placed.
+struct Whole {
+  ir::Graph graph;
+  std::vector<UpdateGroup> groups;  // of Then::Update and UpdateSums
+  Normaliser normaliser;            // of Then::Accumulate
+  sharding::Mesh mesh;
+  rewrite::Placed placed;  // of several ranks
+  Settings settings;
+  Plan plan;
+  std::vector<MoveTime> times;
+};
+
+struct Compiled {
+  Whole whole;
+  ir::Graph local;  // of several ranks
+  program::Program program;
+};
+
+// Throws InvalidInput where the plan does not fit the graph or the mesh.
+Compiled compile(ir::Graph captured, const Plan& plan, const sharding::Mesh& mesh, int rank,
+                 const Settings& settings = {});
+
+// Its two halves: what is the same for all ranks, and what one of them makes of it.
+Whole compile_whole(ir::Graph captured, const Plan& plan, const sharding::Mesh& mesh,
+                    const Settings& settings = {});
+Compiled compile_local(Whole whole, int rank);
+
+// The names of all moves, in their order.
+std::vector<std::string_view> moves();
+
+}  // namespace shoal::compile

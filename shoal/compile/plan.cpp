@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/compile/plan.h"
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include "shoal/base/error.h"
+#include "shoal/base/text.h"
+#include "shoal/rewrite/place.h"
+
+namespace shoal::compile {
+
+using sharding::Axis;
+using sharding::Layout;
+using sharding::Mesh;
+using sharding::Placement;
+
+// --- As text.
+
+// The largest unit that divides it.
+static std::string bytes_text(std::int64_t bytes) {
+  constexpr std::pair<int, const char*> kUnits[] = {{30, "GiB"}, {20, "MiB"}, {10, "KiB"}};
+  for (const auto& [shift, unit] : kUnits)
+    if (bytes > 0 && bytes % (std::int64_t{1} << shift) == 0) return concat(bytes >> shift, unit);
+  return concat(bytes);
+}
+
+std::string to_text(const Plan& plan) {
+  const Plan defaults;
+  std::string text;
+  const auto list = [&](const char* verb, const auto& items, const auto& text_of) {
+    text += verb;
+    for (const auto& item : items) text += concat(' ', text_of(item));
+    text += '\n';
+  };
+  if (!plan.mesh.empty()) text += concat("mesh ", to_text(Mesh{plan.mesh}), '\n');
+  if (plan.batch_axes != defaults.batch_axes)
+    list("batch", plan.batch_axes, [](const std::string& axis) { return axis; });
+  for (const auto& [input, dim] : plan.batch_dims) text += concat("input ", input, " dim=", dim, '\n');
+  for (const auto& input : plan.whole_inputs) text += concat("input ", input, " whole\n");
+  if (plan.zero_axis != defaults.zero_axis || plan.zero_stage != defaults.zero_stage || !plan.gathers_again) {
+    text += concat("zero ", plan.zero_axis);
+    if (plan.zero_stage != -1) text += concat(" stage=", plan.zero_stage);
+    text += plan.gathers_again ? "\n" : " gathers=once\n";
+  }
+  for (const PlanLine& line : plan.lines) {
+    text += concat(line.kind == PlanLine::Kind::Parameter ? "parameter " : "output ", line.pattern);
+    for (const auto& [axis, placement] : line.placements) text += concat(' ', axis, '=', to_text(placement));
+    text += '\n';
+  }
+  if (plan.reduces_each) text += concat("accumulate reduce=", *plan.reduces_each ? "each" : "once", '\n');
+  if (plan.gather_bytes != defaults.gather_bytes)
+    text += concat("gather_ahead ", bytes_text(plan.gather_bytes), '\n');
+  if (plan.bucket_bytes != defaults.bucket_bytes)
+    text += concat("buckets ", bytes_text(plan.bucket_bytes), '\n');
+  return text;
+}
+
+// --- From text.
+
+static std::string_view take_word(std::string_view& text) {
+  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+  std::size_t end = 0;
+  int depth = 0;  // a placement may have spaces within its brackets
+  while (end < text.size() && (depth > 0 || (text[end] != ' ' && text[end] != '\t' && text[end] != '\r'))) {
+    depth += text[end] == '(' ? 1 : text[end] == ')' ? -1 : 0;
+    ++end;
+  }
+  const std::string_view word = text.substr(0, end);
+  text.remove_prefix(end < text.size() && text[end] == '\r' ? text.size() : end);
+  return word;
+}
+
+// The words of one line after its verb.
+namespace {
+class Line {
+ public:
+  Line(std::string_view verb, std::string_view text, const std::string& where, Plan& plan)
+      : verb_(verb), text_(text), where_(where), plan_(plan) {}
+
+  void read_mesh() {
+    refuse_again(!plan_.mesh.empty());
+    for (std::string_view word = next(); !word.empty(); word = next()) {
+      const auto [name, size] = setting(word, "NAME=SIZE, as in shard=4");
+      plan_.mesh.push_back({.name = std::string(name), .size = static_cast<int>(integer(word, size))});
+      SHOAL_CHECK(plan_.mesh.back().size >= 1 || plan_.mesh.back().size == -1, InvalidInput, where_, "'",
+                  word, "': a size is at least 1, or -1: what is left of the ranks");
+    }
+    SHOAL_CHECK(!plan_.mesh.empty(), InvalidInput, where_, "a mesh has an axis at least");
+  }
+  void read_batch() {
+    plan_.batch_axes.clear();
+    for (std::string_view word = next(); !word.empty(); word = next()) plan_.batch_axes.emplace_back(word);
+  }
+  void read_input() {
+    const std::string input = name();
+    const std::string_view word = next();
+    if (word == "whole") {
+      plan_.whole_inputs.push_back(input);
+    } else {
+      const auto [key, value] = setting(word, "'whole', or dim=NUMBER");
+      SHOAL_CHECK(key == "dim", InvalidInput, where_, "'", word, "' is neither 'whole' nor dim=NUMBER");
+      plan_.batch_dims[input] = static_cast<int>(integer(word, value));
+    }
+    end();
+  }
+  void read_zero() {
+    plan_.zero_axis = name();
+    for (std::string_view word = next(); !word.empty(); word = next()) {
+      const auto [key, value] = setting(word, "stage=0, 1, 2 or 3, or gathers=once");
+      if (key == "stage")
+        plan_.zero_stage = static_cast<int>(integer(word, value));
+      else if (key == "gathers" && (value == "once" || value == "again"))
+        plan_.gathers_again = value == "again";
+      else
+        fail(ErrorKind::InvalidInput, where_, "'", word, "' is neither stage=NUMBER nor gathers=once|again");
+    }
+    SHOAL_CHECK(plan_.zero_stage >= -1 && plan_.zero_stage <= 3, InvalidInput, where_, "ZeRO stage ",
+                plan_.zero_stage, "; it is 0, 1, 2 or 3, or -1: 3 where the axis has several ranks");
+  }
+  void read_accumulate() {
+    const std::string_view word = next();
+    SHOAL_CHECK(word == "reduce=once" || word == "reduce=each", InvalidInput, where_, "'", word,
+                "' is neither reduce=once nor reduce=each");
+    plan_.reduces_each = word == "reduce=each";
+    end();
+  }
+  std::int64_t read_bytes() {
+    const std::string_view word = next();
+    const auto digits = std::min(word.find_first_not_of("0123456789"), word.size());
+    constexpr std::pair<std::string_view, int> kUnits[] = {
+        {"", 0}, {"B", 0}, {"KiB", 10}, {"MiB", 20}, {"GiB", 30}};
+    const auto* unit =
+        std::ranges::find(kUnits, word.substr(digits), &std::pair<std::string_view, int>::first);
+    SHOAL_CHECK(digits > 0 && digits < 10 && unit != std::end(kUnits), InvalidInput, where_, "'", word,
+                "' is no number of bytes, as 25MiB is");
+    end();
+    return integer(word, word.substr(0, digits)) << unit->second;
+  }
+  void read_placements(PlanLine::Kind kind) {
+    PlanLine line = {.kind = kind, .pattern = name(), .placements = {}};
+    for (std::string_view word = next(); !word.empty(); word = next()) {
+      const auto [axis, value] = setting(word, "AXIS=PLACEMENT, as in tensor=S(1)");
+      Layout layout;
+      try {
+        layout = sharding::layout_from_text(concat("[", value, "]"));
+      } catch (const Error& error) {
+        fail(ErrorKind::InvalidInput, where_, error.what());
+      }
+      SHOAL_CHECK(layout.placements.size() == 1, InvalidInput, where_, "'", word, "' is not one placement");
+      const bool is_new = line.placements.emplace(axis, layout.placements[0]).second;
+      SHOAL_CHECK(is_new, InvalidInput, where_, "axis '", axis, "' is there twice");
+    }
+    SHOAL_CHECK(!line.placements.empty(), InvalidInput, where_, "no placement is given for ", line.pattern);
+    plan_.lines.push_back(std::move(line));
+  }
+
+ private:
+  std::string_view next() { return take_word(text_); }
+  void end() {
+    const std::string_view word = next();
+    SHOAL_CHECK(word.empty(), InvalidInput, where_, "'", word, "' is one word too many");
+  }
+  void refuse_again(bool is_there) {
+    SHOAL_CHECK(!is_there, InvalidInput, where_, "a second line '", verb_, "'; leave one of them out");
+  }
+  std::string name() {
+    const std::string_view word = next();
+    SHOAL_CHECK(!word.empty(), InvalidInput, where_, "a name is wanted after '", verb_, "'");
+    return std::string(word);
+  }
+  std::pair<std::string_view, std::string_view> setting(std::string_view word, const char* wanted) const {
+    const std::size_t equals = word.find('=');
+    SHOAL_CHECK(equals != std::string_view::npos && equals > 0, InvalidInput, where_, "'", word, "' is not ",
+                wanted);
+    return {word.substr(0, equals), word.substr(equals + 1)};
+  }
+  std::int64_t integer(std::string_view word, std::string_view value) const {
+    std::int64_t number = 0;
+    const auto [stop, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+    SHOAL_CHECK(error == std::errc() && stop == value.data() + value.size(), InvalidInput, where_, "'", word,
+                "': '", value, "' is not a whole number");
+    return number;
+  }
+
+  std::string_view verb_, text_;
+  const std::string& where_;
+  Plan& plan_;
+};
+}  // namespace
+
+static constexpr std::string_view kVerbs[] = {"mesh",   "batch",      "input",        "zero",   "parameter",
+                                              "output", "accumulate", "gather_ahead", "buckets"};
+
+static void read_line(std::string_view text, const std::string& where, Plan& plan) {
+  text = text.substr(0, text.find('#'));
+  const std::string_view verb = take_word(text);
+  if (verb.empty()) return;
+  Line line(verb, text, where, plan);
+  if (verb == "mesh")
+    line.read_mesh();
+  else if (verb == "batch")
+    line.read_batch();
+  else if (verb == "input")
+    line.read_input();
+  else if (verb == "zero")
+    line.read_zero();
+  else if (verb == "parameter")
+    line.read_placements(PlanLine::Kind::Parameter);
+  else if (verb == "output")
+    line.read_placements(PlanLine::Kind::Output);
+  else if (verb == "accumulate")
+    line.read_accumulate();
+  else if (verb == "gather_ahead")
+    plan.gather_bytes = line.read_bytes();
+  else if (verb == "buckets")
+    plan.bucket_bytes = line.read_bytes();
+  else
+    fail(ErrorKind::InvalidInput, where, "'", verb, "' is no line of a plan; did you mean '",
+         nearest(verb, kVerbs), "'?");
+}
+
+Plan plan_from_text(std::string_view text, std::string_view name) {
+  Plan plan;
+  for (int number = 1; !text.empty(); ++number) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    read_line(text.substr(0, end), concat(name, ":", number, ": "), plan);
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return plan;
+}
+
+// --- On a mesh.
+
+// All sizes of so many axes that multiply to that many ranks: "1 x 4, 2 x 2, 4 x 1".
+static std::string sizes_of(int ranks, std::size_t axes) {
+  if (axes == 1) return concat(ranks);
+  std::string all;
+  for (int size = 1; size <= ranks; ++size) {
+    if (ranks % size != 0) continue;
+    std::string inner = sizes_of(ranks / size, axes - 1);
+    for (std::size_t at = 0; at < inner.size(); at = std::min(inner.find(", ", at), inner.size())) {
+      if (at > 0) at += 2;
+      all += concat(all.empty() ? "" : ", ", size, " x ", inner.substr(at, inner.find(", ", at) - at));
+    }
+  }
+  return all;
+}
+
+Mesh mesh_of(const std::vector<Axis>& axes, int ranks) {
+  Mesh mesh{axes};
+  int known = 1;
+  Axis* open = nullptr;
+  std::string degrees;
+  for (Axis& axis : mesh.axes) {
+    SHOAL_CHECK(axis.size >= 1 || (axis.size == -1 && open == nullptr), InvalidInput,
+                "parallelism: a degree is ", axis.size,
+                "; each is at least 1, and one of them may be -1: the ranks that the others leave");
+    if (axis.size == -1)
+      open = &axis;
+    else
+      known *= axis.size;
+  }
+  if (open != nullptr) open->size = std::max(ranks / known, 1);
+  for (const Axis& axis : mesh.axes)
+    degrees += concat(degrees.empty() ? "" : " x ", axis.name, ' ', axis.size);
+  SHOAL_CHECK(mesh.size() == ranks, InvalidInput, "parallelism: degrees ", degrees, " are ", mesh.size(),
+              " ranks, and there are ", ranks, "; these would fit: ", sizes_of(ranks, mesh.axes.size()));
+  return mesh;
+}
+
+Layout parameter_layout(const Plan& plan, const Mesh& mesh, std::string_view parameter) {
+  Layout layout = sharding::replicated(mesh);
+  std::map<std::string, std::pair<Placement, std::string>> said;
+  for (const PlanLine& line : plan.lines) {
+    if (line.kind != PlanLine::Kind::Parameter || !rewrite::matches(line.pattern, parameter)) continue;
+    for (const auto& [axis, placement] : line.placements) {
+      const auto [known, is_new] = said.try_emplace(axis, placement, line.pattern);
+      SHOAL_CHECK(is_new || known->second.first == placement, InvalidInput, "plan: parameter ", parameter,
+                  " is ", axis, "=", to_text(known->second.first), " by '", known->second.second, "' and ",
+                  axis, "=", to_text(placement), " by '", line.pattern, "'; leave one of them out");
+      if (const auto index = static_cast<std::size_t>(mesh.axis(axis)); mesh.axes[index].size > 1)
+        layout.placements[index] = placement;
+    }
+  }
+  return layout;
+}
+
+void check_fits(const Plan& plan, const Mesh& mesh, const std::vector<std::string>& parameters,
+                std::string_view name) {
+  std::string unknown;
+  for (const PlanLine& line : plan.lines) {
+    for (const auto& [axis, placement] : line.placements)
+      SHOAL_CHECK(std::ranges::find(mesh.axes, axis, &sharding::Axis::name) != mesh.axes.end(), InvalidInput,
+                  name, ": '", line.pattern, "' is placed on axis '", axis, "', and the mesh is '",
+                  to_text(mesh), "'");
+    const auto fits = [&](const std::string& parameter) { return rewrite::matches(line.pattern, parameter); };
+    if (line.kind == PlanLine::Kind::Parameter && std::ranges::none_of(parameters, fits))
+      unknown += concat(unknown.empty() ? "" : ", ", line.pattern);
+  }
+  SHOAL_CHECK(unknown.empty(), InvalidInput, name, ": this model has no parameter ", unknown, "; it has ",
+              parameters.size(), ", the first is ", parameters.empty() ? "none" : parameters.front());
+}
+
+}  // namespace shoal::compile

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// A plan in text: all that is decided of how a step runs on a mesh, move by move (compile.h). A file of it is
+// a strategy that can be kept, compared and given again; what it leaves out is as the defaults say.
+//
+//   mesh         replicate=2 shard=-1 tensor=2       names are free; one size may be -1: what is left of the ranks
+//   batch        replicate shard                     the axes that cut the batch
+//   input        mask dim=1                          of an item of it: where its samples lie
+//   input        table whole                         or that every rank has all of it
+//   zero         shard stage=3 gathers=once          what the ranks of an axis keep in parts
+//   # Two matrices of a block, the first cut by columns, the second by rows.
+//   parameter    h.*.mlp.c_fc.weight    tensor=S(1)
+//   parameter    h.*.mlp.c_fc.bias      tensor=S(0)
+//   parameter    h.*.mlp.c_proj.weight  tensor=S(0)
+//   output       h.*.mlp.c_proj         tensor=R
+//   accumulate   reduce=each                         of several micro-batches
+//   gather_ahead 256KiB                              parameters, together
+//   buckets      25MiB                               gradients, together
+//
+// A line `parameter` or `output` is about all parameters, or modules, that its pattern names; '*' stands for
+// any characters but '.'. Axes that it leaves out are not its business: data parallelism and ZeRO cut by them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shoal/sharding/layout.h"
+#include "shoal/sharding/mesh.h"
+
+namespace shoal::compile {
+
+struct PlanLine {
+  enum class Kind { Parameter, Output };
+  Kind kind = Kind::Parameter;
+  std::string pattern;
+  std::map<std::string, sharding::Placement> placements;  // by axis
+  friend bool operator==(const PlanLine&, const PlanLine&) = default;
+};
+
+struct Plan {
+  std::vector<sharding::Axis> mesh = {};  // outer to inner; none: somebody else says
+  // --- place
+  std::vector<std::string> batch_axes = {"replicate", "shard"};  // those that the mesh has
+  std::vector<std::string> whole_inputs = {};  // of the batch: the same on every rank, not cut
+  std::map<std::string, int> batch_dims = {};  // of its items: where samples lie, if not in dim 0
+  std::string zero_axis = "shard";
+  // What its ranks keep in parts: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too
+  // (Rajbhandari et al., arXiv:1910.02054). -1: 3 where the axis has more than one rank.
+  int zero_stage = -1;
+  bool gathers_again = true;  // stage 3: parameters for backward, instead of keeping them
+  std::vector<PlanLine> lines = {};
+  // --- accumulate: gradients of several micro-batches are reduced once a step, or one after the other, which
+  // keeps them in parts. Not said: once at stages 0 and 1, each at 2 and 3, whose point is less memory.
+  std::optional<bool> reduces_each = {};
+  // --- buckets and gather_ahead, bytes of whole tensors
+  std::int64_t bucket_bytes = std::int64_t{25} << 20;   // gradients are reduced when so many are there
+  std::int64_t gather_bytes = std::int64_t{256} << 10;  // parameters are gathered together up to so many
+  friend bool operator==(const Plan&, const Plan&) = default;
+};
+
+// What differs from the defaults, and is the same read back.
+std::string to_text(const Plan& plan);
+// Throws InvalidInput naming `name`, the line, and what is wanted there.
+Plan plan_from_text(std::string_view text, std::string_view name = "plan");
+
+// The mesh of these axes for so many ranks. Throws InvalidInput where the sizes do not multiply to that.
+sharding::Mesh mesh_of(const std::vector<sharding::Axis>& axes, int ranks);
+
+// What the plan's lines say about it, over what is there. Throws InvalidInput where two lines say different
+// things.
+sharding::Layout parameter_layout(const Plan& plan, const sharding::Mesh& mesh, std::string_view parameter);
+// Throws InvalidInput naming lines that fit none of the parameters, and axes that the mesh has not.
+void check_fits(const Plan& plan, const sharding::Mesh& mesh, const std::vector<std::string>& parameters,
+                std::string_view name = "plan");
+
+}  // namespace shoal::compile

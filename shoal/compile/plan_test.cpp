@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/compile/plan.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "shoal/base/error_test.h"
+
+using namespace shoal;
+using namespace shoal::compile;
+
+TEST_CASE("a plan is read, printed, and says where it is wrong") {
+  const std::string text =
+      "parameter h.*.mlp.c_fc.weight shard=S(1, outer=3, unit=64) tensor=S(1)\noutput h.*.mlp tensor=R\n";
+  const Plan plan = plan_from_text("# a comment\n\n" + text);
+  CHECK(to_text(plan) == text);
+  CHECK(plan_from_text(to_text(plan)) == plan);
+  const auto wrong = [](const std::string& line) {
+    return error_of([&] { plan_from_text(line, "my.plan"); });
+  };
+  CHECK(wrong("paramter a tensor=R")
+            .find("my.plan:1: 'paramter' is no line of a plan; did you mean 'parameter'?") !=
+        std::string::npos);
+  CHECK(wrong("parameter a tensor").find("'tensor' is not AXIS=PLACEMENT") != std::string::npos);
+  CHECK(wrong("parameter a tensor=S(x)").find("my.plan:1") != std::string::npos);
+  CHECK(wrong("parameter a tensor=R tensor=S(0)").find("axis 'tensor' is there twice") != std::string::npos);
+  CHECK(wrong("parameter a").find("no placement") != std::string::npos);
+}
+
+TEST_CASE("a plan for another model or mesh is refused, and contradictory lines are") {
+  const auto mesh = sharding::mesh_from_text("replicate=2 tensor=2");
+  const Plan plan = plan_from_text("parameter h.*.w tensor=S(0)\nparameter h.0.* tensor=S(1)\n");
+  CHECK(error_of([&] { check_fits(plan, mesh, {"fc.weight"}); }).find("no parameter h.*.w, h.0.*") !=
+        std::string::npos);
+  CHECK(error_of([&] {
+          check_fits(plan, sharding::mesh_from_text("shard=2"), {"h.0.w"});
+        }).find("axis 'tensor'") != std::string::npos);
+  CHECK(error_of([&] { parameter_layout(plan, mesh, "h.0.w"); }).find("leave one of them out") !=
+        std::string::npos);
+  CHECK(to_text(parameter_layout(plan, mesh, "h.1.w")) == "[R, S(0)]");
+}
+
+TEST_CASE("every move's settings are in a plan, and read back they are the same") {
+  const Plan plan = {.mesh = {{"dp", 2}, {"fsdp", -1}, {"tp", 2}},
+                     .batch_axes = {"dp", "fsdp"},
+                     .whole_inputs = {"table"},
+                     .batch_dims = {{"mask", 1}},
+                     .zero_axis = "fsdp",
+                     .zero_stage = 2,
+                     .gathers_again = false,
+                     .lines = {{PlanLine::Kind::Parameter, "w", {{"tp", sharding::Shard{.dim = 1}}}}},
+                     .reduces_each = false,
+                     .bucket_bytes = 3 << 20,
+                     .gather_bytes = 1000};
+  CHECK(to_text(plan) ==
+        "mesh dp=2 fsdp=-1 tp=2\nbatch dp fsdp\ninput mask dim=1\ninput table whole\n"
+        "zero fsdp stage=2 gathers=once\nparameter w tp=S(1)\naccumulate reduce=once\ngather_ahead 1000\n"
+        "buckets 3MiB\n");
+  CHECK(plan_from_text(to_text(plan)) == plan);
+  CHECK(to_text(Plan{}).empty());
+  const auto wrong = [](const std::string& line) {
+    return error_of([&] { plan_from_text(line, "my.plan"); });
+  };
+  CHECK(wrong("zero shard stage=4").find("ZeRO stage 4") != std::string::npos);
+  CHECK(wrong("zero shard stages=1").find("'stages=1' is neither") != std::string::npos);
+  CHECK(wrong("buckets 25MB").find("'25MB' is no number of bytes") != std::string::npos);
+  CHECK(wrong("mesh dp").find("'dp' is not NAME=SIZE") != std::string::npos);
+  CHECK(wrong("mesh dp=0").find("a size is at least 1") != std::string::npos);
+  CHECK(wrong("mesh a=1\nmesh b=1").find("my.plan:2: a second line 'mesh'") != std::string::npos);
+  CHECK(wrong("accumulate reduce=often").find("neither reduce=once nor reduce=each") != std::string::npos);
+  CHECK(wrong("input x dim=1 2").find("'2' is one word too many") != std::string::npos);
+}
+
+TEST_CASE("a mesh of any names is made of the ranks there are, or those that would fit are listed") {
+  CHECK(to_text(mesh_of({{"dp", -1}, {"tp", 2}}, 6)) == "dp=3 tp=2");
+  CHECK(error_of([] { mesh_of({{"dp", 4}, {"tp", 2}}, 6); })
+            .find("degrees dp 4 x tp 2 are 8 ranks, and there are 6; these would fit: 1 x 6, 2 x 3, 3 x 2, "
+                  "6 x 1") != std::string::npos);
+}

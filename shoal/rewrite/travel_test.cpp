@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// What partition makes of a placed step, and what gather_ahead, buckets and packing make of that, as text.
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "shoal/base/error_test.h"
+#include "shoal/ir/text.h"
+#include "shoal/ir/verify.h"
+#include "shoal/rewrite/buckets.h"
+#include "shoal/rewrite/gather_ahead.h"
+#include "shoal/rewrite/packing.h"
+#include "shoal/rewrite/partition.h"
+#include "shoal/rewrite/placed_text.h"
+#include "shoal/rewrite/transfer.h"
+
+using namespace shoal;
+using namespace shoal::rewrite;
+using sharding::layout_from_text;
+using sharding::mesh_from_text;
+
+namespace {
+
+// Two layers; their gradients, the last one's first.
+const char* const kStep = R"(graph captured
+%0 = parameter "a" : f32[4, 4]
+%1 = parameter "b" : f32[4, 4]
+%2 = input "x" : f32[8, 4]
+%3 : f32[8, 4] = aten::mm(self=%2, mat2=%0) @forward "first"
+%4 : f32[8, 4] = aten::mm(self=%3, mat2=%1) @forward "second"
+%5 : f32[4, 8]{1,4} = aten::t(self=%3) @backward "second"
+%6 : f32[4, 4] = aten::mm(self=%5, mat2=%4) @backward "second"
+%7 : f32[4, 8]{1,4} = aten::t(self=%2) @backward "first"
+%8 : f32[4, 4] = aten::mm(self=%7, mat2=%4) @backward "first"
+return gradient "a" %8, gradient "b" %6
+)";
+
+Placed placed_as(const char* mesh, const char* kept, const char* gradient, const char* input) {
+  const auto layout = [](const char* text) { return layout_from_text(text); };
+  const ParameterPins pins = {.kept = layout(kept),
+                              .used = sharding::replicated(mesh_from_text(mesh)),
+                              .gradient = layout(gradient),
+                              .updated = layout(gradient),
+                              .summed = layout(gradient)};
+  return place(ir::from_text(kStep), mesh_from_text(mesh),
+               {.parameters = {{"a", pins}, {"b", pins}}, .inputs = {{"x", layout(input)}}, .outputs = {}});
+}
+
+// One line a node: the op, and of a transfer kind, axis and how many tensors.
+std::string story_of(const ir::Graph& graph) {
+  ir::verify(graph);
+  std::string story;
+  for (const ir::Node& node : graph.nodes) {
+    if (is_transfer(node)) {
+      const Journey journey = journey_in(node);
+      story += concat(name_of(journey.kind), ' ', journey.axis, " x", node.outputs.size(), ' ',
+                      name_of(node.phase));
+    } else {
+      story += node.op;
+    }
+    story += '\n';
+  }
+  return story;
+}
+
+}  // namespace
+
+TEST_CASE("partition: a transfer for each gradient, where backward makes it") {
+  CHECK(story_of(partition(placed_as("replicate=2", "[R]", "[R]", "[S(0)]"), 0)) ==
+        "aten::mm\naten::mm\naten::t\naten::mm\nall_reduce replicate x1 backward\n"
+        "aten::t\naten::mm\nall_reduce replicate x1 backward\n");
+}
+
+TEST_CASE("partition: what is kept in parts is gathered where it is used, for backward anew") {
+  Placed placed = placed_as("shard=2", "[S(0)]", "[S(0)]", "[S(0)]");
+  CHECK(story_of(partition(placed, 1)) ==
+        "all_gather shard x1 forward\naten::mm\nall_gather shard x1 forward\naten::mm\n"
+        "aten::t\naten::mm\nreduce_scatter shard x1 backward\n"
+        "aten::t\naten::mm\nreduce_scatter shard x1 backward\n");
+}
+
+TEST_CASE("gather_ahead: what is used soon after travels along, as far as the bytes go") {
+  const ir::Graph local = partition(placed_as("shard=2", "[S(0)]", "[S(0)]", "[S(0)]"), 0);
+  CHECK(story_of(gather_ahead(local, 128)).starts_with("all_gather shard x2 forward\naten::mm\naten::mm\n"));
+  CHECK(gather_ahead(local, 127) == local);
+}
+
+TEST_CASE("buckets: gradients go when there are enough bytes of them, and when no more come") {
+  const ir::Graph local = partition(placed_as("replicate=2", "[R]", "[R]", "[S(0)]"), 0);
+  CHECK(story_of(buckets(local, 1 << 20)) ==
+        "aten::mm\naten::mm\naten::t\naten::mm\naten::t\naten::mm\nall_reduce replicate x2 backward\n");
+  CHECK(story_of(buckets(local, 64)) == story_of(local));
+}
+
+TEST_CASE("buckets: a way of several steps is taken step by step by all of them") {
+  const ir::Graph local =
+      partition(placed_as("replicate=2 shard=2", "[R, R]", "[R, S(0)]", "[S(0), S(0)]"), 0);
+  CHECK(story_of(buckets(local, 1 << 20)) ==
+        "aten::mm\naten::mm\naten::t\naten::mm\naten::t\naten::mm\n"
+        "reduce_scatter shard x2 backward\nall_reduce replicate x2 backward\n");
+}
+
+TEST_CASE("buckets: a gradient that is read is brought before") {
+  const ir::Graph local = ir::from_text(R"(graph local
+%0 = input "x" : f32[4]
+%1 = input "y" : f32[4]
+%2 : f32[4] = shoal::transfer(tensors=[%0], over=%[], kind="all_reduce", axis="data", combine="sum", dims=[0], outers=[1], units=[1], wholes=[0], before_dims=[], before_outers=[], before_units=[], before_wholes=[], small=[true], even=[true], bytes=[16]) @backward
+%3 : f32[4] = aten::neg(self=%2) @backward
+%4 : f32[4] = shoal::transfer(tensors=[%1], over=%[], kind="all_reduce", axis="data", combine="sum", dims=[0], outers=[1], units=[1], wholes=[0], before_dims=[], before_outers=[], before_units=[], before_wholes=[], small=[true], even=[true], bytes=[16]) @backward
+return gradient "a" %2, gradient "b" %4, output "z" %3
+)");
+  CHECK(story_of(buckets(local, 1 << 20)) ==
+        "all_reduce data x1 backward\naten::neg\nall_reduce data x1 backward\n");
+}
+
+TEST_CASE("packing: two small gradients are one message") {
+  const Placed placed = placed_as("replicate=2", "[R]", "[R]", "[S(0)]");
+  const ir::Graph local = pack(buckets(partition(placed, 0), 1 << 20), placed.mesh, 0);
+  CHECK(story_of(local).ends_with("shoal::pack\nshoal::all_reduce\nshoal::unpack\n"));
+}
+
+TEST_CASE("a transfer says what its parcels are, alone and joined") {
+  ir::Graph graph;
+  const auto type = ir::contiguous(DType::Float32, {3, 4});
+  const auto from = graph.add_source(ir::Role::Input, "x", type);
+  const Journey journey = {.kind = sharding::Collective::AllToAll,
+                           .axis = "tensor",
+                           .combine = sharding::Combine::Max,
+                           .phase = ir::Phase::Backward,
+                           .module = "h.3"};
+  const Parcel parcel = {.from = from,
+                         .to = type,
+                         .role = ir::Role::Gradient,
+                         .shard = {.dim = 1, .outer = 2, .unit = 3},
+                         .whole = 12,
+                         .before = sharding::Shard{.dim = 0, .outer = 4, .unit = 5},
+                         .whole_before = 7,
+                         .over = std::nullopt,
+                         .is_small = true,
+                         .is_even = false};
+  graph.add_node(transfer_of(journey, {parcel}, {99}), {type});
+  const ir::Node& node = graph.nodes[0];
+  CHECK(journey_in(node).kind == journey.kind);
+  CHECK(journey_in(node).combine == journey.combine);
+  CHECK(journey_in(node).module == "h.3");
+  const auto check = [&](const Parcel& read) {
+    CHECK(read.shard == parcel.shard);
+    CHECK(read.whole == 12);
+    CHECK(read.before == parcel.before);
+    CHECK(read.whole_before == 7);
+    CHECK(read.is_small);
+    CHECK(!read.is_even);
+  };
+  check(parcels_in(graph, node)[0]);
+  CHECK(bytes_in(node) == std::vector<std::int64_t>{99});
+  const auto values = add_joined(graph, {&node, &node}, [](ir::ValueId value) { return value; }, graph);
+  CHECK(values.size() == 2);
+  check(parcels_in(graph, graph.nodes[1])[1]);
+}
+
+TEST_CASE("a placed step is text and back, and a layout that does not fit is found") {
+  Placed placed = placed_as("replicate=2 shard=2", "[R, S(0)]", "[R, S(0)]", "[S(0), S(0)]");
+  placed.nodes[0].in_parts = true;
+  placed.again[2].push_back(placed.nodes[2]);
+  CHECK(placed_from_text(to_text(placed)) == placed);
+  CHECK_NOTHROW(verify(placed));
+  Placed wrong = placed;
+  wrong.nodes[1].in[0] = layout_from_text("[S(2), R]");
+  CHECK(error_of([&] { verify(wrong); }).find("input 0 of aten::mm in \"second\"") != std::string::npos);
+  wrong = placed;
+  wrong.values.pop_back();
+  CHECK(error_of([&] { verify(wrong); }).find("8 layouts for 9 values") != std::string::npos);
+  wrong = placed;
+  wrong.kept[0] = layout_from_text("[R]");
+  CHECK(error_of([&] { verify(wrong); }).find("source \"a\"") != std::string::npos);
+  CHECK(error_of([] { placed_from_text("placed"); }).find("no line 'placed") != std::string::npos);
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/train/captured_steps.h"
+
+#include <ATen/ops/empty_strided.h>
+
+#include <optional>
+#include <sstream>
+#include <utility>
+
+#include "shoal/base/error.h"
+#include "shoal/train/memory.h"
+
+namespace shoal::train {
+
+using capture::NamedTensor;
+using ir::Role;
+
+CapturedSteps::CapturedSteps(ModelView& view, const ModelTensors& model, Settings settings)
+    : view_(view), model_(model), settings_(std::move(settings)), spot_checks_(settings_.spot_check_share) {}
+
+std::string CapturedSteps::structure() const {
+  std::string text = view_.mode();
+  if (settings_.depends_on) text += ' ' + settings_.depends_on();
+  return text;
+}
+
+std::string CapturedSteps::shared_structure() const {
+  return view_.shared_mode ? view_.shared_mode() : structure();
+}
+
+// Everything but tensor contents that a captured graph depends on.
+std::string CapturedSteps::key_of(const SharedBatch& batch, Use use) const {
+  std::ostringstream key;
+  key << (use == Use::Evaluation ? "evaluation" : "training");
+  for_each_leaf(batch.part, [&](const std::string& path, const Batch& leaf) {
+    key << ' ' << path << ':';
+    if (const auto* tensor = std::get_if<at::Tensor>(&leaf.value())) {
+      SHOAL_CHECK(tensor->defined(), InvalidInput, "trainer: batch item ", path, " is an undefined tensor");
+      const auto all = batch.sizes.find(path);
+      key << tensor->scalar_type()
+          << (all == batch.sizes.end() ? tensor->sizes() : at::IntArrayRef(all->second)) << tensor->device();
+      if (ranks_ == nullptr && !tensor->is_contiguous()) key << tensor->strides();  // forward may look
+    } else if (const auto* integer = std::get_if<std::int64_t>(&leaf.value())) {
+      key << *integer;
+    } else {
+      key << std::hexfloat << leaf.number() << std::defaultfloat;
+    }
+  });
+  key << ' ' << structure() << ' ';
+  for (const auto& [name, parameter] : model_.parameters()) key << parameter.requires_grad();
+  return std::move(key).str();
+}
+
+// Guards and spot checks look at all samples, those of other ranks too.
+Batch CapturedSteps::whole(const SharedBatch& batch) const {
+  return ranks_ != nullptr ? ranks_->whole(batch) : batch.part;
+}
+
+CapturedStep& CapturedSteps::find(const SharedBatch& batch, Use use) {
+  auto key = key_of(batch, use);
+  std::vector<at::Tensor> inputs;
+  std::optional<Batch> all;
+  const auto whole_batch = [&]() -> const Batch& {
+    if (!all) all = whole(batch);
+    return *all;
+  };
+  const auto holds = [&](const capture::Guards& guards) {
+    if (guards.list.empty()) return true;
+    if (inputs.empty())
+      for (auto& [name, tensor] : inputs_of(whole_batch())) inputs.push_back(tensor);
+    return capture::hold(guards, inputs);
+  };
+  for (auto step = steps_.begin(); step != steps_.end(); ++step) {
+    if (step->key != key || !holds(step->guards)) continue;
+    steps_.splice(steps_.begin(), steps_, step);
+    return steps_.front();
+  }
+  steps_.push_front(captured(whole_batch(), use, std::move(key)));
+  while (steps_.size() > settings_.max_graphs) {
+    forget_runnables(steps_.back());
+    steps_.pop_back();
+  }
+  return steps_.front();
+}
+
+void CapturedSteps::forget_runnables(CapturedStep& step) {
+  for (const auto& [use, runnable] : step.runnables) settings_.forgets(*runnable);
+  step.runnables.clear();
+}
+
+void CapturedSteps::forget_runnables() {
+  for (auto& step : steps_) forget_runnables(step);
+}
+
+void CapturedSteps::forget() {
+  forget_runnables();
+  steps_.clear();
+}
+
+CapturedStep& CapturedSteps::checked(const SharedBatch& batch, Use use, std::int64_t number) {
+  CapturedStep& step = find(batch, use);
+  if (use == Use::Microbatch && step.last_step == number) return step;
+  const auto run = step.runs + 1;
+  if (spot_checks_.is_due(run, ranks_ != nullptr ? batch.asked : run > 8 && spot_checks_.is_time()))
+    spot_check(step, batch, use);
+  step.runs = run;
+  step.last_step = number;
+  return step;
+}
+
+// A batch may lie otherwise than the first one did: the executor copies it then, as is done here.
+static at::Tensor laid_as_recorded(const ir::Graph& graph, const std::string& name,
+                                   const at::Tensor& tensor) {
+  if (ir::is_beside(name)) return tensor;
+  for (const auto& source : graph.sources) {
+    const auto& [type, role, producer] = graph.at(source.value);
+    if (role != Role::Input || source.name != name || tensor.strides() == type.strides) continue;
+    return at::empty_strided(type.shape, type.strides, tensor.options()).copy_(tensor.detach());
+  }
+  return tensor;
+}
+
+void CapturedSteps::spot_check(const CapturedStep& step, const SharedBatch& batch, Use use) {
+  const observe::Span span(settings_.trace, "spot check", 0, "trainer");
+  const Batch all = whole(batch);
+  spot_checks_.run([&] {
+    auto request = request_of(all, use);
+    for (auto& [name, tensor] : request.inputs) tensor = laid_as_recorded(step.graph, name, tensor);
+    const auto check = [&] { capture::check_again(request, step.graph, step.constants); };
+    if (ranks_ != nullptr)
+      ranks_->together(check);
+    else
+      check();
+  });
+}
+
+// Borrows the batch.
+capture::Request CapturedSteps::request_of(const Batch& batch, Use use) {
+  std::function<std::vector<NamedTensor>()> outputs;
+  if (view_.outputs)
+    outputs = [this] {
+      std::vector<NamedTensor> named;
+      for (auto& [name, tensor] : view_.outputs()) named.push_back({name, tensor});
+      return named;
+    };
+  return {
+      .parameters = model_.parameters(),
+      .buffers = model_.buffers(),
+      .inputs = inputs_of(batch),
+      .loss =
+          [this, &batch](std::span<const at::Tensor> inputs) {
+            std::size_t next = 0;
+            return view_.loss(
+                map_tensors(batch, [&](const std::string&, const at::Tensor&) { return inputs[next++]; }));
+          },
+      .mode = use == Use::Evaluation ? capture::Mode::Evaluate : capture::Mode::Train,
+      .outputs = std::move(outputs),
+      .writes_constant = view_.writes_constant,
+      .source_line = view_.source_line,
+      .reader = view_.reader,
+  };
+}
+
+CapturedStep CapturedSteps::captured(const Batch& batch, Use use, std::string key) {
+  if (use != Use::Evaluation) refuse_shared_memory(view_.parameters);
+  const observe::Span span(settings_.trace, "capture", 0, "trainer");
+  const capture::Request request = request_of(batch, use);
+  auto captured = capture::capture(request);
+  CapturedStep step{.key = std::move(key),
+                    .guards = std::move(captured.guards),
+                    .graph = std::move(captured.graph),
+                    .constants = std::move(captured.constants),
+                    .inputs = {},
+                    .tag = view_.tag ? view_.tag() : "",
+                    .runnables = {}};
+  for (const auto& input : request.inputs) step.inputs.push_back(input.name);
+  return step;
+}
+
+}  // namespace shoal::train

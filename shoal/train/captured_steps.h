@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// The steps of a model that were captured, each for one structure of the batch and the model, and found again
+// by it; and the spot checks that hold them against what the model does now.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "shoal/capture/capture.h"
+#include "shoal/ir/graph.h"
+#include "shoal/observe/trace.h"
+#include "shoal/train/distribution.h"
+#include "shoal/train/model_tensors.h"
+#include "shoal/train/model_view.h"
+#include "shoal/train/runnable.h"
+#include "shoal/train/spot_checks.h"
+
+namespace shoal::train {
+
+// What a graph is run for: a whole step, one of the micro-batches of a step, gradients for somebody else's
+// update, or a look at the loss. All but the last are made of one capture.
+enum class Use { Step, Microbatch, Backward, Evaluation };
+
+struct CapturedStep {
+  std::string key;
+  capture::Guards guards;
+  ir::Graph graph;  // as the model was captured
+  std::vector<at::Tensor> constants;
+  std::vector<std::string> inputs;                     // names of the batch's tensors
+  std::string tag;                                     // ModelView::tag
+  std::map<Use, std::unique_ptr<Runnable>> runnables;  // made when they are first used
+  std::int64_t runs = 0;                               // as spot checks count: steps, evaluations
+  std::int64_t last_step = -1;                         // the last one that was counted
+};
+
+class CapturedSteps {
+ public:
+  struct Settings {
+    double spot_check_share = 0;
+    std::size_t max_graphs = 1;
+    std::function<std::string()> depends_on;
+    observe::Trace* trace = nullptr;
+    std::function<void(const Runnable&)> forgets;  // told before one goes
+  };
+
+  // Borrows both.
+  CapturedSteps(ModelView& view, const ModelTensors& model, Settings settings);
+  void set_ranks(Distribution* ranks) { ranks_ = ranks; }
+
+  // Captures what is not there.
+  CapturedStep& find(const SharedBatch& batch, Use use);
+  // After a spot check where one is due. A step has one at most: further micro-batches of step `number` have
+  // none.
+  CapturedStep& checked(const SharedBatch& batch, Use use, std::int64_t number);
+  bool is_time_for_check() const { return spot_checks_.is_time(); }
+  // Of what a graph depends on besides the batch, what all ranks have to have alike, as text.
+  std::string shared_structure() const;
+
+  void forget();
+  // What the steps run is made anew when it is used next.
+  void forget_runnables();
+  std::list<CapturedStep>& all() { return steps_; }
+
+ private:
+  std::string structure() const;
+  std::string key_of(const SharedBatch& batch, Use use) const;
+  Batch whole(const SharedBatch& batch) const;
+  capture::Request request_of(const Batch& batch, Use use);
+  void forget_runnables(CapturedStep& step);
+  CapturedStep captured(const Batch& batch, Use use, std::string key);
+  void spot_check(const CapturedStep& step, const SharedBatch& batch, Use use);
+
+  ModelView& view_;
+  const ModelTensors& model_;
+  Settings settings_;
+  SpotChecks spot_checks_;
+  Distribution* ranks_ = nullptr;
+  std::list<CapturedStep> steps_;  // most recently used first
+};
+
+}  // namespace shoal::train

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model, in whatever language it is written.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shoal/train/batch.h"
+
+namespace shoal::capture {
+enum class Reader;
+}
+
+namespace shoal {
+
+// A model as a Trainer sees it, in whatever language it is written. Everything in it is called on the
+// thread that calls the Trainer.
+struct ModelView {
+  using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+  NamedTensors parameters;  // a tensor that is there twice counts under its first name
+  NamedTensors buffers;
+  std::function<at::Tensor(const Batch&)> loss;  // runs the model; see Trainer
+  std::function<std::string()> mode;  // text of what a graph depends on besides the batch: training flags, …
+  std::function<NamedTensors()> outputs = {};  // what the run by `loss` made besides the loss; may be empty
+  std::function<std::string()> source_line = {};  // of the code that runs, for messages; empty: C++ code
+  std::function<capture::Reader()> reader = {};   // whose code reads a value; empty: the user's
+  // What of `mode` all ranks have to have alike; empty: all of it.
+  std::function<std::string()> shared_mode = {};
+  // Text that stays with the graph that the last run by `loss` made: see Trainer::tag. May be empty.
+  std::function<std::string()> tag = {};
+  // Told of a tensor that is none of the above, nor of the batch, when the model writes into it; may be
+  // empty.
+  // Returns true if it will be an input when the step is recorded again, which it sees to.
+  std::function<bool(const at::Tensor&)> writes_constant = {};
+};
+
+}  // namespace shoal

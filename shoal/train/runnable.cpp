@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/train/runnable.h"
+
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/stack.h>
+
+#include <algorithm>
+
+#include "shoal/aten/memory.h"
+#include "shoal/base/error.h"
+
+namespace shoal::train {
+
+using ir::Role;
+
+std::vector<capture::NamedTensor> inputs_of(const Batch& batch) {
+  std::vector<capture::NamedTensor> inputs;
+  for_each_leaf(batch, [&](const std::string& path, const Batch& leaf) {
+    if (const auto* tensor = std::get_if<at::Tensor>(&leaf.value())) inputs.push_back({path, *tensor});
+  });
+  return inputs;
+}
+
+Runnable::Runnable(compile::Compiled compiled, const std::vector<std::string>& inputs,
+                   const runtime::Groups* groups)
+    : whole_(std::move(compiled.whole)), executor_(std::move(compiled.program), groups) {
+  whole_.settings = {};  // it borrows
+  if constexpr (SHOAL_CHECKS_TYPES)
+    if (groups == nullptr) executor_.check_types();
+  for (const auto& name : inputs) {
+    const auto* source = program::find_source(program(), Role::Input, name);
+    const auto* result = program::find_result(program(), Role::Output, capture::written_name(name));
+    if (result != nullptr) written_.emplace_back(inputs_.size(), result->slot);
+    inputs_.push_back(source == nullptr ? std::nullopt : std::optional(source->slot));
+  }
+  is_random_ = program::find_source(program(), Role::Scalar, "seed") != nullptr;
+  has_grad_norm_ = program::find_result(program(), Role::Output, "grad_norm") != nullptr;
+}
+
+void Runnable::bind_lasting(const ModelTensors& model, const std::vector<at::Tensor>& constants) {
+  std::map<std::string, at::Tensor> by_name;
+  for (const auto& [name, tensor] : model.parameters()) by_name.emplace(name, model.kept(name, tensor));
+  for (const auto& [name, tensor] : model.buffers()) by_name.emplace(name, tensor.detach());
+  for (const auto& source : program().sources) {
+    if (source.role == Role::Parameter || source.role == Role::Buffer)
+      executor_.bind(source.slot, by_name.at(source.name));
+    else if (source.role == Role::Constant)
+      executor_.bind(source.slot, constants.at(std::stoul(source.name.substr(1))));
+  }
+}
+
+void Runnable::bind_batch(const Batch& batch) {
+  std::size_t input = 0;
+  for_each_leaf(batch, [&](const std::string&, const Batch& leaf) {
+    const auto* tensor = std::get_if<at::Tensor>(&leaf.value());
+    if (tensor == nullptr) return;
+    if (const auto slot = inputs_.at(input++)) executor_.bind(*slot, tensor->detach());
+  });
+}
+
+void Runnable::bind_draws(const at::Tensor& seed, std::int64_t step) {
+  executor_.bind(Role::Scalar, "seed", seed);
+  executor_.bind(Role::Scalar, "step", at::scalar_tensor(step, at::kLong));
+}
+
+double Runnable::loss() const { return executor_.result(Role::Loss, "loss").item<double>(); }
+
+std::pair<double, double> Runnable::loss_and_norm() const {
+  const at::Tensor loss = executor_.result(Role::Loss, "loss");
+  if (!has_grad_norm_) return {loss.item<double>(), 0};
+  const at::Tensor norm = executor_.result(Role::Output, "grad_norm");
+  if (loss.is_cpu()) return {loss.item<double>(), norm.item<double>()};
+  // Each read of another device waits for it, so that both are one.
+  const at::Tensor both = at::stack({loss.reshape({}).to(at::kDouble), norm.to(at::kDouble)}).cpu();
+  return {both[0].item<double>(), both[1].item<double>()};
+}
+
+std::map<std::string, at::Tensor> Runnable::gradients() const {
+  std::map<std::string, at::Tensor> gradients;
+  for (const auto& result : program().results)
+    if (result.role == Role::Gradient) gradients.emplace(result.name, executor_.at(result.slot));
+  return gradients;
+}
+
+void Runnable::add_outputs(std::map<std::string, at::Tensor>& outputs) const {
+  for (const auto& result : program().results) {
+    if (result.role != Role::Output || result.name == "grad_norm" || outputs.contains(result.name)) continue;
+    at::Tensor tensor = executor_.at(result.slot);
+    if (!tensor.defined()) continue;
+    const bool shared = std::ranges::any_of(program().sources, [&](const program::Source& source) {
+      const auto& bound = executor_.at(source.slot);
+      return bound.defined() && aten::share_storage(bound, tensor);
+    });
+    outputs.emplace(result.name, shared ? tensor.clone() : std::move(tensor));
+  }
+}
+
+static std::string display_name(const std::string& input) {
+  return ir::is_beside(input) ? input.substr(1) : "item " + input + " of the batch";
+}
+
+void Runnable::check_can_write(const Batch& given, const Batch& part) const {
+  if (written_.empty()) return;
+  const auto theirs = inputs_of(given), ours = inputs_of(part);
+  for (const auto& [input, slot] : written_)
+    SHOAL_CHECK(
+        theirs[input].tensor.is_same(ours[input].tensor), InvalidInput, "trainer: the model writes to ",
+        display_name(theirs[input].name),
+        ", and the ranks' parts of it are of other sizes than samples_of() says; give it such parts, or "
+        "write to a clone() of it");
+}
+
+void Runnable::write_inputs(const Batch& batch, const Distribution* ranks) const {
+  if (written_.empty()) return;
+  const auto inputs = inputs_of(batch);
+  const at::NoGradGuard no_grad;
+  for (const auto& [input, slot] : written_) {
+    const auto& [name, tensor] = inputs[input];
+    const at::Tensor& whole = executor_.at(slot);
+    tensor.detach().copy_(ranks != nullptr ? ranks->part_of_input(name, whole) : whole);
+  }
+}
+
+void Runnable::release() {
+  executor_.release();
+  executor_.release_inputs();
+}
+
+}  // namespace shoal::train
