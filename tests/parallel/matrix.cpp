@@ -2,6 +2,8 @@
 #include "tests/parallel/matrix.h"
 
 #include <ATen/Parallel.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/sgd.h>
 
 #include <algorithm>
 #include <fstream>
@@ -10,6 +12,7 @@
 #include <utility>
 
 #include "shoal/base/error.h"
+#include "shoal/capture/capture.h"
 #include "shoal/comm/inproc/inproc.h"
 #include "shoal/comm/ranks.h"
 #include "shoal/train/trainer.h"
@@ -19,10 +22,12 @@ namespace shoal::matrix {
 
 static constexpr int kSteps = 3;
 static constexpr double kDropout = 0.25;
+static constexpr double kClipNorm = 0.5;
+static constexpr std::uint64_t kSeed = 3;
 
 static Trainer trainer_of(const cases::Net& net, const Optimizer& optimizer,
                           std::optional<Parallelism> parallelism) {
-  TrainerOptions options{.clip_norm = 0.5, .seed = 3, .parallelism = std::move(parallelism)};
+  TrainerOptions options{.clip_norm = kClipNorm, .seed = kSeed, .parallelism = std::move(parallelism)};
   return Trainer(net.module, net.loss, optimizer, options);
 }
 
@@ -100,21 +105,20 @@ static std::string difference(const Sent& counted, const Sent& said, int rank, s
   return concat(where, counted.bytes, " bytes, and the program says ", said.bytes);
 }
 
-Outcome run(const cases::ModelCase& model, const Strategy& strategy, const Optimizer& optimizer) {
-  const auto make = [&] {
-    cases::Net net = model.make(kDropout);
-    net.module->to(at::kDouble);
-    return net;
-  };
-  const auto batches = batches_of(model, strategy.microbatches);
-  std::vector<train::Record> wanted;
-  Trainer alone = trainer_of(make(), optimizer, {});
-  for (const auto& step : batches) wanted.push_back(train::record_of(alone, take(alone, step)));
+static cases::Net made(const cases::ModelCase& model) {
+  cases::Net net = model.make(kDropout);
+  net.module->to(at::kDouble);
+  return net;
+}
 
+// The strategy's run, held against these records.
+static Outcome compared(const cases::ModelCase& model, const Strategy& strategy, const Optimizer& optimizer,
+                        const std::vector<train::Record>& wanted) {
+  const auto batches = batches_of(model, strategy.microbatches);
   const int ranks = strategy.ranks();
   const auto mesh = mesh_of(ranks, strategy.replicate, strategy.shard, strategy.tensor);
   std::vector<cases::Net> nets;
-  for (int rank = 0; rank < ranks; ++rank) nets.push_back(make());
+  for (int rank = 0; rank < ranks; ++rank) nets.push_back(made(model));
   Outcome outcome;
   std::mutex mutex;  // guards outcome
   try {
@@ -151,6 +155,48 @@ Outcome run(const cases::ModelCase& model, const Strategy& strategy, const Optim
     outcome.error = error.what();
   }
   return outcome;
+}
+
+Outcome run(const cases::ModelCase& model, const Strategy& strategy, const Optimizer& optimizer) {
+  std::vector<train::Record> wanted;
+  Trainer alone = trainer_of(made(model), optimizer, {});
+  for (const auto& step : batches_of(model, strategy.microbatches))
+    wanted.push_back(train::record_of(alone, take(alone, step)));
+  return compared(model, strategy, optimizer, wanted);
+}
+
+Outcome run_against_eager(const cases::ModelCase& model, const Strategy& strategy) {
+  constexpr double kRate = 0.05;
+  std::vector<train::Record> wanted;
+  const cases::Net net = made(model);
+  torch::optim::SGD eager(net.module->parameters(), torch::optim::SGDOptions(kRate));
+  const auto copies = [](const auto& items, const auto& tensor_of) {
+    std::map<std::string, at::Tensor> made_copies;
+    for (const auto& item : items)
+      if (const at::Tensor tensor = tensor_of(item.value()); tensor.defined())
+        made_copies.emplace(item.key(), tensor.detach().clone());
+    return made_copies;
+  };
+  const auto itself = [](const at::Tensor& tensor) { return tensor; };
+  std::int64_t step = 0;
+  for (const auto& microbatches : batches_of(model, 1)) {
+    eager.zero_grad();
+    at::Tensor loss;
+    {
+      const capture::EagerRandom random(kSeed, ++step);
+      loss = net.loss(microbatches[0]);
+    }
+    loss.backward();
+    train::Record record{.loss = loss.item<double>(), .gradients = {}, .state = {}};
+    record.gradients =
+        copies(net.module->named_parameters(), [](const at::Tensor& tensor) { return tensor.grad(); });
+    record.grad_norm = torch::nn::utils::clip_grad_norm_(net.module->parameters(), kClipNorm);
+    eager.step();
+    record.state.model = copies(net.module->named_parameters(), itself);
+    record.state.model.merge(copies(net.module->named_buffers(), itself));
+    wanted.push_back(std::move(record));
+  }
+  return compared(model, strategy, SGD{.lr = kRate}, wanted);
 }
 
 }  // namespace shoal::matrix

@@ -32,9 +32,12 @@ struct Outcome {
   bool is_same() const { return error.empty() && unsaid.empty() && worst.largest <= 1; }
 };
 
-// Three steps in float64 with dropout and clipping. The learning rate is LAMB's, Adam's …, 0.01.
+// Three steps in float64 with dropout and clipping. The learning rate is LAMB's, Adam's …, 0.01. What they are
+// held against is Shoal on one device; or eager LibTorch, which has the same masks and steps with SGD of 0.05.
 Outcome run(const cases::ModelCase& model, const Strategy& strategy,
             const Optimizer& optimizer = AdamW{.lr = 0.01, .groups = no_decay_below_two_dims()});
+
+Outcome run_against_eager(const cases::ModelCase& model, const Strategy& strategy);
 
 // Every strategy that there is for the model on so many ranks.
 std::vector<Strategy> strategies(const cases::ModelCase& model, int ranks);

@@ -127,6 +127,13 @@ TEST_CASE("a cover of the matrix trains as one device does, and sends what its p
   for (const Cell& cell : cover()) check(*cell.model, cell.strategy, matrix::run(*cell.model, cell.strategy));
 }
 
+TEST_CASE("data parallel, ZeRO-2 and ZeRO-3 train every model as eager LibTorch does") {
+  for (const auto& model : cases::kModels)
+    for (const auto& strategy : matrix::strategies(model, 3))
+      if (strategy.tensor == 1 && strategy.zero_stage != 1)
+        check(model, strategy, matrix::run_against_eager(model, strategy));
+}
+
 TEST_CASE("every optimizer trains in parts as it does whole") {
   const auto& mlp = *std::ranges::find_if(cases::kModels,
                                           [](const auto& model) { return model.name == std::string("mlp"); });
