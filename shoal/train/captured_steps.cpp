@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "shoal/base/error.h"
+#include "shoal/train/agreement.h"
 #include "shoal/train/memory.h"
 
 namespace shoal::train {
@@ -53,7 +54,7 @@ std::string CapturedSteps::key_of(const SharedBatch& batch, Use use) const {
 
 // Guards and spot checks look at all samples, those of other ranks too.
 Batch CapturedSteps::whole(const SharedBatch& batch) const {
-  return ranks_ != nullptr ? ranks_->whole(batch) : batch.part;
+  return ranks_ != nullptr ? train::whole(ranks_->rank(), batch) : batch.part;
 }
 
 CapturedStep& CapturedSteps::find(const SharedBatch& batch, Use use) {
@@ -128,7 +129,7 @@ void CapturedSteps::spot_check(const CapturedStep& step, const SharedBatch& batc
     for (auto& [name, tensor] : request.inputs) tensor = laid_as_recorded(step.graph, name, tensor);
     const auto check = [&] { capture::check_again(request, step.graph, step.constants); };
     if (ranks_ != nullptr)
-      ranks_->together(check);
+      together(ranks_->groups().world(), check);
     else
       check();
   });

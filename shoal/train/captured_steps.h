@@ -19,6 +19,7 @@
 #include "shoal/train/model_tensors.h"
 #include "shoal/train/model_view.h"
 #include "shoal/train/runnable.h"
+#include "shoal/train/shared_batch.h"
 #include "shoal/train/spot_checks.h"
 
 namespace shoal::train {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Trainer's share in a job of several ranks: where its tensors are, and what the ranks agree on before a
-// step.
+// A Trainer's share in a job of several ranks: where its parameters are.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,17 +14,10 @@
 #include "shoal/ir/graph.h"
 #include "shoal/rewrite/place.h"
 #include "shoal/runtime/groups.h"
-#include "shoal/train/batch.h"
 #include "shoal/train/parallelism.h"
+#include "shoal/train/parts.h"
 
 namespace shoal::train {
-
-// A batch of all ranks together, as one of them sees it.
-struct SharedBatch {
-  Batch part;                                              // of this rank, cut as the graph wants it
-  std::map<std::string, std::vector<std::int64_t>> sizes;  // of each tensor of the whole batch
-  bool asked = false;                                      // what rank 0 wished
-};
 
 class Distribution {
  public:
@@ -37,27 +29,11 @@ class Distribution {
   Distribution(Parallelism parallelism, const NamedTensors& parameters, const NamedTensors& buffers,
                const std::function<bool(const std::string& parameter)>& needs_whole);
 
-  // What the ranks were given, checked against each other. `text`: what else has to be the same. `asks`: rank
-  // 0's reaches all of them.
-  SharedBatch agree(const Batch& batch, const std::string& text, bool asks);
-  // Every rank does it; where it throws on any of them, all of them throw what the first of these did.
-  void together(const std::function<void()>& act) const;
-  // This rank's part of a tensor of the whole batch.
-  at::Tensor part_of_input(const std::string& input, const at::Tensor& whole) const;
-  // Every tensor of the batch, of all ranks.
-  Batch whole(const SharedBatch& batch);
-
-  // Throws InvalidInput where ranks have other graphs, and names the first line that differs.
-  void check_same(const ir::Graph& graph) const;
-
   const Parallelism& parallelism() const { return parallelism_; }
-  int rank() const { return rank_; }
+  Rank rank() const { return {parallelism_, groups_, rank_}; }
   const runtime::Groups& groups() const { return groups_; }
   // A parameter where it is kept in parts: this rank's. Undefined where the module has it whole.
   at::Tensor part_of_parameter(const std::string& name) const;
-  // Of what lies as `layout`, from and to this rank's part. `whole_of` is called by all ranks at once.
-  at::Tensor whole_of(const at::Tensor& part, const sharding::Layout& layout, at::IntArrayRef shape) const;
-  at::Tensor part_of(const at::Tensor& whole, const sharding::Layout& layout) const;
   // A whole gradient that all ranks have alike, as the update wants it: this rank's part, or its summand.
   at::Tensor summand_of(const std::string& parameter, const at::Tensor& gradient) const;
   const rewrite::ParameterPins& pins_of(const std::string& parameter) const;
@@ -73,10 +49,6 @@ class Distribution {
 
   const std::string& first_name(const std::string& parameter) const;
   at::Tensor in_shared_memory(const at::Tensor& tensor) const;
-  bool is_cut(const std::string& input, std::size_t num_dims) const;
-  void check_batch_dims(const Batch& batch) const;
-  void check_same(const std::string& what, const std::string& text) const;
-  int data_position(int rank) const;
 
   Parallelism parallelism_;
   runtime::Groups groups_;

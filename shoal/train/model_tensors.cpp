@@ -63,13 +63,13 @@ at::Tensor ModelTensors::kept(const std::string& name, const at::Tensor& tensor)
 at::Tensor ModelTensors::whole(const std::string& name, const at::Tensor& tensor) const {
   const at::Tensor part = kept(name, tensor);
   if (part.sizes() == tensor.sizes()) return part;
-  return ranks_->whole_of(part, ranks_->pins_of(name).kept, tensor.sizes());
+  return whole_of(ranks_->rank(), part, ranks_->pins_of(name).kept, tensor.sizes());
 }
 
 void ModelTensors::write(const std::string& name, const at::Tensor& to, const at::Tensor& whole) const {
   const at::Tensor part = ranks_ != nullptr ? ranks_->part_of_parameter(name) : at::Tensor();
   if (part.defined())
-    part.copy_(ranks_->part_of(whole, ranks_->pins_of(name).kept));
+    part.copy_(part_of(ranks_->rank(), whole, ranks_->pins_of(name).kept));
   else
     to.copy_(whole);
 }

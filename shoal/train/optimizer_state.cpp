@@ -151,7 +151,8 @@ ir::TensorType OptimizerState::type_of(const std::string& state) const {
 
 at::Tensor OptimizerState::whole_tensor(const std::string& state, const at::Tensor& part) const {
   if (ranks_ == nullptr || part.dim() == 0) return part;  // a number is that of all ranks
-  return ranks_->whole_of(part, ranks_->pins_of(parameter_in(state)).updated, parameter_of(state).sizes());
+  return whole_of(ranks_->rank(), part, ranks_->pins_of(parameter_in(state)).updated,
+                  parameter_of(state).sizes());
 }
 
 OptimizerState::Tensors OptimizerState::whole() const {
@@ -176,7 +177,8 @@ void OptimizerState::write(const Tensors& whole) {
       get(name, type).copy_(given);
       continue;
     }
-    const at::Tensor part = ranks_->part_of(given, ranks_->pins_of(parameter_in(name)).updated);
+    const at::Tensor part =
+        train::part_of(ranks_->rank(), given, ranks_->pins_of(parameter_in(name)).updated);
     get(name, part.sizes() == at::IntArrayRef(type.shape) ? type : aten::type_of(part)).copy_(part);
   }
 }

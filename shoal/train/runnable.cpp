@@ -8,6 +8,7 @@
 
 #include "shoal/aten/memory.h"
 #include "shoal/base/error.h"
+#include "shoal/train/shared_batch.h"
 
 namespace shoal::train {
 
@@ -117,7 +118,7 @@ void Runnable::write_inputs(const Batch& batch, const Distribution* ranks) const
   for (const auto& [input, slot] : written_) {
     const auto& [name, tensor] = inputs[input];
     const at::Tensor& whole = executor_.at(slot);
-    tensor.detach().copy_(ranks != nullptr ? ranks->part_of_input(name, whole) : whole);
+    tensor.detach().copy_(ranks != nullptr ? part_of_input(ranks->rank(), name, whole) : whole);
   }
 }
 

@@ -3,7 +3,6 @@
 // the optimizer's state.
 #include "shoal/train/trainer.h"
 
-#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/scalar_tensor.h>
 
@@ -19,13 +18,17 @@
 #include "shoal/compile/accumulate.h"
 #include "shoal/compile/compile.h"
 #include "shoal/data/hash.h"
+#include "shoal/ir/text.h"
 #include "shoal/runtime/redistribution.h"
+#include "shoal/train/agreement.h"
 #include "shoal/train/captured_steps.h"
 #include "shoal/train/distribution.h"
 #include "shoal/train/given.h"
+#include "shoal/train/gradient_sums.h"
 #include "shoal/train/gradients.h"
 #include "shoal/train/memory.h"
 #include "shoal/train/model_tensors.h"
+#include "shoal/train/module_view.h"
 #include "shoal/train/optimizer_state.h"
 #include "shoal/train/runnable.h"
 
@@ -49,38 +52,7 @@ struct LaterUpdate {
   std::unique_ptr<Runnable> runnable;
 };
 
-// Evaluation mode for a module and all below it; each gets its own mode back.
-class EvaluationMode {
- public:
-  explicit EvaluationMode(torch::nn::Module* module) {  // null: the model's language sees to it
-    if (module == nullptr) return;
-    for (const auto& each : module->modules()) was_training_.emplace_back(each, each->is_training());
-    module->eval();
-  }
-  ~EvaluationMode() {
-    // Outermost last to first: train() reaches down, so what is deeper is set after.
-    for (const auto& [module, training] : was_training_) module->train(training);
-  }
-  EvaluationMode(const EvaluationMode&) = delete;
-  EvaluationMode& operator=(const EvaluationMode&) = delete;
-
- private:
-  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> was_training_;
-};
-
 }  // namespace
-
-static ModelView view_of(const std::shared_ptr<torch::nn::Module>& module, Trainer::LossFunction loss) {
-  ModelView view{.parameters = {}, .buffers = {}, .loss = std::move(loss), .mode = {}};
-  for (const auto& item : module->named_parameters()) view.parameters.emplace_back(item.key(), item.value());
-  for (const auto& item : module->named_buffers()) view.buffers.emplace_back(item.key(), item.value());
-  view.mode = [modules = module->modules()] {
-    std::string flags;
-    for (const auto& each : modules) flags += each->is_training() ? '1' : '0';
-    return flags;
-  };
-  return view;
-}
 
 static Then then_of(Use use) {
   return use == Use::Step ? Then::Update : use == Use::Microbatch ? Then::Accumulate : Then::HandOut;
@@ -176,9 +148,9 @@ class Trainer::State {
                 given.loss, ". Nothing was updated. Remedy: a lower learning rate, or a look at this batch");
     last_ = nullptr;
     ran_.clear();
-    sums_ = std::move(given.gradients);
     if (ranks_)
-      for (auto& [name, gradient] : sums_) gradient = ranks_->summand_of(name, gradient);
+      for (auto& [name, gradient] : given.gradients) gradient = ranks_->summand_of(name, gradient);
+    sums_.set(std::move(given.gradients));
     update_later(Then::UpdateGiven, result);
     ++steps_;
     keep_gradients();
@@ -229,7 +201,7 @@ class Trainer::State {
   }
 
   double evaluate(const Batch& batch) {
-    const EvaluationMode mode(module_.get());
+    const train::EvaluationMode mode(module_.get());
     const auto trainings = steps_ + backwards_;
     if (std::exchange(evaluated_after_, trainings) != trainings) evaluations_ = 0;
     const auto [runnable, shared] =
@@ -353,7 +325,7 @@ class Trainer::State {
 
   Tensors gradients() const {
     if (last_ != nullptr) return whole(last_->gradients(), &rewrite::ParameterPins::gradient);
-    return whole(sums_, &rewrite::ParameterPins::updated);
+    return whole(sums_.tensors(), &rewrite::ParameterPins::updated);
   }
 
  private:
@@ -384,7 +356,7 @@ class Trainer::State {
     if (use == Use::Step || use == Use::Microbatch)
       text += concat("\nseed ", options_.seed, ", learning rates",
                      optimizer_.rates_text(factor(options_.schedule, steps_ + 1)));
-    return ranks_->agree(batch, text, steps_captured_.is_time_for_check());
+    return train::agree(ranks_->rank(), batch, text, steps_captured_.is_time_for_check());
   }
 
   // Graphs are bound to the memory of parameters and buffers, and to how these lie in it.
@@ -443,9 +415,9 @@ class Trainer::State {
       settings.plan_name = parallelism.plan_name;
       settings.update.parts = optimizer_.parts();  // where gradients lie is theirs to say
       auto whole = compile::compile_whole(graph, parallelism.plan, parallelism.mesh, settings);
-      ranks_->check_same(whole.graph);
-      runnable = std::make_unique<Runnable>(compile::compile_local(std::move(whole), ranks_->rank()), inputs,
-                                            &ranks_->groups());
+      train::check_same(ranks_->groups().world(), "the captured graph", ir::to_text(whole.graph));
+      runnable = std::make_unique<Runnable>(compile::compile_local(std::move(whole), ranks_->rank().number),
+                                            inputs, &ranks_->groups());
     } else {
       runnable = std::make_unique<Runnable>(compile::compile(graph, {}, {}, 0, settings), inputs, nullptr);
     }
@@ -477,8 +449,8 @@ class Trainer::State {
   Tensors whole(Tensors gradients, sharding::Layout rewrite::ParameterPins::* layout) const {
     if (ranks_)
       for (auto& [name, gradient] : gradients)
-        gradient =
-            ranks_->whole_of(gradient, ranks_->pins_of(name).*layout, model_.find_parameter(name)->sizes());
+        gradient = train::whole_of(ranks_->rank(), gradient, ranks_->pins_of(name).*layout,
+                                   model_.find_parameter(name)->sizes());
     return gradients;
   }
   void keep_gradients() const {
@@ -496,19 +468,6 @@ class Trainer::State {
       }
   }
 
-  // How much a micro-batch counts that has just run.
-  static double weight_of(const Runnable& part, std::size_t num_microbatches) {
-    using Kind = Normaliser::Kind;
-    const Normaliser& normaliser = part.whole().normaliser;
-    switch (normaliser.kind) {
-      case Kind::Value: return part.executor().result(Role::Output, compile::kCount).item<double>();
-      case Kind::Elements: return normaliser.elements;
-      case Kind::Sum: return 1;
-      case Kind::Equal: break;
-    }
-    return 1 / static_cast<double>(num_microbatches);
-  }
-
   // Leaves loss and gradients of all micro-batches together in `result` and sums_.
   void accumulate(std::size_t count, const std::function<Batch(std::size_t)>& microbatch,
                   const std::function<void()>& after, StepResult& result) {
@@ -523,9 +482,9 @@ class Trainer::State {
                   "trainer: the micro-batches of a step have losses of different kinds: ",
                   compile::to_text(normaliser), " for number ", i, ", but not for those before");
       kind = normaliser.kind;
-      bind_sums(*part, i == 0);
+      sums_.bind(*part, model_, i == 0);
       part->executor().run(Segment::Gradients, options_.trace);
-      const double weight = weight_of(*part, count);
+      const double weight = train::weight_of(*part, count);
       if (weight != 0) {  // without a target that counts a mean is 0 ÷ 0, and all at once would not see it
         const double loss = part->loss();
         if (!std::isfinite(loss)) report_not_finite(*part, {.loss = loss, .step = result.step});
@@ -536,47 +495,13 @@ class Trainer::State {
       SHOAL_CHECK(!is_mean || total != 0 || i + 1 < count, InvalidInput, "trainer: no target of step ",
                   result.step, " counts: all are ignored, and there is no mean of none. Nothing was updated");
       const double divisor = is_mean && i + 1 == count ? total : 1;
-      bind_weights(*part, i == 0 ? 0 : 1, weight, divisor);
+      sums_.weigh(*part, i == 0, weight, divisor);
       commit(*part, shared);
-      if (divisor != 1) {
-        result.loss /= divisor;
-        divide_others(*part, divisor);
-      }
+      result.loss /= divisor;
       part->release();
       ran_.push_back(part);
       if (after) after();
     }
-  }
-
-  // The first micro-batch writes over what is in them; a later one may have gradients that those before had
-  // not.
-  void bind_sums(Runnable& part, bool is_first) {
-    const auto& program = part.program();
-    for (const auto& source : program.sources) {
-      if (source.role != Role::Gradient) continue;
-      auto& sum = sums_[source.name];
-      if (!sum.defined()) {
-        const auto& type = program.types.at(source.slot.index);
-        sum = at::empty_strided(
-            type.shape, type.strides,
-            model_.find_parameter(source.name)->options().dtype(aten::to_torch(type.dtype)));
-        if (!is_first) sum.zero_();
-      }
-      part.executor().bind(source.slot, sum);
-    }
-    bind_weights(part, 0, 0, 1);
-  }
-  static void bind_weights(Runnable& part, double keep, double weight, double divisor) {
-    for (const auto& [name, value] :
-         {std::pair{compile::kKeep, keep}, {compile::kWeight, weight}, {compile::kDivisor, divisor}})
-      if (program::find_source(part.program(), Role::Scalar, name) != nullptr)
-        part.executor().bind(Role::Scalar, name, at::scalar_tensor(value, at::kDouble));
-  }
-  // Sums to which the last micro-batch has added nothing.
-  void divide_others(const Runnable& last, double divisor) {
-    const at::NoGradGuard no_grad;
-    for (auto& [name, sum] : sums_)
-      if (program::find_source(last.program(), Role::Gradient, name) == nullptr) sum.div_(divisor);
   }
 
   // The update for the parameters that have a gradient now, built anew when these, or how often they were
@@ -604,7 +529,7 @@ class Trainer::State {
     result.learning_rate = optimizer_.rate() * scale;
     const LaterUpdate& update = later_update(then);
     runtime::Executor& executor = update.runnable->executor();
-    for (const auto& name : update.parameters) executor.bind(Role::Gradient, name, sums_.at(name));
+    for (const auto& name : update.parameters) executor.bind(Role::Gradient, name, sums_.tensors().at(name));
     const auto& groups = update.runnable->whole().groups;
     optimizer_.bind_rates(executor, groups, scale);
     executor.run(Segment::Gradients, options_.trace);
@@ -612,7 +537,7 @@ class Trainer::State {
       result.grad_norm = executor.result(Role::Output, "grad_norm").item<double>();
     if (!std::isfinite(result.grad_norm)) report_gradient_not_finite(result);
     executor.run(Segment::Update, options_.trace);
-    sums_ = update.runnable->gradients();
+    sums_.set(update.runnable->gradients());
     update.runnable->release();
     optimizer_.count(groups);
     ran_.push_back(update.runnable.get());
@@ -621,8 +546,8 @@ class Trainer::State {
   [[noreturn]] void report_gradient_not_finite(const StepResult& result) const {
     std::string first = "?";
     for (const auto& [name, tensor] : model_.parameters()) {
-      const auto gradient = sums_.find(name);
-      if (gradient == sums_.end() || at::isfinite(gradient->second).all().item<bool>()) continue;
+      const auto gradient = sums_.tensors().find(name);
+      if (gradient == sums_.tensors().end() || at::isfinite(gradient->second).all().item<bool>()) continue;
       first = name;
       break;
     }
@@ -656,7 +581,7 @@ class Trainer::State {
   Tensors outputs_;  // of the last step or evaluation
   std::string tag_;  // of the graph found last
   // Gradients that were summed over micro-batches, or given; afterwards as the last update has left them.
-  Tensors sums_;
+  train::GradientSums sums_;
   std::optional<LaterUpdate> later_;  // by these
   const Runnable* last_ = nullptr;    // of the last update, unless that was a later one
   std::vector<const Runnable*> ran_;  // in the last step
@@ -668,12 +593,12 @@ class Trainer::State {
 
 Trainer::Trainer(std::shared_ptr<torch::nn::Module> module, LossFunction loss, Optimizer optimizer,
                  TrainerOptions options)
-    : state_(std::make_unique<State>(module, view_of(module, std::move(loss)),
+    : state_(std::make_unique<State>(module, train::view_of(module, std::move(loss)),
                                      std::vector<OptimizerPart>{{{}, std::move(optimizer)}},
                                      std::move(options))) {}
 Trainer::Trainer(std::shared_ptr<torch::nn::Module> module, LossFunction loss, TrainerOptions options)
-    : state_(std::make_unique<State>(module, view_of(module, std::move(loss)), std::vector<OptimizerPart>{},
-                                     std::move(options))) {}
+    : state_(std::make_unique<State>(module, train::view_of(module, std::move(loss)),
+                                     std::vector<OptimizerPart>{}, std::move(options))) {}
 Trainer::Trainer(ModelView model, std::vector<OptimizerPart> optimizers, TrainerOptions options)
     : state_(std::make_unique<State>(nullptr, std::move(model), std::move(optimizers), std::move(options))) {}
 Trainer::~Trainer() = default;

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/train/gradient_sums.h"
+
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/scalar_tensor.h>
+
+#include <utility>
+
+#include "shoal/aten/types.h"
+#include "shoal/compile/accumulate.h"
+
+namespace shoal::train {
+
+using ir::Role;
+
+static void bind_weights(Runnable& microbatch, double keep, double weight, double divisor) {
+  for (const auto& [name, value] :
+       {std::pair{compile::kKeep, keep}, {compile::kWeight, weight}, {compile::kDivisor, divisor}})
+    if (program::find_source(microbatch.program(), Role::Scalar, name) != nullptr)
+      microbatch.executor().bind(Role::Scalar, name, at::scalar_tensor(value, at::kDouble));
+}
+
+void GradientSums::bind(Runnable& microbatch, const ModelTensors& model, bool is_first) {
+  const auto& program = microbatch.program();
+  for (const auto& source : program.sources) {
+    if (source.role != Role::Gradient) continue;
+    auto& sum = sums_[source.name];
+    if (!sum.defined()) {
+      const auto& type = program.types.at(source.slot.index);
+      sum = at::empty_strided(type.shape, type.strides,
+                              model.find_parameter(source.name)->options().dtype(aten::to_torch(type.dtype)));
+      if (!is_first) sum.zero_();
+    }
+    microbatch.executor().bind(source.slot, sum);
+  }
+  bind_weights(microbatch, 0, 0, 1);
+}
+
+void GradientSums::weigh(Runnable& microbatch, bool is_first, double weight, double divisor) {
+  bind_weights(microbatch, is_first ? 0 : 1, weight, divisor);
+  if (divisor == 1) return;
+  const at::NoGradGuard no_grad;  // to the others the last one adds nothing
+  for (auto& [name, sum] : sums_)
+    if (program::find_source(microbatch.program(), Role::Gradient, name) == nullptr) sum.div_(divisor);
+}
+
+double weight_of(const Runnable& microbatch, std::size_t count) {
+  using Kind = compile::Normaliser::Kind;
+  const compile::Normaliser& normaliser = microbatch.whole().normaliser;
+  switch (normaliser.kind) {
+    case Kind::Value: return microbatch.executor().result(Role::Output, compile::kCount).item<double>();
+    case Kind::Elements: return normaliser.elements;
+    case Kind::Sum: return 1;
+    case Kind::Equal: break;
+  }
+  return 1 / static_cast<double>(count);
+}
+
+}  // namespace shoal::train
