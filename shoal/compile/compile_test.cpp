@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <vector>
@@ -85,6 +86,11 @@ TEST_CASE("micro-batches are summed where they are, and their sum is reduced onc
   CHECK(messages(compiled(Then::Accumulate, {}, "replicate=2").program) ==
         "all_reduce; accumulate in update; ");
   CHECK(messages(compiled(Then::UpdateSums, {}, "replicate=2").program) == "all_reduce; sgd in update; ");
+  const auto made = compiled(Then::Accumulate, {}, "replicate=2");
+  CHECK(to_text(made.whole.placed.nodes.back().out[0]) == "[P(sum)]");
+  CHECK(to_text(made.whole.placed.results.back()) == "[P(sum)]");
+  CHECK(std::ranges::count(made.local.nodes, ir::Phase::Update, &ir::Node::phase) ==
+        1);  // nothing is made of it
   // What all ranks have alike moves nothing.
   CHECK(messages(compiled(Then::UpdateGiven, {}, "replicate=2").program) == "sgd in update; ");
   CHECK(messages(compiled(Then::UpdateSums, {.zero_stage = 1}, "shard=2").program) ==

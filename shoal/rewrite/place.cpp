@@ -269,7 +269,7 @@ class Placing {
         for (std::size_t i = 0; i < list->size(); ++i)
           if ((*list)[i]) placed.in[next++] = is_number(graph_, *(*list)[i]) ? replicated() : updated.at(i);
     }
-    if (parameters == nullptr) return;
+    if (parameters == nullptr && sums == nullptr) return;
     for (std::size_t i = 0; i < placed.out.size(); ++i)
       placed.out[i] = is_number(graph_, *node.outputs[i]) ? replicated() : updated.at(i % updated.size());
   }

@@ -79,6 +79,114 @@ TEST_CASE("partition: what is kept in parts is gathered where it is used, for ba
         "aten::t\naten::mm\nreduce_scatter shard x1 backward\n");
 }
 
+namespace {
+// A parameter that backward reads too: it is kept in parts, and used whole.
+Placed read_twice(bool gathers_again) {
+  const auto layout = [](const char* text) { return layout_from_text(text); };
+  const ParameterPins pins = {.kept = layout("[S(0)]"),
+                              .used = layout("[R]"),
+                              .gradient = layout("[S(0)]"),
+                              .updated = layout("[S(0)]"),
+                              .summed = layout("[S(0)]")};
+  return place(ir::from_text(R"(graph captured
+%0 = parameter "w" : f32[4, 4]
+%1 = input "x" : f32[8, 4]
+%2 : f32[8, 4] = aten::mm(self=%1, mat2=%0) @forward ""
+%3 : f32[4, 4]{1,4} = aten::t(self=%0) @backward ""
+%4 : f32[8, 4] = aten::mm(self=%2, mat2=%3) @backward ""
+return output "y" %4
+)"),
+               mesh_from_text("shard=2"),
+               {.parameters = {{"w", pins}},
+                .inputs = {{"x", layout("[S(0)]")}},
+                .outputs = {},
+                .gathers_again = gathers_again});
+}
+}  // namespace
+
+TEST_CASE("partition: a parameter is gathered anew for backward, unless it is to stay") {
+  CHECK(story_of(partition(read_twice(true), 0)) ==
+        "all_gather shard x1 forward\naten::mm\nall_gather shard x1 backward\naten::t\naten::mm\n"
+        "all_gather shard x1 backward\n");
+  CHECK(story_of(partition(read_twice(false), 0)) ==
+        "all_gather shard x1 forward\naten::mm\naten::t\naten::mm\nall_gather shard x1 backward\n");
+}
+
+TEST_CASE("partition: of what is there already, it starts from what moves the fewest bytes") {
+  // %1 has been gathered when its columns are wanted: they are a slice, and no exchange.
+  const Placed placed = placed_from_text(R"(placed "data=2" gathers=again
+graph captured
+%0 = input "x" : f32[4, 4]
+%1 : f32[4, 4] = aten::neg(self=%0) @forward ""
+%2 : f32[4, 4] = aten::relu(self=%1) @forward ""
+%3 : f32[4, 4] = aten::exp(self=%1) @forward ""
+return output "a" %2, output "b" %3
+layouts
+source 0 [S(0)]
+node 0 in [S(0)] out [S(0)]
+node 1 in [R] out [R]
+node 2 in [S(1)] out [S(1)]
+value 0 [S(0)]
+value 1 [S(0)]
+value 2 [R]
+value 3 [S(1)]
+result 0 [R]
+result 1 [S(1)]
+)");
+  CHECK(story_of(partition(placed, 0)) ==
+        "aten::neg\nall_gather data x1 forward\naten::relu\nshoal::part\naten::exp\n");
+}
+
+TEST_CASE("partition: a view is taken of what has been brought there, and not brought again") {
+  const Placed placed = placed_from_text(R"(placed "data=2" gathers=again
+graph captured
+%0 = input "x" : f32[4, 4]
+%1 : f32[4, 4] = aten::neg(self=%0) @forward ""
+%2 : f32[4, 4]{1,4} = aten::t(self=%1) @forward ""
+%3 : f32[4, 4] = aten::exp(self=%1) @forward ""
+%4 : f32[4, 4] = aten::mm(self=%3, mat2=%2) @forward ""
+return output "a" %4
+layouts
+source 0 [S(0)]
+node 0 in [S(0)] out [S(0)]
+node 1 in [S(0)] out [S(1)]
+again 1 in [R] out [R]
+node 2 in [R] out [R]
+node 3 in [R] [R] out [R]
+value 0 [S(0)]
+value 1 [S(0)]
+value 2 [S(1)]
+value 3 [R]
+value 4 [R]
+result 0 [R]
+)");
+  CHECK(story_of(partition(placed, 0)) ==
+        "aten::neg\naten::t\nall_gather data x1 forward\naten::exp\naten::t\naten::mm\n");
+}
+
+TEST_CASE("partition: a parameter that is updated in parts is written over where it is, as it lies") {
+  const auto layout = [](const char* text) { return layout_from_text(text); };
+  const ParameterPins pins = {.kept = layout("[R]"),
+                              .used = layout("[R]"),
+                              .gradient = layout("[S(0)]"),
+                              .updated = layout("[S(0)]"),
+                              .summed = layout("[S(0)]")};
+  const Placed placed =
+      place(ir::from_text(R"(graph captured
+%0 = parameter "w" : f32[4, 6]{1,4}
+%1 = gradient "w" : f32[4, 6]
+%2 = scalar "lr.0" : f64[]
+%3 : f32[4, 6]{1,4} = shoal::sgd(parameters=[%0], gradients=[%1], momentum_buffers=%[], lr=%2, scale=none, momentum=0.0, weight_decay=0.0, nesterov=false) @update
+return gradient "w" %1, parameter "w" %3
+)"),
+            mesh_from_text("shard=2"), {.parameters = {{"w", pins}}, .inputs = {}, .outputs = {}});
+  const ir::Graph local = partition(placed, 0);
+  CHECK(story_of(local) == "shoal::part\nshoal::sgd\nall_gather shard x1 update\n");
+  const Parcel parcel = parcels_in(local, local.nodes.back())[0];
+  CHECK(parcel.over == ir::ValueId{0});
+  CHECK(ir::to_text(parcel.to) == "f32[4, 6]{1,4}");
+}
+
 TEST_CASE("gather_ahead: what is used soon after travels along, as far as the bytes go") {
   const ir::Graph local = partition(placed_as("shard=2", "[S(0)]", "[S(0)]", "[S(0)]"), 0);
   CHECK(story_of(gather_ahead(local, 128)).starts_with("all_gather shard x2 forward\naten::mm\naten::mm\n"));
@@ -111,6 +219,59 @@ return gradient "a" %2, gradient "b" %4, output "z" %3
 )");
   CHECK(story_of(buckets(local, 1 << 20)) ==
         "all_reduce data x1 backward\naten::neg\nall_reduce data x1 backward\n");
+}
+
+TEST_CASE(
+    "buckets: what has another dtype, or is combined otherwise, goes by itself; what is no gradient stays") {
+  const auto transfers = [](const char* types, const char* combine, const char* results) {
+    const std::string other = types;
+    const std::string rest =
+        R"(, dims=[0], outers=[1], units=[1], wholes=[0], before_dims=[], before_outers=[], before_units=[], before_wholes=[], small=[true], even=[true], bytes=[16]) @backward
+)";
+    const auto of = [&](const char* tensor, const std::string& how) {
+      return concat("shoal::transfer(tensors=[", tensor,
+                    "], over=%[], kind=\"all_reduce\", axis=\"data\", combine=\"", how, '"', rest);
+    };
+    return story_of(
+        buckets(ir::from_text(concat("graph local\n%0 = input \"x\" : f32[4]\n%1 = input \"y\" : ", other,
+                                     "\n%2 : f32[4] = ", of("%0", "sum"), "%3 : ", other, " = ",
+                                     of("%1", combine), "return ", results, "\n")),
+                1 << 20));
+  };
+  const std::string two = "all_reduce data x1 backward\nall_reduce data x1 backward\n";
+  CHECK(transfers("f32[4]", "sum", "gradient \"a\" %2, gradient \"b\" %3") ==
+        "all_reduce data x2 backward\n");
+  CHECK(transfers("f64[4]", "sum", "gradient \"a\" %2, gradient \"b\" %3") == two);
+  CHECK(transfers("f32[4]", "max", "gradient \"a\" %2, gradient \"b\" %3") == two);
+  CHECK(transfers("f32[4]", "sum", "output \"a\" %2, output \"b\" %3") == two);
+}
+
+TEST_CASE("buckets: a way ends where the gradient is handed out, and another begins") {
+  // ZeRO-1 with replicas: summed over these, handed out, and brought to parts for the update.
+  const ir::Graph local = ir::from_text(R"(graph local
+%0 = input "x" : f32[4]
+%1 = input "y" : f32[4]
+%2 : f32[4] = shoal::transfer(tensors=[%0], over=%[], kind="all_reduce", axis="data", combine="sum", dims=[0], outers=[1], units=[1], wholes=[0], before_dims=[], before_outers=[], before_units=[], before_wholes=[], small=[true], even=[true], bytes=[16]) @backward
+%3 : f32[4] = shoal::transfer(tensors=[%1], over=%[], kind="all_reduce", axis="data", combine="sum", dims=[0], outers=[1], units=[1], wholes=[0], before_dims=[], before_outers=[], before_units=[], before_wholes=[], small=[true], even=[true], bytes=[16]) @backward
+%4 : f32[2] = shoal::transfer(tensors=[%2], over=%[], kind="reduce_scatter", axis="shard", combine="sum", dims=[0], outers=[1], units=[1], wholes=[4], before_dims=[], before_outers=[], before_units=[], before_wholes=[], small=[true], even=[true], bytes=[16]) @backward
+%5 : f32[2] = shoal::transfer(tensors=[%3], over=%[], kind="reduce_scatter", axis="shard", combine="sum", dims=[0], outers=[1], units=[1], wholes=[4], before_dims=[], before_outers=[], before_units=[], before_wholes=[], small=[true], even=[true], bytes=[16]) @backward
+return gradient "a" %2, gradient "b" %3, output "c" %4, output "d" %5
+)");
+  CHECK(story_of(buckets(local, 1 << 20)) ==
+        "all_reduce data x2 backward\nreduce_scatter shard x2 backward\n");
+}
+
+TEST_CASE("gather_ahead: what forward gathers last and backward first do not travel together") {
+  const ir::Graph local = ir::from_text(R"(graph local
+%0 = parameter "a" : f32[2]
+%1 = parameter "b" : f32[2]
+%2 : f32[4] = shoal::transfer(tensors=[%0], over=%[], kind="all_gather", axis="shard", dims=[0], outers=[1], units=[1], wholes=[4], before_dims=[], before_outers=[], before_units=[], before_wholes=[], small=[true], even=[true], bytes=[16]) @forward
+%3 : f32[4] = aten::neg(self=%2) @forward
+%4 : f32[4] = shoal::transfer(tensors=[%1], over=%[], kind="all_gather", axis="shard", dims=[0], outers=[1], units=[1], wholes=[4], before_dims=[], before_outers=[], before_units=[], before_wholes=[], small=[true], even=[true], bytes=[16]) @backward
+%5 : f32[4] = aten::mul.Tensor(self=%3, other=%4) @backward
+return output "y" %5
+)");
+  CHECK(gather_ahead(local, 1 << 20) == local);
 }
 
 TEST_CASE("packing: two small gradients are one message") {

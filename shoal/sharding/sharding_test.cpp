@@ -294,6 +294,44 @@ TEST_CASE("an op without a rule has no strategies") {
             .empty());
 }
 
+TEST_CASE("no way over a layout between is cheaper than the one that is chosen") {
+  const Mesh mesh = {.axes = {{"a", 2}, {"b", 3}, {"c", 2}}};
+  const Shape shape = {12, 6};
+  std::mt19937_64 random(5);
+  const auto drawn = [&](bool may_be_partial) {
+    Layout layout;
+    for (std::size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+      const auto kind = random() % (may_be_partial ? 4 : 3);
+      if (kind < 2)
+        layout.placements.emplace_back(Shard{.dim = static_cast<int>(kind)});
+      else if (kind == 2)
+        layout.placements.emplace_back(Replicate{});
+      else
+        layout.placements.emplace_back(Partial{});
+    }
+    return layout;
+  };
+  const auto cost = [&](const Layout& from, const Layout& to) {
+    std::int64_t bytes = 0;
+    for (const Step& step : redistribution(mesh, shape, 4, from, to)) bytes += step.bytes;
+    return bytes;
+  };
+  for (int i = 0; i < 2000; ++i) {
+    const Layout from = drawn(true), to = drawn(false);
+    if (!misfit(mesh, from, shape).empty() || !misfit(mesh, to, shape).empty()) continue;
+    for (std::size_t axis = 0; axis < mesh.axes.size(); ++axis)
+      for (const Placement& placement : {Placement(Replicate{}), to.placements[axis]}) {
+        Layout between = from;
+        between.placements[axis] = placement;
+        if (!misfit(mesh, between, shape).empty()) continue;
+        CAPTURE(to_text(from));
+        CAPTURE(to_text(between));
+        CAPTURE(to_text(to));
+        CHECK(cost(from, to) <= cost(from, between) + cost(between, to));
+      }
+  }
+}
+
 TEST_CASE("a view keeps what is cut, if the parts of the view are views of the parts") {
   using S = std::optional<Shard>;
   CHECK(through_view({24}, {3, 2, 4}, {.dim = 0, .outer = 3, .unit = 4}) == S(Shard{.dim = 1}));
