@@ -38,6 +38,12 @@ class Graph:
     @property
     def modules(self) -> list[str]:
         """For each operator the path of the module that it belongs to."""
+    @property
+    def flops(self) -> float:
+        """Of matrix products, attention, convolutions and recurrent layers; an addition counts as one."""
+    @property
+    def unknown_work(self) -> list[str]:
+        """Operators that flops leaves out because no table says how much work they are."""
 
 class StepResult:
     """What one update did."""

@@ -9,6 +9,7 @@
 
 #include "shoal/ir/text.h"
 #include "shoal/python/bindings.h"
+#include "shoal/rewrite/flops.h"
 
 namespace shoal::python {
 
@@ -28,6 +29,23 @@ void bind_ir(py::module_& module) {
             return ops;
           },
           "Names of the operators, in the order in which they run.")
+      .def_property_readonly(
+          "flops",
+          [](const ir::Graph& graph) {
+            double flops = 0;
+            for (const auto& node : graph.nodes) flops += rewrite::flops_of(graph, node);
+            return flops;
+          },
+          "Of matrix products, attention, convolutions and recurrent layers; an addition counts as one.")
+      .def_property_readonly(
+          "unknown_work",
+          [](const ir::Graph& graph) {
+            std::set<std::string> ops;
+            for (const auto& node : graph.nodes)
+              if (!rewrite::work_of(graph, node)) ops.insert(node.op);
+            return std::vector<std::string>(ops.begin(), ops.end());
+          },
+          "Operators that flops leaves out because no table says how much work they are.")
       .def_property_readonly(
           "modules",
           [](const ir::Graph& graph) {

@@ -51,6 +51,14 @@ static double of_attention_backward(const ir::Graph& graph, const ir::Node& node
   return 2.5 * of_attention(graph, node);
 }
 
+// Substitution: half of a product with the matrix.
+static double of_triangular_solve(const ir::Graph& graph, const ir::Node& node) {
+  const Shape* matrix = shape_of(graph, node, "self");
+  return matrix == nullptr
+             ? 0
+             : product(graph.at(*node.outputs[0]).type.shape) * static_cast<double>(matrix->back());
+}
+
 static double of_each_place(const Shape& weight) {
   return 2 * product(weight) / static_cast<double>(weight[0]);
 }
@@ -101,6 +109,7 @@ static constexpr std::array kWork = {
     Work{"aten::bmm", of_matrices},
     Work{"aten::convolution", of_convolution},
     Work{"aten::convolution_backward", of_convolution_backward},
+    Work{"aten::linalg_solve_triangular", of_triangular_solve},
     Work{"aten::mkldnn_rnn_layer", of_lstm_forward},
     Work{"aten::mkldnn_rnn_layer_backward", of_lstm_backward},
     Work{"aten::mm", of_matrices},
@@ -113,6 +122,8 @@ static_assert(std::ranges::is_sorted(kWork, {}, &Work::op), "kWork: keep it in a
 static constexpr std::string_view kNone[] = {
     "aten::_adaptive_avg_pool2d",
     "aten::_adaptive_avg_pool2d_backward",
+    "aten::_ctc_loss",
+    "aten::_ctc_loss_backward",
     "aten::_index_put_impl",
     "aten::_log_softmax",
     "aten::_log_softmax_backward_data",
@@ -122,6 +133,8 @@ static constexpr std::string_view kNone[] = {
     "aten::_softmax",
     "aten::_softmax_backward_data",
     "aten::_to_copy",
+    "aten::_weight_norm_interface",
+    "aten::_weight_norm_interface_backward",
     "aten::abs",
     "aten::add.Scalar",
     "aten::add.Tensor",
@@ -129,6 +142,7 @@ static constexpr std::string_view kNone[] = {
     "aten::amin",
     "aten::any.dim",
     "aten::argmax",
+    "aten::as_strided_scatter",
     "aten::avg_pool2d",
     "aten::avg_pool2d_backward",
     "aten::binary_cross_entropy",
@@ -194,6 +208,7 @@ static constexpr std::string_view kNone[] = {
     "aten::lt.Tensor",
     "aten::masked_fill.Scalar",
     "aten::masked_fill.Tensor",
+    "aten::masked_select",
     "aten::max.dim",
     "aten::max_pool2d_with_indices",
     "aten::max_pool2d_with_indices_backward",
@@ -216,6 +231,7 @@ static constexpr std::string_view kNone[] = {
     "aten::ne.Scalar",
     "aten::ne.Tensor",
     "aten::neg",
+    "aten::new_empty_strided",
     "aten::new_zeros",
     "aten::nll_loss2d_backward",
     "aten::nll_loss2d_forward",

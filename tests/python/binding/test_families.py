@@ -10,4 +10,8 @@ import pytest
 )
 def test_five_updates_are_those_of_plain_pytorch(compare, family):
     model, batch = family()
-    compare(model).run(batch)
+    both = compare(model)
+    both.run(batch)
+    graph = both.trainer.graph(batch)
+    assert graph.flops > 0
+    assert graph.unknown_work == [], "in neither table of rewrite/flops.cpp"
