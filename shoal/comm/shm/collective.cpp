@@ -10,9 +10,6 @@
 
 namespace shoal::comm::shm {
 
-// Two of these a rank: what is filled, read by others and taken again stays in the caches.
-static constexpr std::int64_t kStagingBytes = std::int64_t{1} << 18;
-
 // Of all_to_all the counts stand before the elements.
 static std::int64_t counts_bytes(const Call& call, int size) {
   return call.op == Op::AllToAll ? std::int64_t{16} * size : 0;

@@ -23,6 +23,10 @@
 
 namespace shoal::comm::shm {
 
+// Two of these a rank, from its first large call on: what is filled, read by others and taken again stays in
+// the caches.
+constexpr std::int64_t kStagingBytes = std::int64_t{1} << 18;
+
 class Group;
 
 // A call under way. Known to its group until it is done.

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "shoal/base/error.h"
+#include "shoal/comm/held.h"
 #include "shoal/comm/shm/group.h"
 
 namespace shoal::comm {
@@ -15,7 +16,14 @@ class Shm : public RequestCommunicator, public Counted {
  public:
   // `control` is the first rank's, and null elsewhere.
   Shm(std::unique_ptr<Segment> control, std::unique_ptr<Group> group, std::chrono::nanoseconds limit)
-      : control_(std::move(control)), group_(std::move(group)), limit_(limit) {}
+      : control_(std::move(control)), group_(std::move(group)), limit_(limit) {
+    if (control_) hold(control_->id().bytes);
+  }
+  Shm(const Shm&) = delete;
+  Shm& operator=(const Shm&) = delete;
+  ~Shm() override {
+    if (control_) hold(-control_->id().bytes);
+  }
 
   int rank() const override { return group_->rank(); }
   int size() const override { return group_->size(); }
@@ -48,8 +56,10 @@ std::unique_ptr<Work> Shm::submit(Request request) {
   return done_work();
 }
 
+std::int64_t control_bytes(int size) { return (Control::bytes(size) + 4095) / 4096 * 4096; }
+
 std::unique_ptr<Segment> make_control(const Heap& heap, int size) {
-  const std::int64_t bytes = (Control::bytes(size) + 4095) / 4096 * 4096;
+  const std::int64_t bytes = control_bytes(size);
   check_available(bytes);
   auto control = std::make_unique<Segment>(heap.name() + "-control", bytes, *heap.mappings());
   control->commit(0, bytes);
@@ -102,6 +112,8 @@ std::unique_ptr<Communicator> Shm::subgroup(std::span<const int> ranks) {
 
 }  // namespace
 }  // namespace shm
+
+std::int64_t shm_bytes(int size) { return shm::control_bytes(size) + 2 * shm::kStagingBytes; }
 
 std::unique_ptr<Communicator> shm_communicator(rendezvous::Store& store, int rank, int size,
                                                const ShmOptions& options) {

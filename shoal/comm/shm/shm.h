@@ -27,6 +27,10 @@ struct ShmOptions {
   std::shared_ptr<shm::Mappings> mappings = nullptr;
 };
 
+// What a rank's communicator of so many takes at most for itself: what the ranks tell each other in, which
+// the first one has, and what calls go through. `allocate` comes on top, in whole pages.
+std::int64_t shm_bytes(int size);
+
 // At most 128 ranks. Throws Timeout where some do not come, naming them.
 std::unique_ptr<Communicator> shm_communicator(rendezvous::Store& store, int rank, int size,
                                                const ShmOptions& options = {});

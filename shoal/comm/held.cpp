@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/comm/held.h"
+
+#include <atomic>
+
+namespace shoal::comm {
+
+namespace {
+struct Counts {
+  std::atomic<std::int64_t> now{0}, most{0};
+};
+}  // namespace
+
+static Counts& counts() {
+  static Counts all;
+  return all;
+}
+
+Held held() { return {counts().now.load(), counts().most.load()}; }
+
+void hold(std::int64_t bytes) noexcept {
+  auto& [now, most] = counts();
+  const std::int64_t held = now.fetch_add(bytes) + bytes;
+  std::int64_t before = most.load();
+  while (held > before && !most.compare_exchange_weak(before, held)) {
+  }
+}
+
+}  // namespace shoal::comm
