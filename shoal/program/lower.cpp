@@ -14,7 +14,6 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <numeric>
 #include <set>
 #include <span>
 #include <string_view>
@@ -22,7 +21,7 @@
 
 #include "shoal/base/error.h"
 #include "shoal/ir/own_ops.h"
-#include "shoal/ir/views.h"
+#include "shoal/program/aliases.h"
 #include "shoal/program/program.h"
 
 namespace shoal::program {
@@ -82,54 +81,11 @@ static const ir::OwnOp* in_place_op(std::string_view op) {
   return own != nullptr && !own->writes[0].empty() ? own : nullptr;
 }
 
-// An op of another library may do anything: its outputs count as views of all its inputs.
-static bool is_known(std::string_view op) { return op.starts_with("aten::") || op.starts_with("shoal::"); }
-
 static bool is_in_place_list(const ir::OwnOp* in_place, std::string_view argument) {
   return in_place != nullptr && std::ranges::find(in_place->writes, argument) != in_place->writes.end();
 }
 
 namespace {
-
-// Sets of values that share memory: union-find, with the source and the bytes of each set at its root.
-class Aliases {
- public:
-  explicit Aliases(const ir::Graph& graph) : parent_(graph.values.size()), source_(graph.values.size()) {
-    std::iota(parent_.begin(), parent_.end(), 0U);
-    for (const auto& source : graph.sources) source_[source.value.index].insert(source.value);
-    for (const auto& node : graph.nodes) {
-      if (!ir::is_view(node.op)) continue;
-      auto shared = inputs_of(node);
-      if (is_known(node.op) && shared.size() > 1) shared.resize(1);
-      for (const auto& output : node.outputs)
-        for (const auto& input : shared)
-          if (output) join(*output, input);
-    }
-    for (std::uint32_t value = 0; value < parent_.size(); ++value)
-      members_[root(ValueId{value})].push_back(ValueId{value});
-  }
-
-  std::uint32_t root(ValueId value) const {
-    std::uint32_t at = value.index;
-    while (parent_[at] != at) at = parent_[at];
-    return at;
-  }
-  const std::vector<ValueId>& members(ValueId value) const { return members_.at(root(value)); }
-  const std::set<ValueId>& sources(ValueId value) const { return source_[root(value)]; }
-
- private:
-  void join(ValueId a, ValueId b) {
-    const std::uint32_t from = std::max(root(a), root(b));
-    const std::uint32_t to = std::min(root(a), root(b));
-    if (from == to) return;
-    parent_[from] = to;
-    source_[to].merge(source_[from]);
-  }
-
-  std::vector<std::uint32_t> parent_;
-  std::vector<std::set<ValueId>> source_;
-  std::map<std::uint32_t, std::vector<ValueId>> members_;
-};
 
 class Lowering {
  public:
@@ -297,7 +253,7 @@ class Lowering {
   static std::vector<Slot> touched(const Instruction& instruction) {
     if (const auto* copy = std::get_if<Copy>(&instruction)) return {copy->from, copy->to};
     const auto& compute = std::get<Compute>(instruction);
-    auto slots = inputs_of(Node{compute.op, compute.arguments, {}, {}, {}});
+    auto slots = inputs_of(call_of(compute));
     for (const auto& output : compute.outputs)
       if (output) slots.push_back(*output);
     return slots;

@@ -94,6 +94,7 @@ const Result* find_result(const Program& program, ir::Role role, std::string_vie
 Program lower(const ir::Graph& graph);
 
 std::string to_text(const Program& program);
+std::string to_text(const Program& program, const Instruction& instruction);  // without the end of the line
 Program from_text(std::string_view text);  // the inverse; throws InvalidInput with the line
 
 }  // namespace shoal::program

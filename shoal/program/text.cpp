@@ -44,6 +44,10 @@ static std::string text_of(const Program&, const Free& free) {
   return out;
 }
 
+std::string to_text(const Program& program, const Instruction& instruction) {
+  return std::visit([&](const auto& one) { return text_of(program, one); }, instruction);
+}
+
 std::string to_text(const Program& program) {
   std::string out;
   for (const auto& source : program.sources)
@@ -51,8 +55,7 @@ std::string to_text(const Program& program) {
            quoted(source.name) + " : " + ir::to_text(program.types.at(source.slot.index)) + '\n';
   for (const Segment segment : {Segment::Gradients, Segment::Update}) {
     out += segment == Segment::Gradients ? "gradients:\n" : "update:\n";
-    for (const auto& instruction : program[segment])
-      out += std::visit([&](const auto& one) { return text_of(program, one); }, instruction) + '\n';
+    for (const auto& instruction : program[segment]) out += to_text(program, instruction) + '\n';
   }
   out += "return";
   std::string_view before = " ";

@@ -233,6 +233,23 @@ void Executor::run(Segment segment, observe::Trace* trace) {
   if (!steps.empty()) state.guarded(steps, at, run_all);
 }
 
+std::vector<program::MemoryUse> Executor::run_measured(Segment segment) {
+  State& state = *state_;
+  state.check_bound();
+  if (segment == Segment::Gradients) state.release();
+  const BelowAutograd below;
+  const PoolScope pool;
+  std::vector<program::MemoryUse> uses;
+  auto& steps = state.steps[static_cast<std::size_t>(segment)];
+  for (std::size_t at = 0; at < steps.size(); ++at) {
+    reset_peak();
+    state.guarded(steps, at, [&] { state.run_step(steps[at], false); });
+    const MemoryCounts counts = memory_counts();
+    uses.push_back({.peak = counts.peak_bytes, .after = counts.live_bytes});
+  }
+  return uses;
+}
+
 at::Tensor Executor::result(ir::Role role, std::string_view name) const {
   const auto* result = program::find_result(state_->program, role, name);
   SHOAL_CHECK(result != nullptr, InvalidInput, "executor: the program has no result ", ir::name_of(role),

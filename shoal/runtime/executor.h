@@ -6,9 +6,11 @@
 
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include "shoal/ir/graph.h"
 #include "shoal/observe/trace.h"
+#include "shoal/program/memory.h"
 #include "shoal/program/program.h"
 #include "shoal/runtime/groups.h"
 
@@ -38,6 +40,10 @@ class Executor {
   // The next run of each segment holds what ATen's kernels give against the types of the program, strides
   // included, and throws Internal naming op and module where one is another.
   void check_types();
+
+  // The same, and what the allocator had while each instruction but the frees ran and after it: of the whole
+  // process, in which nobody else may be at work.
+  std::vector<program::MemoryUse> run_measured(program::Segment segment);
 
   // A result after the segment that makes it, until release() or the next run(Gradients). Not a copy.
   at::Tensor result(ir::Role role, std::string_view name) const;
