@@ -28,13 +28,30 @@ TensorType local_type(const Place& place, const Layout& layout, const TensorType
                            [&](std::size_t a, std::size_t b) { return whole.strides[a] > whole.strides[b]; });
   TensorType type = {.dtype = whole.dtype, .shape = std::move(shape), .strides = {}};
   type.strides.resize(type.shape.size());
-  std::int64_t stride = 1;
+  std::int64_t stride = 1, dense = 1;  // here, and of the whole if it had no gaps
   for (std::size_t i = order.size(); i-- > 0;) {
     if (whole.strides[order[i]] == 0 && whole.shape[order[i]] > 1) continue;  // what is expanded stays so
+    if (whole.shape[order[i]] > 1 && whole.strides[order[i]] > dense) {
+      stride = stride * whole.strides[order[i]] / dense;
+      dense = whole.strides[order[i]];
+    }
     type.strides[order[i]] = stride;
     stride *= std::max<std::int64_t>(type.shape[order[i]], 1);
+    dense *= std::max<std::int64_t>(whole.shape[order[i]], 1);
   }
   return type;
+}
+
+void fit_reserve(const ir::Graph& whole, const ir::Node& node, const std::vector<sharding::Box>& in,
+                 std::vector<std::optional<TensorType>>& types) {
+  constexpr std::size_t kReserve = 3, kSamples = 1;
+  constexpr std::int64_t kPage = 4096;
+  if (node.op != "aten::mkldnn_rnn_layer" || !types.at(kReserve)) return;
+  const std::int64_t all = whole.at(ir::inputs_of(node)[0]).type.shape.at(kSamples);
+  std::int64_t here = 0;
+  for (const auto& [begin, end] : in[0].dims.at(kSamples)) here += end - begin;
+  std::int64_t& bytes = types[kReserve]->shape[0];
+  if (here < all) bytes = (bytes / std::max<std::int64_t>(all, 1) * here + kPage - 1) / kPage * kPage;
 }
 
 bool same_parts(const sharding::Mesh& mesh, const Layout& a, const Layout& b, const Shape& shape) {

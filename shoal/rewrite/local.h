@@ -25,6 +25,11 @@ struct Place {
 
 ir::TensorType local_type(const Place& place, const sharding::Layout& layout, const ir::TensorType& whole);
 
+// What oneDNN's LSTM keeps for its backward pass grows with the samples, and has no dim of them. `in`: what
+// this rank has of the node's inputs.
+void fit_reserve(const ir::Graph& whole, const ir::Node& node, const std::vector<sharding::Box>& in,
+                 std::vector<std::optional<ir::TensorType>>& types);
+
 // Whether every rank has the same of it, said in two ways or not.
 bool same_parts(const sharding::Mesh& mesh, const sharding::Layout& a, const sharding::Layout& b,
                 const sharding::Shape& shape);

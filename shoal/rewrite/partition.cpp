@@ -225,6 +225,7 @@ class Partitioning {
       out.push_back(output ? std::optional(box_of(placed.out[i], *output)) : std::nullopt);
       types.push_back(output ? std::optional(type_in(placed.out[i], *output)) : std::nullopt);
     }
+    fit_reserve(old_, node, in, types);
     std::size_t next = 0;
     ir::Node local = ir::with_inputs(sharding::localized(old_, node, in, out, placed.in_parts),
                                      [&](ValueId) { return from[next++]; });

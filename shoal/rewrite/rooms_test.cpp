@@ -160,6 +160,28 @@ TEST_CASE("local: a part keeps the order of dims, and what is expanded stays so"
   CHECK(type({DType::Float32, {8, 6}, {1, 8}}, "[S(0)]", 2) == "f32[2, 6]{1,2}");
   CHECK(type({DType::Float32, {8, 6}, {0, 1}}, "[S(0)]", 0) == "f32[3, 6]{0,1}");
   CHECK(type({DType::Float32, {8, 6}, {6, 1}}, "[R]", 0) == "f32[8, 6]");
+  // A column of six, and columns 1 to 4 of six: the gaps are those of what is cut.
+  CHECK(type({DType::Float32, {9}, {6}}, "[S(0)]", 0) == "f32[3]{6}");
+  CHECK(type({DType::Float32, {9, 4}, {6, 1}}, "[S(0)]", 0) == "f32[3, 4]{6,1}");
+  CHECK(type({DType::Float32, {2, 9, 3}, {54, 6, 2}}, "[S(1)]", 0) == "f32[2, 3, 3]{18,6,2}");
+}
+
+TEST_CASE("local: what an LSTM keeps is as much as it has samples, in pages") {
+  const ir::Graph graph = ir::from_text(R"(graph captured
+%0 = input "x" : f32[7, 6, 8]
+%1 : f32[7, 6, 4], %2 : f32[6, 4], %3 : f32[6, 4], %4 : u8[12288] = aten::mkldnn_rnn_layer(input=%0, hidden_size=4) @forward
+return output "y" %1
+)");
+  std::vector<std::optional<ir::TensorType>> types(4, graph.at(ir::ValueId{4}).type);
+  const auto reserve = [&](sharding::Range samples) {
+    auto local = types;
+    fit_reserve(graph, graph.nodes[0], {{.dims = {{{0, 7}}, {samples}, {{0, 8}}}}}, local);
+    return local[3]->shape[0];
+  };
+  CHECK(reserve({0, 6}) == 12288);
+  CHECK(reserve({0, 4}) == 8192);
+  CHECK(reserve({0, 1}) == 4096);
+  CHECK(reserve({0, 0}) == 0);
 }
 
 TEST_CASE("local: two ways to say one cut are the same parts; summands are not") {
