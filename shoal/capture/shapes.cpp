@@ -14,6 +14,10 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
+#include <mutex>
+#include <sstream>
+#include <string>
 #include <string_view>
 
 #include "shoal/aten/operators.h"
@@ -218,6 +222,19 @@ static Metas native_batch_norm_backward(const Stack& in) {
 // bidirectional, batch_first, train) -> (output, hy, cy, workspace). How large the workspace is only the
 // library knows: it runs once, on zeros that lie as it wants them.
 static Metas mkldnn_rnn_layer(const Stack& in) {
+  // It takes as much memory as a layer does, so that what is known is not asked again: a spot check comes
+  // when the gradients of a step are there.
+  static std::mutex mutex;
+  static std::map<std::string, Metas> known;
+  std::ostringstream text;
+  for (const c10::IValue& argument : in)
+    if (argument.isTensor())
+      text << argument.toTensor().sizes() << argument.toTensor().scalar_type() << ' ';
+    else
+      text << argument << ' ';
+  const std::lock_guard lock(mutex);
+  Metas& metas = known[text.str()];
+  if (!metas.empty()) return metas;
   const auto zeros = [&](std::size_t i) {
     const auto meta = in[i].toTensor();
     return at::zeros(meta.sizes(), meta.options().device(at::kCPU));
@@ -226,7 +243,6 @@ static Metas mkldnn_rnn_layer(const Stack& in) {
       at::mkldnn_rnn_layer(zeros(0), zeros(1), zeros(2), zeros(3), zeros(4), zeros(5), zeros(6),
                            in[7].toBool(), in[8].toIntVector(), in[9].toInt(), in[10].toInt(), in[11].toInt(),
                            in[12].toBool(), in[13].toBool(), in[14].toBool(), in[15].toBool());
-  Metas metas;
   for (const at::Tensor& tensor : {output, hy, cy, workspace})
     metas.push_back(tensor.defined() ? at::empty_strided(tensor.sizes(), tensor.strides(),
                                                          tensor.options().device(at::kMeta))
