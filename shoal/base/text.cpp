@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <cmath>
 #include <cstddef>
 #include <cstdio>
 #include <limits>
@@ -54,6 +56,18 @@ std::string human_bytes(std::int64_t bytes) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%.1f%s", amount, kUnits[unit]);
   return text.data();
+}
+
+std::optional<std::int64_t> parse_bytes(std::string_view text) {
+  static constexpr std::array<std::string_view, 6> kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  double amount = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), amount);
+  if (error != std::errc()) return std::nullopt;
+  const auto unit = std::ranges::find(kUnits, text.substr(static_cast<std::size_t>(end - text.data())));
+  if (unit == kUnits.end()) return std::nullopt;
+  const double bytes = std::ldexp(amount, static_cast<int>(unit - kUnits.begin()) * 10);
+  if (!(bytes >= 1 && bytes < 9e18)) return std::nullopt;
+  return static_cast<std::int64_t>(bytes);
 }
 
 std::string quoted(std::string_view text) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,6 +16,9 @@ std::string_view nearest(std::string_view wanted, std::span<const std::string_vi
 
 // Bytes as people read them, in powers of 1024: "17B", "1.5KiB", "12.0MiB".
 std::string human_bytes(std::int64_t bytes);
+
+// The inverse: a number and a unit, "2GiB", "1.5MiB", "17B"; nullopt where it is not that, or not above 0.
+std::optional<std::int64_t> parse_bytes(std::string_view text);
 
 // In double quotes, with \" \\ \n \t \r, and \xHH for the other control characters.
 std::string quoted(std::string_view text);

@@ -32,6 +32,14 @@ TEST_CASE("bytes are written with one decimal and the unit that keeps them below
   CHECK(human_bytes(std::int64_t{5} << 30) == "5.0GiB");
 }
 
+TEST_CASE("bytes are read with a unit, and nothing else is") {
+  CHECK(parse_bytes("2GiB") == std::int64_t{2} << 30);
+  CHECK(parse_bytes("1.5MiB") == 3 << 19);
+  CHECK(parse_bytes("17B") == 17);
+  for (const char* text : {"", "GiB", "17", "2GB", "2 GiB", "-1B", "0B", "1e30TiB", "nanB"})
+    CHECK_FALSE(parse_bytes(text).has_value());
+}
+
 TEST_CASE("quoting leaves no bare quote, backslash or control character") {
   CHECK(quoted("a\"b\\c\n\t\r\x01\x7f\xc3\xa9") == "\"a\\\"b\\\\c\\n\\t\\r\\x01\\x7f\xc3\xa9\"");
 }

@@ -5,6 +5,8 @@
 
 #include <cmath>
 #include <cstdio>
+#include <fstream>
+#include <string>
 
 #include "shoal/base/text.h"
 
@@ -53,6 +55,15 @@ std::int64_t peak_memory_bytes() {
   ::rusage usage = {};
   ::getrusage(RUSAGE_SELF, &usage);
   return std::int64_t{usage.ru_maxrss} * 1024;
+}
+
+std::int64_t proportional_memory_bytes() {
+  std::ifstream file("/proc/self/smaps_rollup");
+  std::string word;
+  std::int64_t kibibytes = 0;
+  while (file >> word)
+    if (word == "Pss:" && file >> kibibytes) return kibibytes * 1024;
+  return 0;
 }
 
 }  // namespace shoal::observe

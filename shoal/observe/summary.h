@@ -28,5 +28,8 @@ std::string with_commas(std::int64_t number);  // "1,234,567"
 
 // The most memory this process has held, as the kernel counts it.
 std::int64_t peak_memory_bytes();
+// Now, of this process: pages that others have too count in parts. 0 where the system does not say it. Takes
+// milliseconds where there is much.
+std::int64_t proportional_memory_bytes();
 
 }  // namespace shoal::observe
