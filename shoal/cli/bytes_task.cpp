@@ -18,13 +18,11 @@ static constexpr std::int64_t kBytes = 256;
 static constexpr std::int64_t kIgnored = -100;  // cross_entropy's default: such a target does not count
 
 // Documents in a row, `context` line breaks before each.
-static at::Tensor bytes_of_all(const std::vector<data::Document>& documents, std::int64_t context) {
+static std::string bytes_of_all(const std::vector<data::Document>& documents, std::int64_t context) {
   std::string all;
   for (const data::Document& document : documents)
     all += std::string(static_cast<std::size_t>(context), '\n') + document.text;
-  at::Tensor bytes = at::empty({static_cast<std::int64_t>(all.size())}, at::kByte);
-  std::copy(all.begin(), all.end(), bytes.mutable_data_ptr<std::uint8_t>());
-  return bytes;
+  return all;
 }
 
 // Where the bytes of the documents themselves are among those of `bytes_of_all`.
@@ -40,16 +38,21 @@ static std::vector<std::int64_t> places_of(const std::vector<data::Document>& do
 }
 
 // The rows that predict the bytes at these places; rows beyond them do not count.
-static Batch rows_at(const at::Tensor& bytes, const std::vector<std::int64_t>& places, std::int64_t batch,
+static Batch rows_at(const std::string& bytes, const std::vector<std::int64_t>& places, std::int64_t batch,
                      std::int64_t context, at::ScalarType type) {
-  const at::Tensor contexts = at::zeros({batch, context}, at::kLong);
+  const at::Tensor contexts = at::zeros({batch, context, 1}, at::kLong);
   const at::Tensor targets = at::full({batch}, kIgnored, at::kLong);
-  std::int64_t row = 0;
+  auto* to = contexts.mutable_data_ptr<std::int64_t>();
+  auto* target = targets.mutable_data_ptr<std::int64_t>();
+  const auto byte_at = [&](std::int64_t place) {
+    return static_cast<std::int64_t>(static_cast<unsigned char>(bytes[static_cast<std::size_t>(place)]));
+  };
   for (const std::int64_t place : places) {
-    contexts.select(0, row).copy_(bytes.narrow(0, place - context, context));
-    targets.select(0, row++).copy_(bytes.select(0, place));
+    for (std::int64_t at = place - context; at < place; ++at) *to++ = byte_at(at);
+    *target++ = byte_at(place);
   }
-  return {{"inputs", at::one_hot(contexts, kBytes).flatten(1).to(type)}, {"targets", targets}};
+  const at::Tensor one_hot = at::zeros({batch, context, kBytes}, type).scatter_(2, contexts, 1);
+  return {{"inputs", one_hot.flatten(1)}, {"targets", targets}};
 }
 
 Task make_bytes_task(const Recipe& recipe) {
@@ -57,8 +60,8 @@ Task make_bytes_task(const Recipe& recipe) {
   const std::int64_t context = std::get<models::MlpConfig>(recipe.model.config).in_features / kBytes;
   const std::int64_t batch = recipe.training.local_batch_size;
   const auto type = recipe.training.dtype == FloatType::Float64 ? at::kDouble : at::kFloat;
-  const at::Tensor train = bytes_of_all(text.split.train, context);
-  const at::Tensor held_out = bytes_of_all(text.split.held_out, context);
+  const auto train = std::make_shared<const std::string>(bytes_of_all(text.split.train, context));
+  const auto held_out = std::make_shared<const std::string>(bytes_of_all(text.split.held_out, context));
   const auto places =
       std::make_shared<const std::vector<std::int64_t>>(places_of(text.split.held_out, context));
   const auto train_places =
@@ -75,7 +78,7 @@ Task make_bytes_task(const Recipe& recipe) {
   task.batch = [=](const Share& share) {
     std::vector<std::int64_t> drawn = data::samples_of(order, share.begin(), share.count());
     for (std::int64_t& sample : drawn) sample = (*train_places)[static_cast<std::size_t>(sample)];
-    return rows_at(train, drawn, share.count(), context, type);
+    return rows_at(*train, drawn, share.count(), context, type);
   };
   const auto num_places = static_cast<std::int64_t>(places->size());
   task.held_out.num_bytes = num_places;
@@ -83,7 +86,7 @@ Task make_bytes_task(const Recipe& recipe) {
   task.held_out.num_targets = [=](std::int64_t index) { return std::min(batch, num_places - index * batch); };
   task.held_out.batch = [=, count = task.held_out.num_targets](std::int64_t index) {
     const auto first = places->begin() + index * batch;
-    return rows_at(held_out, {first, first + count(index)}, batch, context, type);
+    return rows_at(*held_out, {first, first + count(index)}, batch, context, type);
   };
   task.trigram_bits_per_byte = text.trigram_bits_per_byte;
   return task;

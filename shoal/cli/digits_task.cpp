@@ -81,10 +81,11 @@ Task make_digits_task(const Recipe& recipe) {
   const std::int64_t batch = recipe.training.local_batch_size;
   const auto seed = static_cast<std::uint64_t>(recipe.training.seed);
   const std::int64_t rows = table.size(0);
-  const at::Tensor order = at::randperm(rows, at::detail::createCPUGenerator(data::mix(seed)), at::kLong);
+  const at::Tensor order =
+      apart(at::randperm(rows, at::detail::createCPUGenerator(data::mix(seed)), at::kLong));
   const at::Tensor images =
-      table.narrow(1, 0, kPixels).div(kBrightest).to(type).view({rows, 1, kSide, kSide});
-  const at::Tensor labels = table.select(1, kPixels).to(at::kLong);
+      apart(table.narrow(1, 0, kPixels).div(kBrightest).to(type).view({rows, 1, kSide, kSide}));
+  const at::Tensor labels = apart(table.select(1, kPixels).to(at::kLong));
   const auto num_held_out = static_cast<std::int64_t>(kHeldOutShare * static_cast<double>(rows)) / batch;
   SHOAL_CHECK(num_held_out > 0, InvalidInput, "training.local_batch_size: ", batch,
               " is more than the held-out digits of ", path.string(), "; take a smaller one");

@@ -95,9 +95,9 @@ Task make_files_task(const Recipe& recipe) {
   std::ranges::nth_element(sizes, middle);
   const std::uintmax_t median = *middle;
 
-  const at::Tensor numbers = at::empty({count, kFileNumbers}, at::kFloat);
-  const at::Tensor categories = at::empty({count, kFileCategories}, at::kLong);
-  const at::Tensor targets = at::empty({count}, at::kFloat);
+  const at::Tensor numbers = apart(at::empty({count, kFileNumbers}, at::kFloat));
+  const at::Tensor categories = apart(at::empty({count, kFileCategories}, at::kLong));
+  const at::Tensor targets = apart(at::empty({count}, at::kFloat));
   auto* number = numbers.mutable_data_ptr<float>();
   auto* category = categories.mutable_data_ptr<std::int64_t>();
   auto* target = targets.mutable_data_ptr<float>();
@@ -119,7 +119,8 @@ Task make_files_task(const Recipe& recipe) {
     key = data::hash_bytes(file.path, key ^ file.bytes);
   }
 
-  const at::Tensor order = at::randperm(count, at::detail::createCPUGenerator(data::mix(seed)), at::kLong);
+  const at::Tensor order =
+      apart(at::randperm(count, at::detail::createCPUGenerator(data::mix(seed)), at::kLong));
   const std::int64_t num_held_out = count / kHeldOutPart / batch;
   const at::Tensor held_out = order.narrow(0, 0, num_held_out * batch);
   const at::Tensor trained = order.narrow(0, num_held_out * batch, count - num_held_out * batch);

@@ -71,6 +71,9 @@ static void add_planning(CLI::App& command, cli::Options& options) {
   command.add_option("-n,--ranks", options.ranks, "Ranks to plan for")->required();
   command.add_flag("--dry-run", options.dry_run, "Lower what every kind of rank would run");
   add_print_after(command, options);
+  command.add_flag(
+      "--measure", options.measure,
+      "Run a step of the first rank, without peers and on zeros, and hold its memory against the plan's");
   add_plan(command, options);
 }
 

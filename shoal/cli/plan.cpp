@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // shoal plan: what a recipe's step would be on a mesh of ranks. Nothing is trained, and the model has no
 // memory, so that neither it nor the number of ranks has to fit this machine.
+#include <ATen/Parallel.h>
+
 #include <chrono>
 #include <cstdio>
 #include <string>
@@ -10,6 +12,7 @@
 
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
+#include "shoal/cli/forecast.h"
 #include "shoal/cli/hollow.h"
 #include "shoal/cli/ranks.h"
 #include "shoal/cli/run_checkpoints.h"
@@ -18,21 +21,26 @@
 #include "shoal/compile/compile.h"
 #include "shoal/observe/summary.h"
 #include "shoal/rewrite/report.h"
+#include "shoal/runtime/measure.h"
 
 namespace shoal::cli {
 
-// Every kind of rank: what it would run, lowered as a rank does it.
-static void dry_run(const compile::Whole& whole) {
+// Every kind of rank: what it would run, lowered as a rank does it. The most that one has in memory.
+static Phase dry_run(const Recipe& recipe, const compile::Whole& whole, int threads, bool says) {
   const auto classes = rewrite::rank_classes(whole.placed);
-  say(concat("dry run: ", whole.mesh.size(), " ranks of ", classes.size(), " kinds"));
+  if (says) say(concat("dry run: ", whole.mesh.size(), " ranks of ", classes.size(), " kinds"));
+  Phase most;
   for (const auto& [first, count] : classes) {
-    const auto [again, local, program] = compile::compile_local(whole, first);
-    const rewrite::Memory memory = rewrite::memory_of(local);
+    const Forecast forecast = forecast_of(recipe, whole, first, threads);
+    const program::Memory& step = forecast.step;
+    if (forecast.largest().bytes > most.bytes) most = forecast.largest();
+    if (!says) continue;
     say(concat("  ", count, count == 1 ? " rank as rank " : " ranks as rank ", first, ": ",
-               program.gradients.size() + program.update.size(), " instructions, ",
-               human_bytes(memory.parameters + memory.gradients + memory.optimizer_state + memory.buffers),
-               " between steps, ", human_bytes(memory.activations), " more in one"));
+               forecast.program.gradients.size() + forecast.program.update.size(), " instructions, ",
+               human_bytes(step.sources.total()), " between steps, ", human_bytes(step.peak.total()),
+               " at most in one"));
   }
+  return most;
 }
 
 static std::string seconds_of(double seconds) {
@@ -93,7 +101,17 @@ int plan(const Recipe& recipe, const Options& options) {
   const std::string text = rewrite::to_text(mesh, rewrite::report_of(whole.placed, first.local, 0), of);
   say(text.substr(0, text.size() - 1));
   if (!is_one) say_update(whole, settings);
-  if (options.dry_run) dry_run(whole);
+  const int threads = threads_of_rank(options.ranks);
+  const Forecast forecast = forecast_of(recipe, whole, 0, threads);
+  const std::string memory = to_text(forecast);
+  say(memory.substr(0, memory.size() - 1));
+  if (options.dry_run || !recipe.memory.limit.empty())
+    check_limit(recipe, dry_run(recipe, whole, threads, options.dry_run), 0);
+  if (options.measure) {
+    at::set_num_threads(threads);
+    const std::string measured = to_text(runtime::measure(forecast.program, forecast.step, mesh, 0));
+    say(measured.substr(0, measured.size() - 1));
+  }
   say_times(first.whole.times);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   char took[64];

@@ -39,6 +39,7 @@ class Ranks {
   Ranks(const Recipe& recipe, const elastic::Environment& environment);
 
   int size() const { return parallelism_.mesh.size(); }
+  int rank() const { return rank_; }
   bool is_first() const { return rank_ == 0; }
   bool is_first_of_host() const { return rank_of_this_host_ == 0; }
   const sharding::Mesh& mesh() const { return parallelism_.mesh; }

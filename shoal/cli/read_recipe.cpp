@@ -299,6 +299,8 @@ static void check_together(const Recipe& recipe, const std::string& path) {
   std::visit([&](const auto& config) { check_model(config, recipe, require); }, recipe.model.config);
   require(recipe.lr_scheduler.warmup_steps <= recipe.training.steps, "lr_scheduler.warmup_steps is ",
           recipe.lr_scheduler.warmup_steps, ", more than training.steps, ", recipe.training.steps);
+  require(recipe.memory.limit.empty() || parse_bytes(recipe.memory.limit), "memory.limit is ",
+          shoal::quoted(recipe.memory.limit), "; it is a number with a unit, B, KiB, MiB, GiB or TiB: 2GiB");
   require(recipe.training.global_batch_size != 0,
           "training.global_batch_size is 0; -1 is what the ranks' "
           "local ones make together");

@@ -177,8 +177,8 @@ static void append(std::vector<Option>& options, models::VitConfig& config) {
 }
 
 std::vector<Option> options_of(Recipe& recipe) {
-  auto& [job, model, dataset, training, parallelism, zero, optimizer, lr_scheduler, metrics, checkpoint,
-         profiling, validation, verify, sample, command] = recipe;
+  auto& [job, model, dataset, training, parallelism, zero, memory, optimizer, lr_scheduler, metrics,
+         checkpoint, profiling, validation, verify, sample, command] = recipe;
   std::vector<Option> options = {
       {"job", "dump_folder", &job.dump_folder, 0, 0, "where results go"},
       {"model", "name", &model.name, 0, 0, "bert, dlrm, gpt2, llama, lstm, mlp, resnet, t5 or vit"},
@@ -212,6 +212,7 @@ std::vector<Option> options_of(Recipe& recipe) {
         "that share layers, by the plan; -1: the rest"},
        {"parallelism", "plan", &parallelism.plan, 0, 0, "file that says how layers are cut"},
        {"zero", "stage", &zero.stage, -1, 3, "0 to 3; -1: 3 where the shard degree is above 1"},
+       {"memory", "limit", &memory.limit, 0, 0, "refuse a run of which a rank takes more: 2GiB; \"\": none"},
        {"optimizer", "name", choice<kOptimizers>(optimizer.name), 0, 0, "update rule"},
        {"optimizer", "lr", &optimizer.lr, 0, 1e3, "learning rate"},
        {"optimizer", "beta1", &optimizer.beta1, 0, 1, "Adam, AdamW, Lion, LAMB"},

@@ -63,6 +63,9 @@ struct Recipe {
     std::int64_t stage = -1;  // Parallelism::zero_stage
   } zero;
   struct {
+    std::string limit;  // of a rank, "2GiB"; "": none
+  } memory;
+  struct {
     OptimizerName name = OptimizerName::AdamW;
     double lr = 8e-4;
     double beta1 = 0.9;

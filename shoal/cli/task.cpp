@@ -7,6 +7,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
+#include <memory>
+#include <vector>
 
 #include "shoal/base/error.h"
 
@@ -115,10 +118,19 @@ Batch random_batch(const Recipe& recipe, std::int64_t samples, std::uint64_t see
   });
 }
 
+at::Tensor apart(const at::Tensor& tensor) {
+  auto bytes = std::make_unique<std::vector<std::byte>>(tensor.nbytes());
+  auto* const data = bytes->data();
+  at::Tensor copy = at::from_blob(
+      data, tensor.sizes(), [owner = bytes.release()](void*) { delete owner; }, tensor.options());
+  return copy.copy_(tensor);
+}
+
 Batch part_of(const Batch& batch, sharding::Range part) {
   return map_tensors(batch, [&](const std::string&, const at::Tensor& tensor) {
     if (part.begin == 0 && part.end == tensor.size(0)) return tensor;
-    return tensor.narrow(0, part.begin, part.end - part.begin).contiguous();
+    // A copy: what would be a view keeps the whole batch.
+    return tensor.narrow(0, part.begin, part.end - part.begin).clone(at::MemoryFormat::Contiguous);
   });
 }
 

@@ -46,6 +46,9 @@ struct Share {
   std::int64_t count() const { return part.end - part.begin; }
 };
 
+// A copy in memory that is no tensor allocator's: what a task keeps is not counted as what a step takes.
+at::Tensor apart(const at::Tensor& tensor);
+
 // Those samples of a batch.
 Batch part_of(const Batch& batch, sharding::Range part);
 

@@ -63,7 +63,7 @@ static at::Tensor counts_of(std::span<const data::Token> tokens, std::int64_t vo
   at::Tensor counts = at::zeros({vocab_size}, at::kDouble);
   auto* count = counts.mutable_data_ptr<double>();
   for (const data::Token token : tokens) ++count[token];
-  return counts;
+  return apart(counts);
 }
 
 Task make_window_task(const TextSource& text, data::MappedCorpus tokens, const Recipe& recipe,

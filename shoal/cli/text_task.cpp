@@ -19,11 +19,19 @@ namespace shoal::cli {
 
 static constexpr std::int64_t kIgnored = -100;  // cross_entropy's default: such a target does not count
 
+namespace {
+// Tokens that lie in a file.
+struct Tokens {
+  std::int64_t count = 0;
+  std::function<void(std::int64_t begin, std::int64_t count, std::int64_t* to)> copy;
+};
+}  // namespace
+
 // Row i of the whole held-out text begins at token i × T and targets the T tokens after it, so each token but
 // the first, which is the end of no text, is a target once.
-static HeldOut held_out_of(const at::Tensor& tokens, std::int64_t batch, std::int64_t time,
+static HeldOut held_out_of(const Tokens& tokens, std::int64_t batch, std::int64_t time,
                            std::int64_t num_bytes) {
-  const std::int64_t num_targets = tokens.numel() - 1;
+  const std::int64_t num_targets = tokens.count - 1;
   const std::int64_t per_batch = batch * time;
   HeldOut result;
   result.num_bytes = num_bytes;
@@ -36,27 +44,24 @@ static HeldOut held_out_of(const at::Tensor& tokens, std::int64_t batch, std::in
     const std::int64_t length = count(index);
     const at::Tensor inputs = at::zeros({per_batch}, at::kLong);
     const at::Tensor targets = at::full({per_batch}, kIgnored, at::kLong);
-    inputs.narrow(0, 0, length).copy_(tokens.narrow(0, begin, length));
-    targets.narrow(0, 0, length).copy_(tokens.narrow(0, begin + 1, length));
+    tokens.copy(begin, length, inputs.mutable_data_ptr<std::int64_t>());
+    tokens.copy(begin + 1, length, targets.mutable_data_ptr<std::int64_t>());
     return {{"inputs", inputs.view({batch, time})}, {"targets", targets.view({batch, time})}};
   };
   return result;
 }
 
-// Copies `count` tokens of those to train on from `begin` on.
-using CopyTokens = std::function<void(std::int64_t begin, std::int64_t count, std::int64_t* to)>;
-
-static Task task_of_windows(const Recipe& recipe, std::int64_t num_tokens, CopyTokens copy,
-                            const at::Tensor& held_out, std::int64_t held_out_bytes) {
+static Task task_of_windows(const Recipe& recipe, const Tokens& tokens, const Tokens& held_out,
+                            std::int64_t held_out_bytes) {
   const std::int64_t batch = recipe.training.local_batch_size;
   const std::int64_t time = recipe.training.seq_len;
   const data::Order order = {.seed = static_cast<std::uint64_t>(recipe.training.seed),
-                             .num_samples = data::num_windows(num_tokens, time + 1)};
+                             .num_samples = data::num_windows(tokens.count, time + 1)};
   Task task;
   task.unit = "tokens";
   task.units_per_sample = time;
   task.num_samples = order.num_samples;
-  task.batch = [=](const Share& share) -> Batch {
+  task.batch = [=, copy = tokens.copy](const Share& share) -> Batch {
     const at::Tensor inputs = at::empty({share.count(), time}, at::kLong);
     const at::Tensor targets = at::empty({share.count(), time}, at::kLong);
     auto* input = inputs.mutable_data_ptr<std::int64_t>();
@@ -85,12 +90,12 @@ static Task make_ids_task(const Recipe& recipe) {
               recipe.dataset.held_out_bytes, ", which is not between two tokens and half of ", path, "'s ",
               tokens->size() * width, " bytes");
   const std::int64_t num_train = tokens->size() - held_out;
-  const at::Tensor last = at::empty({held_out}, at::kLong);
-  tokens->copy(num_train, held_out, last.mutable_data_ptr<std::int64_t>());
-  const auto copy = [tokens](std::int64_t begin, std::int64_t count, std::int64_t* to) {
-    tokens->copy(begin, count, to);
+  const auto from = [tokens](std::int64_t first) {
+    return [=](std::int64_t begin, std::int64_t count, std::int64_t* to) {
+      tokens->copy(first + begin, count, to);
+    };
   };
-  Task task = task_of_windows(recipe, num_train, copy, last, 0);
+  Task task = task_of_windows(recipe, {num_train, from(0)}, {held_out, from(num_train)}, 0);
   task.description = concat(path, ", ", observe::with_commas(num_train), " tokens to train on, ",
                             observe::with_commas(held_out), " held out");
   task.dataset_key = tokens->key();
@@ -102,14 +107,16 @@ Task make_text_task(const Recipe& recipe) {
   const TextSource text = read_text(recipe);
   const auto corpus =
       std::make_shared<const data::MappedCorpus>(tokenized(text, recipe, vocab_size_of(recipe.model.config)));
-  const auto num_tokens = static_cast<std::int64_t>(corpus->train.size());
-  const auto copy = [corpus](std::int64_t begin, std::int64_t count, std::int64_t* to) {
-    std::copy_n(corpus->train.data() + begin, count, to);
+  const auto tokens_of = [corpus](std::span<const data::Token> tokens) {
+    return Tokens{std::ssize(tokens),
+                  [corpus, tokens](std::int64_t begin, std::int64_t count, std::int64_t* to) {
+                    std::copy_n(tokens.data() + begin, count, to);
+                  }};
   };
-  Task task = task_of_windows(recipe, num_tokens, copy, as_tensor(corpus->held_out),
+  Task task = task_of_windows(recipe, tokens_of(corpus->train), tokens_of(corpus->held_out),
                               data::bytes_of(text.split.held_out));
-  task.description = concat(text.description, ", ", observe::with_commas(num_tokens), " tokens of ",
-                            observe::with_commas(corpus->bpe.vocab_size()), " kinds");
+  task.description = concat(text.description, ", ", observe::with_commas(std::ssize(corpus->train)),
+                            " tokens of ", observe::with_commas(corpus->bpe.vocab_size()), " kinds");
   task.dataset_key = corpus->key;
   task.trigram_bits_per_byte = text.trigram_bits_per_byte;
   if (recipe.sample.tokens > 0)

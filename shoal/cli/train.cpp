@@ -31,6 +31,8 @@
 
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
+#include "shoal/cli/forecast.h"
+#include "shoal/cli/memory_log.h"
 #include "shoal/cli/ranks.h"
 #include "shoal/cli/run_checkpoints.h"
 #include "shoal/cli/task.h"
@@ -41,6 +43,7 @@
 #include "shoal/observe/loss_curve.h"
 #include "shoal/observe/summary.h"
 #include "shoal/observe/tensorboard.h"
+#include "shoal/runtime/allocator.h"
 
 namespace shoal::cli {
 
@@ -101,6 +104,8 @@ struct Run {
   observe::EventFile* events = nullptr;
   std::vector<observe::Point> losses = {};
   std::vector<observe::Point> validation_losses = {};
+  MemoryLog* memory = nullptr;
+  std::int64_t predicted_bytes = 0;
 };
 
 }  // namespace
@@ -129,6 +134,7 @@ static std::optional<double> flops_per_unit(const Recipe& recipe, const torch::n
   const auto attention = [&](std::int64_t layers, std::int64_t width) {
     return 12.0 * static_cast<double>(layers * width * recipe.training.seq_len);
   };
+  if (!counts_flops(recipe)) return std::nullopt;
   if (std::holds_alternative<models::MlpConfig>(recipe.model.config)) return 6 * parameters;
   if (const auto* gpt2 = std::get_if<models::Gpt2Config>(&recipe.model.config))
     return 6 * (parameters - static_cast<double>(gpt2->n_positions * gpt2->n_embd)) +
@@ -143,7 +149,7 @@ static std::optional<double> flops_per_unit(const Recipe& recipe, const torch::n
 
 // The best of a few products of large matrices: what mfu is a share of.
 static double measured_peak_flops_per_second(at::ScalarType type) {
-  constexpr std::int64_t kSize = 768;
+  constexpr std::int64_t kSize = kMeasuredMatrix;
   constexpr int kRuns = 8;
   const at::Tensor a = at::ones({kSize, kSize}, type);
   double best = 0;
@@ -208,6 +214,14 @@ static void report(Run& run, const Validation& validation) {
     run.events->write(seconds_since_1970(), run.progress.step,
                       {{"validation_metrics/loss", validation.loss}});
   say(text);
+}
+
+// The gradients of the last step are not kept beside what an evaluation makes.
+static void validate_now(Run& run) {
+  run.memory->end("steps");
+  run.learner.trainer.release();
+  report(run, validate(run, run.recipe.validation.steps));
+  run.memory->end("validation");
 }
 
 using Microbatches = std::vector<Batch>;
@@ -309,6 +323,7 @@ static void train_steps(Run& run) {
         summary.peak_flops_per_second = run.peak_flops_per_second;
       }
       say(observe::to_line(summary));
+      run.memory->look();
       since_line = 0;
       steps_since_line = 0;
     }
@@ -318,14 +333,34 @@ static void train_steps(Run& run) {
     const bool is_last = run.progress.step == recipe.training.steps;
     if (recipe.validation.freq > 0 && result.step % recipe.validation.freq == 0 && !is_last &&
         !is_interrupted(run))
-      report(run, validate(run, recipe.validation.steps));
+      validate_now(run);
   }
   run.seconds_waited = batches.seconds_waited();
+  run.memory->end("steps");
+}
+
+// Says it too.
+static json memory_in(const Run& run, std::int64_t most_of_others) {
+  const MemoryLog::Phase& largest = run.memory->largest();
+  const std::int64_t most = std::max(most_of_others, largest.peak);
+  json memory = {{"predicted_bytes", run.predicted_bytes},
+                 {"peak_bytes", most},
+                 {"proportional_bytes", run.memory->proportional()},
+                 {"phases", json::object()}};
+  for (const auto& [name, peak] : run.memory->phases()) memory["phases"][name] = peak;
+  say(concat("memory:  ", human_bytes(most), run.ranks.size() > 1 ? " of a rank" : "", " at most, for ",
+             largest.name, "; predicted ", human_bytes(run.predicted_bytes), "; the process grew by ",
+             human_bytes(run.memory->proportional())));
+  return memory;
 }
 
 static void write_results(Run& run, const observe::Trace& trace, double seconds_in_all) {
+  run.learner.trainer.release();
   const Validation all = validate(run, run.task.held_out.num_batches);
-  run.learner.trainer.materialize();  // for what reads the model itself
+  run.memory->end("validation");
+  run.learner.trainer.end();  // what follows reads the model itself
+  run.memory->end("the model, gathered");
+  const std::int64_t most = run.ranks.largest(run.memory->largest().peak);
   if (run.metrics == nullptr) return;
   report(run, all);
   json results = {
@@ -363,6 +398,8 @@ static void write_results(Run& run, const observe::Trace& trace, double seconds_
     say(concat("\nsample:\n", shown(sample), "\n"));
     say(concat("sample:  ", (run.folder / "sample.txt").string()));
   }
+  run.memory->end("results");
+  results["memory"] = memory_in(run, most);
   if (run.recipe.profiling.enable_profiling) {
     observe::write_file(run.folder / "trace.json", observe::chrome_trace(trace));
     say(concat("trace:   ", (run.folder / "trace.json").string()));
@@ -426,12 +463,11 @@ static std::string how_to_go_on(const Recipe& recipe, int ranks) {
                 is_said ? "" : " --checkpoint.enable=true");
 }
 
-// LibTorch would give each rank all cores, if nothing else is said. Returns how many ranks run at once at
-// full speed.
+// Returns how many ranks run at once at full speed.
 static double share_cores(int ranks) {
   const int cores = at::get_num_threads();
   if (ranks == 1 || std::getenv("OMP_NUM_THREADS") != nullptr) return ranks;
-  at::set_num_threads(std::max(1, cores / ranks));
+  at::set_num_threads(threads_of_rank(ranks));
   return std::min<double>(ranks, cores);
 }
 
@@ -445,10 +481,28 @@ static Task make_task(Recipe recipe, const StepSizes& sizes, const Ranks& ranks)
   return task ? std::move(*task) : make_task(recipe);
 }
 
+// The most of any rank. Throws where that is above the limit.
+static std::int64_t predicted(const Recipe& recipe, const Ranks& ranks) {
+  const std::int64_t beside = runtime::memory_counts().live_bytes;  // what the task keeps
+  Phase largest = forecast_of(recipe, ranks.said(), ranks.rank(), at::get_num_threads()).largest();
+  largest.bytes = ranks.largest(largest.bytes);
+  check_limit(recipe, largest, beside);
+  return largest.bytes + beside;
+}
+
 int train(const Recipe& recipe, const Options& options) {
-  if (options.ranks > 0) return start_ranks("train", options);
+  if (options.ranks > 0) {
+    if (!recipe.memory.limit.empty())
+      check_limit(
+          recipe,
+          forecast_of(recipe, parallelism_of(recipe, options.ranks), 0, threads_of_rank(options.ranks))
+              .largest(),
+          0);
+    return start_ranks("train", options);
+  }
   const auto begin = Clock::now();
   const InterruptGuard guard;
+  MemoryLog memory;
   const Ranks ranks(recipe, elastic::environment_of(environ));
   const double at_once = share_cores(ranks.ranks_of_this_host()) * ranks.size() / ranks.ranks_of_this_host();
   ranks.check_same(recipe);
@@ -460,8 +514,11 @@ int train(const Recipe& recipe, const Options& options) {
   observe::Trace trace;
   const StepSizes sizes = sizes_of(recipe, ranks.said());
   const Task task = make_task(recipe, sizes, ranks);
+  memory.end("data");
+  const std::int64_t predicted_bytes = predicted(recipe, ranks);
   observe::Trace* traced = recipe.profiling.enable_profiling && ranks.is_first() ? &trace : nullptr;
   Learner learner = make_learner(recipe, traced, ranks.parallelism());
+  memory.end("model");
   RunCheckpoints checkpoints(recipe, task, learner, files, ranks);
   const Progress progress = checkpoints.begin();
   Run run = {.recipe = recipe,
@@ -473,7 +530,9 @@ int train(const Recipe& recipe, const Options& options) {
              .metrics = nullptr,
              .folder = folder,
              .progress = progress,
-             .first_step = progress.step};
+             .first_step = progress.step,
+             .memory = &memory,
+             .predicted_bytes = predicted_bytes};
   std::optional<observe::LineFile> metrics;
   std::optional<observe::EventFile> events;
   if (ranks.is_first()) {
@@ -490,6 +549,7 @@ int train(const Recipe& recipe, const Options& options) {
   }
   describe(run);
 
+  memory.end("begin");
   train_steps(run);
   const auto signal = static_cast<int>(ranks.largest(interrupted));  // what all ranks go by from here
   const bool is_terminated = signal == SIGTERM;

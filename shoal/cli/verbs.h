@@ -24,7 +24,8 @@ struct Options {
   std::int64_t random = 0;  // strategies to draw
   std::int64_t seed = 0;    // of the first of them
   bool dry_run = false;
-  std::string print_after;         // compile::Settings
+  std::string print_after;  // compile::Settings
+  bool measure = false;
   std::vector<std::string> words;  // the recipe's file and the overrides, as they were given
 };
 

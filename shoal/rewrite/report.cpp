@@ -290,94 +290,6 @@ static std::vector<Traffic> traffic_of(const Mesh& mesh, const ir::Graph& local,
   return found;
 }
 
-// --- Memory.
-
-namespace {
-
-// Which memory a value lies in: its own, or that of the value that it is a view of or is written over.
-class Memories {
- public:
-  explicit Memories(const ir::Graph& graph) : graph_(graph) {
-    for (std::uint32_t i = 0; i < graph.values.size(); ++i) home_.push_back({i});
-    for (const ir::Node& node : graph.nodes)
-      for (std::size_t i = 0; i < node.outputs.size(); ++i)
-        if (node.outputs[i])
-          if (const auto input = shares_with(node, i)) home_[node.outputs[i]->index] = home_[input->index];
-  }
-  ValueId of(ValueId value) const { return home_[value.index]; }
-
- private:
-  std::optional<ValueId> shares_with(const ir::Node& node, std::size_t output) const {
-    const auto inputs = ir::inputs_of(node);
-    if (inputs.empty()) return std::nullopt;
-    if (node.op == "shoal::part")  // else a copy
-      return is_slice(node, inputs[0]) ? std::optional(inputs[0]) : std::nullopt;
-    if (ir::is_view(node.op)) return inputs[0];
-    const ir::OwnOp* own = ir::find_own_op(node.op);
-    if (own != nullptr && own->writes[0] == "wholes") return inputs[output];
-    if (node.op == "shoal::all_reduce" && is_packed(inputs[0])) return inputs[0];
-    if (node.phase == Phase::Update && ir::find(node, "parameters") != nullptr)
-      return inputs[0];  // written in place
-    return std::nullopt;
-  }
-  // Nobody else reads what is packed.
-  bool is_packed(ValueId value) const {
-    const auto& producer = graph_.at(value).producer;
-    return producer && graph_.at(*producer).op == "shoal::pack";
-  }
-  // Elements that lie one after the other.
-  bool is_slice(const ir::Node& node, ValueId input) const {
-    const auto dim = static_cast<std::size_t>(std::get<std::int64_t>(*ir::find(node, "dim")));
-    const auto& shape = graph_.at(input).type.shape;
-    return std::get<std::int64_t>(*ir::find(node, "outer")) == 1 &&
-           std::all_of(shape.begin(), shape.begin() + static_cast<std::ptrdiff_t>(dim),
-                       [](std::int64_t size) { return size == 1; });
-  }
-
-  const ir::Graph& graph_;
-  std::vector<ValueId> home_;
-};
-
-}  // namespace
-
-Memory memory_of(const ir::Graph& local) {
-  const Memories memories(local);
-  Memory memory;
-  for (const auto& source : local.sources) {
-    const auto& value = local.at(source.value);
-    const std::int64_t bytes = ir::bytes_of(value.type);
-    if (value.role == Role::Parameter) memory.parameters += bytes;
-    if (value.role == Role::Buffer) memory.buffers += bytes;
-    if (value.role == Role::OptimizerState) memory.optimizer_state += bytes;
-  }
-  std::set<ValueId> gradients;
-  for (const auto& result : local.results)
-    if (result.role == Role::Gradient && gradients.insert(memories.of(result.value)).second)
-      memory.gradients += ir::bytes_of(local.at(memories.of(result.value)).type);
-  std::vector<std::size_t> last_use(local.values.size(), 0);
-  for (std::size_t i = 0; i < local.nodes.size(); ++i) {
-    for (const ValueId input : ir::inputs_of(local.nodes[i])) last_use[memories.of(input).index] = i;
-    for (const auto& output : local.nodes[i].outputs)
-      if (output) last_use[memories.of(*output).index] = i;
-  }
-  for (const auto& result : local.results) last_use[memories.of(result.value).index] = local.nodes.size();
-  const auto counts = [&](ValueId value) {
-    return memories.of(value) == value && local.at(value).producer && !gradients.contains(value);
-  };
-  std::vector<std::vector<ValueId>> ends(local.nodes.size() + 1);
-  std::int64_t alive = 0;
-  for (std::size_t i = 0; i < local.nodes.size(); ++i) {
-    for (const auto& output : local.nodes[i].outputs) {
-      if (!output || !counts(*output)) continue;
-      alive += ir::bytes_of(local.at(*output).type);
-      ends[last_use[output->index]].push_back(*output);
-    }
-    memory.activations = std::max(memory.activations, alive);
-    for (const ValueId value : ends[i]) alive -= ir::bytes_of(local.at(value).type);
-  }
-  return memory;
-}
-
 // --- Ranks that are alike.
 
 std::vector<RankClass> rank_classes(const Placed& placed) {
@@ -428,7 +340,6 @@ Report report_of(const Placed& placed, const ir::Graph& local, int rank) {
   report.layers = layers_of(placed);
   report.traffic = traffic_of(placed.mesh, local, rank);
   report.whole = whole_ops(placed);
-  report.memory = memory_of(local);
   return report;
 }
 
@@ -522,11 +433,6 @@ std::string traffic_text(const Report& report, std::string_view of) {
 
 std::string to_text(const Mesh& mesh, const Report& report, std::string_view of) {
   std::string text = text_of_ranks(mesh) + text_of_layers(mesh, report) + traffic_text(report, of);
-  const Memory& memory = report.memory;
-  text += concat("memory of a rank: parameters ", human_bytes(memory.parameters), ", gradients ",
-                 human_bytes(memory.gradients), ", optimizer state ", human_bytes(memory.optimizer_state),
-                 ", buffers ", human_bytes(memory.buffers), ", activations at most ",
-                 human_bytes(memory.activations), '\n');
   text += concat("work: ", flops_in_words(report.flops), " flops of all ranks together\n");
   for (const std::string& op : report.unknown) text += concat("  of ", op, " it is not known\n");
   for (const AxisShare& share : report.shares)

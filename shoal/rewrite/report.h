@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a placed step is, for people and for tests: how much of its work runs split, what ranks say to each
-// other and how many bytes that is, what a rank has in memory, what lies where.
+// other and how many bytes that is, what lies where. What a rank has in memory its program says
+// (program/memory.h).
 #pragma once
 
 #include <cstdint>
@@ -48,17 +49,6 @@ struct WholeOp {
   friend bool operator==(const WholeOp&, const WholeOp&) = default;
 };
 
-// Bytes of a rank. Activations are the most that is alive at once of what is made in a step and is no
-// gradient: parameters that are gathered for use are among them.
-struct Memory {
-  std::int64_t parameters = 0;
-  std::int64_t buffers = 0;
-  std::int64_t optimizer_state = 0;
-  std::int64_t gradients = 0;
-  std::int64_t activations = 0;
-  friend bool operator==(const Memory&, const Memory&) = default;
-};
-
 // A parameter, or what a module hands on, and where it is; those whose paths differ in numbers alone are one
 // line.
 struct LayerLine {
@@ -78,16 +68,13 @@ struct Report {
   std::vector<Traffic> traffic;
   std::vector<WholeOp> whole;
   std::vector<std::string> unknown;  // ops whose work no table knows, in alphabetical order
-  Memory memory;
 };
 
 // `local`: what partition made of it for a rank.
 Report report_of(const Placed& placed, const ir::Graph& local, int rank);
 
-Memory memory_of(const ir::Graph& local);
-
 // Ranks that have equal shapes of everything: the first of each such class, and how many they are. What is
-// known of one rank's memory and traffic is known of its class.
+// known of one rank's program and traffic is known of its class.
 struct RankClass {
   int first = 0;
   int count = 0;

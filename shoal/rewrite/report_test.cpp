@@ -96,8 +96,6 @@ TEST_CASE("data parallel runs split, and reduces each gradient once") {
   CHECK(gradients.what == "gradients");
   CHECK(gradients.op == "all_reduce");
   CHECK(gradients.bytes == 2 * 16 * 10 * 4 * 3 / 4);
-  CHECK(report.memory.parameters == 16 * 10 * 4);
-  CHECK(report.memory.gradients == 16 * 10 * 4);
 }
 
 TEST_CASE("what is stored in parts is gathered for use, and its gradient scattered") {
@@ -106,8 +104,6 @@ TEST_CASE("what is stored in parts is gathered for use, and its gradient scatter
       placed_on(mesh, kRows, {.kept = kRows, .used = kWhole, .gradient = kRows, .updated = kRows});
   const Report report = report_of(placed, local_graph(placed, 0), 0);
   CHECK(report.shares[0].parameter_bytes == 1);
-  CHECK(report.memory.parameters == 4 * 10 * 4);
-  CHECK(report.memory.gradients == 4 * 10 * 4);
   std::string said;
   for (const Traffic& traffic : report.traffic)
     said +=
@@ -128,31 +124,6 @@ TEST_CASE("an op that runs whole though the batch is cut is named, with its work
                                    .flops = 2 * 8 * 16 * 10,
                                    .bytes = 8 * 10 * 4});
   CHECK(report.shares[0].flops == 0.5);
-}
-
-TEST_CASE("memory is what is alive at once, views counted once") {
-  const Memory memory = memory_of(ir::from_text(R"(graph local
-%0 = input "x" : f32[100]
-%1 : f32[100] = aten::relu(self=%0) @forward
-%2 : f32[10, 10] = aten::view(self=%1, size=[10, 10]) @forward
-%3 : f32[10, 10] = aten::neg(self=%2) @forward
-%4 : f32[10, 10] = aten::neg(self=%3) @forward
-return output "y" %4
-)"));
-  CHECK(memory.activations == 2 * 400);
-}
-
-TEST_CASE(
-    "a gradient that is a part of what was gathered keeps the whole of it only where the part is a slice") {
-  const auto gradients = [](const std::string& dim) {
-    return memory_of(ir::from_text("graph local\n%0 = input \"x\" : f32[8, 4]\n"
-                                   "%1 : f32[8, 4] = aten::neg(self=%0) @backward\n%2 : f32[4, 4] = "
-                                   "shoal::part(self=%1, dim=" +
-                                   dim + ", index=0, count=2) @backward\nreturn gradient \"w\" %2\n"))
-        .gradients;
-  };
-  CHECK(gradients("0, outer=1, unit=1") == 8 * 4 * 4);
-  CHECK(gradients("0, outer=2, unit=1") == 4 * 4 * 4);
 }
 
 TEST_CASE("ranks with equal shapes are of one kind") {

@@ -95,10 +95,15 @@ static bool owns_storage(const at::Tensor& tensor) {
   return tensor.storage_offset() == 0 && tensor.storage().nbytes() == tensor.nbytes();
 }
 
+static constexpr std::int64_t kShared = 64 << 10;  // bytes from which it is worthwhile: it comes in pages
+
+std::int64_t bytes_of_part(std::int64_t bytes) {
+  return bytes < kShared ? bytes : (bytes + 4095) / 4096 * 4096;
+}
+
 // In memory of the communicator, which others read without a copy on the way.
 at::Tensor Distribution::in_shared_memory(const at::Tensor& tensor) const {
-  constexpr std::size_t kWorthwhile = 64 << 10;  // bytes: it comes in pages
-  if (!tensor.is_cpu() || tensor.nbytes() < kWorthwhile) return tensor;
+  if (!tensor.is_cpu() || static_cast<std::int64_t>(tensor.nbytes()) < kShared) return tensor;
   comm::Memory* memory =
       groups_.world().communicator->allocate(static_cast<std::int64_t>(tensor.nbytes())).release();
   at::Tensor shared =
@@ -124,12 +129,22 @@ void Distribution::drop() {
   is_materialized_ = false;
 }
 
+void Distribution::gather(Kept& kept, const std::string& name) {
+  const at::Tensor whole = whole_of(rank(), kept.part, pins_.at(name).kept, kept.whole.sizes());
+  aten::give_memory(kept.whole);
+  kept.whole.copy_(whole);
+}
+
 void Distribution::materialize() {
   if (is_materialized_) return;
+  for (auto& [name, kept] : kept_) gather(kept, name);
+  is_materialized_ = true;
+}
+
+void Distribution::end() {
   for (auto& [name, kept] : kept_) {
-    const at::Tensor whole = whole_of(rank(), kept.part, pins_.at(name).kept, kept.whole.sizes());
-    aten::give_memory(kept.whole);
-    kept.whole.copy_(whole);
+    if (!is_materialized_) gather(kept, name);
+    kept.part.reset();
   }
   is_materialized_ = true;
 }

@@ -19,6 +19,10 @@
 
 namespace shoal::train {
 
+// What this rank's part of a parameter takes where it is kept: from 64 KiB on in the communicator's memory,
+// in pages.
+std::int64_t bytes_of_part(std::int64_t bytes);
+
 class Distribution {
  public:
   using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
@@ -40,6 +44,8 @@ class Distribution {
   // Gives the module's parameters their memory and values; `drop` takes them away again.
   void materialize();
   void drop();
+  // As `materialize`, and nothing is in parts again: there is no step after it.
+  void end();
 
  private:
   struct Kept {
@@ -47,6 +53,7 @@ class Distribution {
     at::Tensor part;
   };
 
+  void gather(Kept& kept, const std::string& name);
   const std::string& first_name(const std::string& parameter) const;
   at::Tensor in_shared_memory(const at::Tensor& tensor) const;
 

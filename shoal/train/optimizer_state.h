@@ -58,6 +58,7 @@ class OptimizerState {
   void write(const Tensors& whole);
   // On one device they are the very tensors from now on, where they lie as the kernels want them.
   void replace(const Tensors& whole);
+  void clear() { state_.clear(); }
   // Throws InvalidInput naming what does not fit its parameter.
   void check(const Tensors& whole) const;
   std::vector<compile::Kept> kept_of(const std::string& parameter, const ir::TensorType& type) const;

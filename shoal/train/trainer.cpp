@@ -107,6 +107,7 @@ class Trainer::State {
     check_has_optimizer();
     const observe::Span span(options_.trace, "step", 0, "trainer");
     const auto number = steps_ + 1;
+    let_go_of_last();  // the next run would, but a spot check comes before it
     const auto [runnable, shared] = ready(batch, Use::Step, number, 0);
     const double scale = factor(options_.schedule, number);
     optimizer_.bind_rates(runnable->executor(), runnable->whole().groups, scale);
@@ -234,6 +235,22 @@ class Trainer::State {
     if (ranks_) ranks_->materialize();
   }
 
+  void release() {
+    let_go_of_last();
+    outputs_.clear();
+    for (CapturedStep& step : steps_captured_.all())
+      for (auto& [use, runnable] : step.runnables) runnable->release();
+  }
+
+  void end() {
+    forget_graphs();
+    release();
+    sums_.clear();
+    optimizer_.clear();
+    if (ranks_) ranks_->end();
+    has_ended_ = true;
+  }
+
   TrainingState state() const {
     TrainingState state{.step = steps_,
                         .backwards = backwards_,
@@ -349,7 +366,14 @@ class Trainer::State {
 
   // --- What is run.
 
+  void let_go_of_last() {
+    if (last_ != nullptr) last_->executor().release();
+    last_ = nullptr;
+  }
+
   train::SharedBatch agree(const Batch& batch, Use use) {
+    SHOAL_CHECK(!has_ended_, InvalidInput,
+                "trainer: it was told that training ends, by end(). Remedy: a new one");
     if (!ranks_) return {batch, {}, false};
     ranks_->drop();
     std::string text = concat("for ", static_cast<int>(use), ' ', steps_captured_.shared_structure());
@@ -583,10 +607,11 @@ class Trainer::State {
   // Gradients that were summed over micro-batches, or given; afterwards as the last update has left them.
   train::GradientSums sums_;
   std::optional<LaterUpdate> later_;  // by these
-  const Runnable* last_ = nullptr;    // of the last update, unless that was a later one
+  Runnable* last_ = nullptr;          // of the last update, unless that was a later one
   std::vector<const Runnable*> ran_;  // in the last step
   std::int64_t steps_ = 0;
   std::int64_t backwards_ = 0;
+  bool has_ended_ = false;
   std::int64_t evaluated_after_ = -1;  // so many steps and backwards, when `evaluations_` last went up
   std::size_t evaluations_ = 0;        // since then: each draws other numbers
 };
@@ -638,6 +663,8 @@ void Trainer::set_optimizers(std::vector<OptimizerPart> optimizers) {
   state_->set_optimizers(std::move(optimizers));
 }
 void Trainer::forget_graphs() { state_->forget_graphs(); }
+void Trainer::release() { state_->release(); }
+void Trainer::end() { state_->end(); }
 void Trainer::materialize() { state_->materialize(); }
 const program::Program& Trainer::program(const Batch& batch) { return state_->program(batch); }
 std::vector<const program::Program*> Trainer::ran() const { return state_->ran(); }

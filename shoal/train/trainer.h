@@ -71,10 +71,11 @@ struct Progress {
   std::map<std::string, std::int64_t> updates = {};  // by parameter; those that have had none are left out
 };
 
-// Not thread-safe: one thread at a time. The module is borrowed by shared_ptr and holds the current parameters
-// and buffers: read, save or change them between steps. Parameters that ranks keep in parts (ZeRO-3, tensor
-// parallel) are the exception: using or saving one is an error (c10::Error) that says so until materialize(),
-// which the end of the trainer calls for a module that lives on. All ranks end theirs alike.
+// Not thread-safe: one thread at a time. The module is borrowed by shared_ptr and holds the current
+// parameters and buffers: read, save or change them between steps. Parameters that ranks keep in parts
+// (ZeRO-3, tensor parallel) are the exception: using or saving one is an error (c10::Error) that says so
+// until materialize(), which the end of the trainer calls for a module that lives on. All ranks end theirs
+// alike.
 class Trainer {
  public:
   using LossFunction = std::function<at::Tensor(const Batch&)>;
@@ -194,6 +195,11 @@ class Trainer {
   // Parameters that ranks keep in parts are gathered into the module, for others to read, until the next
   // step.
   void materialize();
+  // Lets go of the last step's gradients and outputs, which the next step would: before an evaluation, say.
+  void release();
+  // Training ends: the model gets its parameters, whole on each rank, and all else goes, optimizer state and
+  // graphs among it. There is no step or evaluation after it. All ranks do it alike.
+  void end();
 
  private:
   // A ModuleHolder (TORCH_MODULE) or a shared_ptr to the module.

@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What shoal says of a rank's memory before a run, beside what the run takes: recipes x strategies, and limits.
+
+    python bench/memory.py                    all recipes on 1 rank, DP, ZeRO-1, -2, -3 and tensor
+    python bench/memory.py gpt llama          these alone
+    python bench/memory.py --limits=30        random limits: each run stays below, or is refused
+
+Each run is three steps with a validation between, on two ranks of one thread each. Prints said / was, and ends with 1
+where a run took more than was said, more than a tenth less, or more than its limit.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+RECIPES = ["bert", "dlrm", "gpt", "llama", "lstm", "mlp", "resnet", "t5", "vit"]
+SHARDED = "-n 2 --parallelism.data_parallel_shard_degree=2 --zero.stage="
+STRATEGIES = {
+    "1 rank": "",
+    "DP": "-n 2",
+    "ZeRO-1": SHARDED + "1",
+    "ZeRO-2": SHARDED + "2",
+    "ZeRO-3": SHARDED + "3",
+    "tensor": "-n 2 --parallelism.tensor_parallel_degree=2",
+}
+PLANS = {"gpt": ["gpt2_tensor"], "llama": ["llama_tensor", "--model.tie_word_embeddings=false"]}
+SHORT = "--training.steps=3 --validation.freq=2 --validation.steps=1 --lr_scheduler.warmup_steps=0"
+
+
+def words_of(recipe, strategy):
+    words = STRATEGIES[strategy].split() + SHORT.split()
+    if strategy == "tensor" and recipe in PLANS:
+        plan, *rest = PLANS[recipe]
+        words += [f"--parallelism.plan=recipes/plans/{plan}.plan", *rest]
+    return words
+
+
+def train(recipe, strategy, folder, *more):
+    """The completed process, and what it says of memory; None where it was refused."""
+    (folder / "results.json").unlink(missing_ok=True)
+    command = [
+        os.environ.get("SHOAL_COMMAND", "bin/shoal"),
+        "train",
+        f"recipes/{recipe}.toml",
+        *words_of(recipe, strategy),
+        f"--job.dump_folder={folder}",
+        *more,
+    ]
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    if result.returncode != 0:
+        return result, None
+    return result, json.loads((folder / "results.json").read_text())["memory"]
+
+
+def compare(recipe, strategy, folder):
+    result, memory = train(recipe, strategy, folder)
+    if memory is None:
+        print(f"{recipe:8}{strategy:8} failed: {result.stderr.strip()[-300:]}")
+        return False
+    said, was = memory["predicted_bytes"], memory["peak_bytes"]
+    print(
+        f"{recipe:8}{strategy:8} said {said / 2**20:8.1f} MiB, was {was / 2**20:8.1f}: {said / was:.4f}"
+        f"  process grew by {memory['proportional_bytes'] / 2**20:.1f} MiB",
+        flush=True,
+    )
+    return was <= said <= 1.1 * was
+
+
+def limited(recipe, strategy, folder, limit):
+    result, memory = train(recipe, strategy, folder, f"--memory.limit={limit}B")
+    if memory is None:
+        refused = f"memory.limit is {limit}B" in result.stderr + result.stdout
+        print(
+            f"{recipe:8}{strategy:8} limit {limit}: {'refused' if refused else 'failed: ' + result.stderr[-300:]}"
+        )
+        return refused
+    print(f"{recipe:8}{strategy:8} limit {limit}: took {memory['peak_bytes']}", flush=True)
+    return memory["peak_bytes"] <= limit
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("recipes", nargs="*", default=RECIPES)
+    parser.add_argument("--limits", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    holds = True
+    with tempfile.TemporaryDirectory() as folder:
+        pairs = [(recipe, strategy) for recipe in options.recipes for strategy in STRATEGIES]
+        if not options.limits:
+            for recipe, strategy in pairs:
+                (pathlib.Path(folder) / recipe).mkdir(exist_ok=True)
+                holds &= compare(recipe, strategy, pathlib.Path(folder) / recipe)
+        drawn = random.Random(options.seed)
+        said = {}
+        for _ in range(options.limits):
+            recipe, strategy = drawn.choice(pairs)
+            out = pathlib.Path(folder) / recipe
+            out.mkdir(exist_ok=True)
+            if (recipe, strategy) not in said:
+                said[recipe, strategy] = train(recipe, strategy, out)[1]["predicted_bytes"]
+            holds &= limited(recipe, strategy, out, round(said[recipe, strategy] * drawn.uniform(0.6, 1.4)))
+    return 0 if holds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/cli/forecast.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "shoal/base/error.h"
+#include "shoal/base/text.h"
+#include "shoal/cli/hollow.h"
+#include "shoal/cli/ranks.h"
+#include "shoal/cli/verbs.h"
+#include "shoal/comm/shm/shm.h"
+#include "shoal/compile/accumulate.h"
+#include "shoal/program/aliases.h"
+#include "shoal/program/workspace.h"
+#include "shoal/train/distribution.h"
+
+namespace shoal::cli {
+
+// The trainer's, beside the program's numbers.
+static constexpr std::int64_t kSeed = 8;
+
+using program::MemoryKind;
+
+const Phase& Forecast::largest() const { return *std::ranges::max_element(phases, {}, &Phase::bytes); }
+
+namespace {
+
+// A parameter, whole and as this rank keeps it.
+struct Kept {
+  std::string name;
+  std::int64_t whole = 0, part = 0;
+  bool is_part() const { return part != whole; }
+};
+
+}  // namespace
+
+// One device has no layouts.
+static std::vector<Kept> kept_of(const compile::Whole& whole, int rank) {
+  const bool is_placed = !whole.placed.kept.empty();
+  const ir::Graph& graph = is_placed ? whole.placed.graph : whole.graph;
+  std::vector<Kept> kept;
+  for (std::size_t i = 0; i < graph.sources.size(); ++i) {
+    const auto& [value, name, fingerprint] = graph.sources[i];
+    const auto& [type, role, producer] = graph.at(value);
+    if (role != ir::Role::Parameter) continue;
+    const auto shape =
+        is_placed ? sharding::local_shape(whole.mesh, whole.placed.kept[i], type.shape, rank) : type.shape;
+    kept.push_back({name, ir::bytes_of(type), ir::bytes_of(ir::contiguous(type.dtype, shape))});
+  }
+  std::ranges::sort(kept, {}, &Kept::name);
+  return kept;
+}
+
+// What parts in the communicator's memory take, in pages, above what they are.
+static std::int64_t rounding_of(const std::vector<Kept>& kept) {
+  std::int64_t bytes = 0;
+  for (const Kept& each : kept)
+    if (each.is_part()) bytes += train::bytes_of_part(each.part) - each.part;
+  return bytes;
+}
+
+static std::int64_t communicator_bytes(const sharding::Mesh& mesh) {
+  if (mesh.size() == 1) return 0;
+  std::int64_t bytes = comm::shm_bytes(mesh.size());
+  for (const sharding::Axis& axis : mesh.axes)
+    if (axis.size > 1 && axis.size < mesh.size()) bytes += comm::shm_bytes(axis.size);
+  return bytes;
+}
+
+// Whole, and then cut tensor by tensor: the part, its copy in shared memory, and the whole that goes.
+static std::int64_t model_bytes(const std::vector<Kept>& kept, std::int64_t buffers) {
+  std::int64_t now = buffers;
+  for (const Kept& each : kept) now += each.whole;
+  std::int64_t most = now;
+  for (const Kept& each : kept) {
+    if (!each.is_part()) continue;
+    most = std::max(most, now + each.part + train::bytes_of_part(each.part));
+    now += train::bytes_of_part(each.part) - each.whole;
+  }
+  return most;
+}
+
+// How large what oneDNN's LSTM keeps will be only the library knows: a capture runs such a layer once, whole.
+static std::int64_t capture_bytes(const ir::Graph& graph, int threads) {
+  program::Types types;
+  for (const auto& value : graph.values) types.push_back(value.type);
+  std::int64_t most = 0;
+  for (const ir::Node& node : graph.nodes) {
+    if (node.op != "aten::mkldnn_rnn_layer") continue;
+    const program::Call call = program::call_of(node);
+    std::int64_t bytes = program::workspace_bytes(call, types, threads);
+    for (const auto input : program::inputs_of(call)) bytes += ir::bytes_of(types.at(input.index));
+    for (const auto& output : node.outputs)
+      if (output) bytes += ir::bytes_of(types.at(output->index));
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
+// What a capture takes while the trainer is there: the batch of all ranks, an op's output where the op runs
+// to tell its shape (one at a time), and small tensors.
+static std::int64_t recorded_bytes(const ir::Graph& graph) {
+  constexpr std::int64_t kSmall = 16 << 10;
+  std::int64_t batch = 0, output = 0;
+  for (const auto& source : graph.sources)
+    if (const auto& value = graph.at(source.value); value.role == ir::Role::Input)
+      batch += ir::bytes_of(value.type);
+  for (const ir::Node& node : graph.nodes)
+    for (const auto& value : node.outputs)
+      if (value && node.phase == ir::Phase::Forward)
+        output = std::max(output, ir::bytes_of(graph.at(*value).type));
+  return batch + output + kSmall;
+}
+
+static std::int64_t input_bytes(const program::Program& program) {
+  std::int64_t bytes = 0;
+  for (const auto& source : program.sources)
+    if (source.role == ir::Role::Input) bytes += ir::bytes_of(program.types.at(source.slot.index));
+  return bytes;
+}
+
+bool counts_flops(const Recipe& recipe) {
+  const models::Config& config = recipe.model.config;
+  return std::holds_alternative<models::MlpConfig>(config) ||
+         std::holds_alternative<models::Gpt2Config>(config) ||
+         std::holds_alternative<models::LlamaConfig>(config);
+}
+
+// What follows the micro-batches; their sums are among its sources.
+static program::Memory update_of_sums(const compile::Whole& microbatch, int rank, int threads) {
+  std::vector<std::pair<std::string, ir::TensorType>> sums;
+  for (const auto& source : microbatch.graph.sources)
+    if (const auto& value = microbatch.graph.at(source.value); value.role == ir::Role::Gradient)
+      sums.emplace_back(source.name, value.type);
+  compile::Settings settings = microbatch.settings;
+  settings.then = compile::Then::UpdateSums;
+  settings.print = {};
+  const auto made =
+      compile::compile(compile::graph_of_sums(sums), microbatch.plan, microbatch.mesh, rank, settings);
+  return program::memory_of(made.program, threads);
+}
+
+Forecast forecast_of(const Recipe& recipe, const compile::Whole& whole, int rank, int threads) {
+  Forecast forecast;
+  forecast.program = compile::compile_local(whole, rank).program;
+  forecast.step = program::memory_of(forecast.program, threads);
+  const program::Memory& step = forecast.step;
+  const std::int64_t num_microbatches =
+      sizes_of(recipe, parallelism_of(recipe, whole.mesh.size())).num_microbatches;
+  const std::vector<Kept> kept = kept_of(whole, rank);
+  const std::int64_t batch = input_bytes(forecast.program), buffers = step.sources[MemoryKind::Buffers];
+  const std::int64_t alone = communicator_bytes(whole.mesh);
+  forecast.batches = (recipe.dataset.prefetch + 1) * num_microbatches * batch - batch;
+  forecast.communicator = alone + rounding_of(kept);
+  forecast.phases.push_back({"the model", model_bytes(kept, buffers) + alone, "before it is cut into parts"});
+  std::int64_t parameters = buffers, all = buffers;
+  for (const Kept& each : kept) {
+    parameters += each.is_part() ? train::bytes_of_part(each.part) : each.whole;
+    all += each.whole;
+  }
+  if (const std::int64_t capture = capture_bytes(whole.graph, threads); capture > 0)
+    forecast.phases.push_back(
+        {"capture", parameters + alone + batch + forecast.batches + capture, "an LSTM's layer"});
+  if (counts_flops(recipe) && rank == 0) {
+    const std::int64_t width = recipe.training.dtype == FloatType::Float64 ? 8 : 4;
+    forecast.phases.push_back({"the measure of the machine",
+                               parameters + alone + 2 * kMeasuredMatrix * kMeasuredMatrix * width,
+                               "products of matrices"});
+  }
+  std::int64_t beside =
+      forecast.batches + forecast.communicator + step.sources[MemoryKind::Constants] + kSeed;
+  if (num_microbatches > 1) {
+    const program::Memory update = update_of_sums(whole, rank, threads);
+    forecast.phases.push_back(
+        {"the update", update.peak.total() + buffers + beside, "of the gradients' sums"});
+    beside += update.sources[MemoryKind::OptimizerState] + buffers;  // as they were before the step
+  }
+  forecast.phases.push_back({"a spot check",
+                             step.sources.total() + batch + recorded_bytes(whole.graph) + beside,
+                             "the batch of all ranks"});
+  forecast.phases.push_back(
+      {"a step", step.peak.total() + beside, program::place_of_peak(forecast.program, step)});
+  // All parameters at once, for what reads the model itself.
+  if (whole.mesh.size() > 1)
+    forecast.phases.push_back(
+        {"the end", all + alone + step.peak[MemoryKind::Activations], "the model, whole on each rank"});
+  return forecast;
+}
+
+Forecast forecast_of(const Recipe& recipe, const Parallelism& parallelism, int rank, int threads) {
+  const torch::nn::AnyModule model = hollow_model(recipe);
+  const StepSizes sizes = sizes_of(recipe, parallelism);
+  const OptimizerPart part{{}, optimizer_of(recipe)};
+  compile::Settings settings = settings_of(recipe, part, "");
+  settings.plan_name = parallelism.plan_name;
+  settings.verifies = false;
+  if (sizes.num_microbatches > 1) settings.then = compile::Then::Accumulate;
+  return forecast_of(recipe,
+                     compile::compile_whole(captured_step(recipe, model, sizes.microbatch), parallelism.plan,
+                                            parallelism.mesh, settings),
+                     rank, threads);
+}
+
+int threads_of_rank(int ranks_of_this_host) {
+  const int cores = at::get_num_threads();
+  if (ranks_of_this_host == 1 || std::getenv("OMP_NUM_THREADS") != nullptr) return cores;
+  return std::max(1, cores / ranks_of_this_host);
+}
+
+void check_limit(const Recipe& recipe, const Phase& largest, std::int64_t beside) {
+  if (recipe.memory.limit.empty()) return;
+  const std::int64_t limit = parse_bytes(recipe.memory.limit).value();
+  const std::int64_t least = largest.bytes + beside;
+  constexpr std::int64_t kMebibyte = std::int64_t{1} << 20;
+  SHOAL_CHECK(
+      least <= limit, Infeasible, "memory.limit is ", recipe.memory.limit, ", and a rank takes ", least,
+      " bytes at most, for ", largest.name, ": ", largest.where, ". ", (least + kMebibyte - 1) / kMebibyte,
+      "MiB would do. Remedy: that limit, a smaller training.local_batch_size, or more ranks that share "
+      "layers or store parts (parallelism, zero.stage)");
+}
+
+std::string to_text(const Forecast& forecast) {
+  const program::Memory& step = forecast.step;
+  std::string text = concat("memory of a rank: ", human_bytes(forecast.largest().bytes), " at most, for ",
+                            forecast.largest().name, "\n");
+  for (const Phase& phase : forecast.phases)
+    text += concat("  for ", phase.name, ": ", human_bytes(phase.bytes), ", ", phase.where, '\n');
+  text += "  of a step, where it takes most: ";
+  for (std::size_t kind = 0; kind < program::kMemoryKinds; ++kind)
+    text += concat(kind == 0 ? "" : ", ", program::name_of(static_cast<MemoryKind>(kind)), ' ',
+                   human_bytes(step.peak.bytes[kind]));
+  return text + concat(", batches made ahead ", human_bytes(forecast.batches), ", communicator ",
+                       human_bytes(forecast.communicator), '\n');
+}
+
+}  // namespace shoal::cli

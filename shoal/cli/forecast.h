@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a rank of a recipe's run will have in memory at most, before there is a model: live bytes in c10's
+// allocator and the communicator's memory. Files that are mapped, and what a task keeps of its data, are
+// apart.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "shoal/cli/recipe.h"
+#include "shoal/compile/compile.h"
+#include "shoal/program/memory.h"
+#include "shoal/train/parallelism.h"
+
+namespace shoal::cli {
+
+// Rows and columns of the matrices by which the first rank measures the machine, before the first step.
+inline constexpr std::int64_t kMeasuredMatrix = 768;
+// Whether a model's matrix products are known, so that this is done.
+bool counts_flops(const Recipe& recipe);
+
+// What a rank is at.
+struct Phase {
+  std::string name;  // "the model", "a step"
+  std::int64_t bytes = 0;
+  std::string where;  // of a step: the instruction
+};
+
+struct Forecast {
+  program::Program program;
+  program::Memory step;      // of the program alone
+  std::int64_t batches = 0;  // made ahead of the one that a step reads
+  // Beside these a trainer keeps the constants of two graphs: a step's, and an evaluation's, which are as
+  // large.
+  std::int64_t communicator =
+      0;  // what it needs for itself, and what its pages are larger than what lies in them
+  std::vector<Phase> phases;  // the two above among them
+
+  const Phase& largest() const;
+};
+
+// Of a rank of a job in which each has so many threads. `whole`: the step of all, or one of its micro-batches.
+Forecast forecast_of(const Recipe& recipe, const compile::Whole& whole, int rank, int threads);
+// The same from the recipe alone, by a model without memory.
+Forecast forecast_of(const Recipe& recipe, const Parallelism& parallelism, int rank, int threads);
+
+// What a rank of a host of so many has, unless OMP_NUM_THREADS says it.
+int threads_of_rank(int ranks_of_this_host);
+
+// Throws Infeasible where memory.limit is less, with the least that would do and where it is needed.
+// `beside`: what is there already.
+void check_limit(const Recipe& recipe, const Phase& largest, std::int64_t beside);
+
+std::string to_text(const Forecast& forecast);
+
+}  // namespace shoal::cli

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/cli/memory_log.h"
+
+#include <algorithm>
+
+#include "shoal/base/error.h"
+#include "shoal/comm/held.h"
+#include "shoal/observe/summary.h"
+#include "shoal/runtime/allocator.h"
+
+namespace shoal::cli {
+
+MemoryLog::MemoryLog() {
+  runtime::install_allocator();
+  proportional_before_ = proportional_ = observe::proportional_memory_bytes();
+}
+
+void MemoryLog::look() { proportional_ = std::max(proportional_, observe::proportional_memory_bytes()); }
+
+void MemoryLog::end(const std::string& phase) {
+  const std::int64_t peak = runtime::memory_counts().peak_bytes + comm::held().bytes;
+  auto known = std::ranges::find(phases_, phase, &Phase::name);
+  if (known == phases_.end()) known = phases_.insert(known, {.name = phase});
+  known->peak = std::max(known->peak, peak);
+  runtime::reset_peak();
+  look();
+}
+
+const MemoryLog::Phase& MemoryLog::largest() const {
+  SHOAL_CHECK(!phases_.empty(), Internal, "memory: nothing has ended yet");
+  return *std::ranges::max_element(phases_, {}, &Phase::peak);
+}
+
+}  // namespace shoal::cli

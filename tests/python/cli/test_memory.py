@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is said of a rank's memory before a run, beside what its allocator says."""
+
+import json
+import random
+import re
+
+import pytest
+
+# Small, but with what each recipe has: its layers, its optimizer, clipping.
+SMALL = {
+    "bert": "--model.vocab_size=300 --model.hidden_size=32 --model.num_attention_heads=2 "
+    "--model.intermediate_size=64 --model.num_hidden_layers=2 --training.local_batch_size=4 --training.seq_len=32",
+    "dlrm": "--training.local_batch_size=64",
+    "gpt": "--model.vocab_size=300 --model.n_embd=32 --model.n_head=2 --model.n_layer=2 "
+    "--training.local_batch_size=4 --training.seq_len=32",
+    "llama": "--model.vocab_size=300 --model.hidden_size=32 --model.intermediate_size=64 "
+    "--model.num_hidden_layers=2 --model.num_attention_heads=4 --model.num_key_value_heads=2 "
+    "--model.tie_word_embeddings=false --training.local_batch_size=4 --training.seq_len=32",
+    "lstm": "--model.vocab_size=300 --model.embedding_size=64 --model.hidden_size=128 "
+    "--training.local_batch_size=8 --training.seq_len=32",
+    "mlp": "--model.hidden=[64] --training.local_batch_size=16",
+    "resnet": "--model.width=16 --model.num_classes=10 --dataset.image_size=32",
+    "t5": "--model.vocab_size=300 --model.d_model=32 --model.d_kv=16 --model.d_ff=64 --model.num_heads=2 "
+    "--training.local_batch_size=4 --training.seq_len=64",
+    "vit": "--model.hidden_size=32 --model.num_attention_heads=2 --model.intermediate_size=64 "
+    "--training.local_batch_size=16",
+}
+SHARDED = "-n 2 --parallelism.data_parallel_shard_degree=2 --zero.stage="
+STRATEGIES = {
+    "alone": "-n 1",
+    "data": "-n 2",
+    "zero1": SHARDED + "1",
+    "zero2": SHARDED + "2",
+    "zero3": SHARDED + "3",
+    "tensor": "-n 2 --parallelism.tensor_parallel_degree=2",
+}
+PLANS = {"gpt": "gpt2_tensor", "llama": "llama_tensor"}
+
+
+def words(recipe, strategy):
+    words = SMALL[recipe].split() + STRATEGIES[strategy].split()
+    if strategy == "tensor" and recipe in PLANS:
+        words.append(f"--parallelism.plan=recipes/plans/{PLANS[recipe]}.plan")
+    return words
+
+
+@pytest.fixture
+def one_thread(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("recipe", SMALL)
+def test_no_instruction_takes_more_than_is_said(shoal, one_thread, recipe, strategy):
+    result = shoal("plan", f"recipes/{recipe}.toml", *words(recipe, strategy), "--measure")
+    assert result.returncode == 0, result.stderr
+    said, was = map(int, re.search(r"memory: said (\d+) bytes, was (\d+)", result.stdout).groups())
+    assert was <= said <= 1.03 * was, result.stdout
+    for line in re.findall(r"^  said .*$", result.stdout, re.M):
+        peak, after, was_peak, was_after = map(
+            int, re.match(r"  said (\d+) then (\d+), was (\d+) then (\d+)", line).groups()
+        )
+        assert peak >= was_peak and after == was_after, line
+
+
+def memory_of(recipe):
+    return json.loads((recipe.parent / "out" / "results.json").read_text())["memory"]
+
+
+@pytest.mark.parametrize("strategy", ["alone", "zero3"])
+def test_a_run_takes_what_was_said(shoal, one_thread, tiny, strategy):
+    ranks = STRATEGIES[strategy].split() if strategy != "alone" else []
+    bigger = "--model.n_embd=256 --training.seq_len=16 --training.local_batch_size=8".split()
+    result = shoal("train", tiny, *ranks, *bigger)
+    assert result.returncode == 0, result.stderr
+    memory = memory_of(tiny)
+    assert memory["peak_bytes"] <= memory["predicted_bytes"] <= 1.1 * memory["peak_bytes"]
+    assert re.search(r"^(\[0\] )?memory:  .* at most, for steps; predicted ", result.stdout, re.M)
+
+
+def test_a_run_stays_below_its_limit_or_is_refused(shoal, one_thread, tiny):
+    bigger = ["--model.n_embd=256", "--training.local_batch_size=16"]
+    assert shoal("train", tiny, *bigger).returncode == 0
+    predicted = memory_of(tiny)["predicted_bytes"]
+    drawn = random.Random(0)
+    limits = [predicted - 1, predicted] + [round(predicted * drawn.uniform(0.5, 1.5)) for _ in range(3)]
+    for limit in limits:
+        result = shoal("train", tiny, *bigger, f"--memory.limit={limit}B")
+        if limit < predicted:
+            assert result.returncode != 0
+            assert re.search(
+                rf"memory.limit is {limit}B, and a rank takes {predicted} bytes at most, for a step: \S+"
+                r".*\. \d+MiB would do",
+                result.stderr,
+            ), result.stderr
+        else:
+            assert result.returncode == 0, result.stderr
+            assert memory_of(tiny)["peak_bytes"] <= limit
+
+
+def test_a_plan_refuses_and_says_what_would_do(shoal, one_thread, tiny):
+    result = shoal("plan", tiny, "-n", 2, "--memory.limit=1KiB")
+    assert result.returncode != 0
+    least = int(re.search(r"(\d+)MiB would do", result.stderr)[1])
+    assert shoal("plan", tiny, "-n", 2, f"--memory.limit={least}MiB").returncode == 0
+    result = shoal("plan", tiny, "-n", 2, "--memory.limit=2 GB")
+    assert 'memory.limit is "2 GB"; it is a number with a unit' in result.stderr
