@@ -195,6 +195,11 @@ Captured capture(const Request& request) {
   return second;
 }
 
+ir::Graph record(const Request& request) {
+  const auto lock = only_capture();
+  return capture_once(request, std::nullopt).graph;
+}
+
 // A constant that is memory of the user's own, still the same, is what the captured step reads too.
 static void follow_live_constants(Captured& now, const ir::Graph& graph,
                                   const std::vector<at::Tensor>& constants) {

@@ -87,6 +87,9 @@ struct Captured {
 // error. Throws InvalidInput naming module path, source line and remedy for what cannot be captured.
 Captured capture(const Request& request);
 
+// Runs the model once, whatever it does: for comparisons of the caller's.
+ir::Graph record(const Request& request);
+
 // Runs the model once more and compares with the graph and the constants that an earlier capture gave, for
 // inputs that lie as those did. Where something that the model reads has changed since, and the graph would
 // be another one now: InvalidInput naming the first node that differs, module, source line and remedy.

@@ -209,6 +209,16 @@ void Executor::bind(Slot slot, at::Tensor tensor) {
   state_->slots[slot.index] = std::move(tensor);
 }
 
+void Executor::set_argument(Segment segment, std::size_t instruction, std::size_t argument,
+                            ir::Attribute value) {
+  State& state = *state_;
+  auto& instructions = segment == Segment::Gradients ? state.program.gradients : state.program.update;
+  auto& compute = std::get<Compute>(instructions.at(instruction));
+  compute.arguments.at(argument).value = std::move(value);
+  for (auto& step : state.steps[static_cast<std::size_t>(segment)])
+    if (step.compute == &compute) step.kernel = make_kernel(state.program, compute);
+}
+
 void Executor::run(Segment segment, observe::Trace* trace) {
   State& state = *state_;
   state.check_bound();

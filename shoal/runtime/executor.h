@@ -37,6 +37,10 @@ class Executor {
   // added, and everything but the sources is released. `trace` may be null.
   void run(program::Segment segment, observe::Trace* trace = nullptr);
 
+  // Another constant in place of a number that an op of ATen's takes; `instruction` counts within the segment.
+  void set_argument(program::Segment segment, std::size_t instruction, std::size_t argument,
+                    ir::Attribute value);
+
   // The next run of each segment holds what ATen's kernels give against the types of the program, strides
   // included, and throws Internal naming op and module where one is another.
   void check_types();

@@ -59,6 +59,7 @@ Batch CapturedSteps::whole(const SharedBatch& batch) const {
 
 CapturedStep& CapturedSteps::find(const SharedBatch& batch, Use use) {
   auto key = key_of(batch, use);
+  const Numbers numbers = view_.numbers != nullptr ? view_.numbers->now() : Numbers();
   std::vector<at::Tensor> inputs;
   std::optional<Batch> all;
   const auto whole_batch = [&]() -> const Batch& {
@@ -72,16 +73,48 @@ CapturedStep& CapturedSteps::find(const SharedBatch& batch, Use use) {
     return capture::hold(guards, inputs);
   };
   for (auto step = steps_.begin(); step != steps_.end(); ++step) {
-    if (step->key != key || !holds(step->guards)) continue;
+    if (step->key != key || !set_numbers(*step, numbers) || !holds(step->guards)) continue;
     steps_.splice(steps_.begin(), steps_, step);
     return steps_.front();
   }
-  steps_.push_front(captured(whole_batch(), use, std::move(key)));
+  CapturedStep made = captured(whole_batch(), use, std::move(key));
+  made.numbers = numbers;
+  if (!numbers.empty() && ranks_ == nullptr) follow_numbers(made, whole_batch(), use);
+  steps_.push_front(std::move(made));
   while (steps_.size() > settings_.max_graphs) {
     forget_runnables(steps_.back());
     steps_.pop_back();
   }
   return steps_.front();
+}
+
+// Has the step's arguments follow the numbers that keep changing, where that can be done.
+void CapturedSteps::follow_numbers(CapturedStep& step, const Batch& batch, Use use) {
+  constexpr int kMostTries = 8;        // one after the other, of which none was of use
+  constexpr std::size_t kMost = 4096;  // keys
+  if (tries_.size() > kMost) tries_.clear();
+  if (++tries_[step.key] > kMostTries) return;
+  const auto request = request_of(batch, use);
+  try {
+    step.followed = Followed::find(*view_.numbers, step.graph, [&] { return capture::record(request); });
+  } catch (const std::exception&) {
+    // With numbers that are traced the model does something else, or fails: each has a graph of its own.
+  }
+}
+
+// Whether the step is right for these numbers, or can be made so.
+bool CapturedSteps::set_numbers(CapturedStep& step, const Numbers& numbers) {
+  if (step.numbers == numbers) return true;
+  if (!step.followed) return false;
+  const auto values = step.followed->at(numbers);
+  if (!values) return false;
+  fill(step.graph, step.followed->holes(), *values);
+  if (!step.guards.list.empty()) fill(step.guards.graph, step.followed->holes(), *values);
+  for (auto& [use, runnable] : step.runnables)
+    if (runnable) runnable->set_numbers(*values);
+  step.numbers = numbers;
+  tries_.erase(step.key);
+  return true;
 }
 
 void CapturedSteps::forget_runnables(CapturedStep& step) {

@@ -18,6 +18,7 @@
 #include "shoal/train/distribution.h"
 #include "shoal/train/model_tensors.h"
 #include "shoal/train/model_view.h"
+#include "shoal/train/numbers.h"
 #include "shoal/train/runnable.h"
 #include "shoal/train/shared_batch.h"
 #include "shoal/train/spot_checks.h"
@@ -38,6 +39,8 @@ struct CapturedStep {
   std::map<Use, std::unique_ptr<Runnable>> runnables;  // made when they are first used
   std::int64_t runs = 0;                               // as spot checks count: steps, evaluations
   std::int64_t last_step = -1;                         // the last one that was counted
+  Numbers numbers = {};                     // that it is right for: those of the model that keep changing
+  std::unique_ptr<Followed> followed = {};  // null: for these alone
 };
 
 class CapturedSteps {
@@ -75,6 +78,8 @@ class CapturedSteps {
   capture::Request request_of(const Batch& batch, Use use);
   void forget_runnables(CapturedStep& step);
   CapturedStep captured(const Batch& batch, Use use, std::string key);
+  void follow_numbers(CapturedStep& step, const Batch& batch, Use use);
+  bool set_numbers(CapturedStep& step, const Numbers& numbers);
   void spot_check(const CapturedStep& step, const SharedBatch& batch, Use use);
 
   ModelView& view_;
@@ -82,7 +87,8 @@ class CapturedSteps {
   Settings settings_;
   SpotChecks spot_checks_;
   Distribution* ranks_ = nullptr;
-  std::list<CapturedStep> steps_;  // most recently used first
+  std::list<CapturedStep> steps_;     // most recently used first
+  std::map<std::string, int> tries_;  // to follow numbers, by key of a step
 };
 
 }  // namespace shoal::train

@@ -11,6 +11,9 @@
 
 #include "shoal/train/batch.h"
 
+namespace shoal::train {
+class VaryingNumbers;
+}
 namespace shoal::capture {
 enum class Reader;
 }
@@ -36,6 +39,9 @@ struct ModelView {
   // empty.
   // Returns true if it will be an input when the step is recorded again, which it sees to.
   std::function<bool(const at::Tensor&)> writes_constant = {};
+  // What `mode` leaves out because it is another number each time; borrowed, null where there is nothing like
+  // that.
+  train::VaryingNumbers* numbers = nullptr;
 };
 
 }  // namespace shoal

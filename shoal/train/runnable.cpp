@@ -122,6 +122,11 @@ void Runnable::write_inputs(const Batch& batch, const Distribution* ranks) const
   }
 }
 
+void Runnable::set_numbers(const Numbers& values) {
+  fill(whole_.graph, holes_.of_graph, values);
+  fill(executor_, holes_.of_program, values);
+}
+
 void Runnable::release() {
   executor_.release();
   executor_.release_inputs();

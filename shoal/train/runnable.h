@@ -18,6 +18,7 @@
 #include "shoal/runtime/groups.h"
 #include "shoal/train/batch.h"
 #include "shoal/train/model_tensors.h"
+#include "shoal/train/numbers.h"
 
 namespace shoal::train {
 
@@ -55,6 +56,9 @@ class Runnable {
   // written into the copies that other ranks' samples are put together in.
   void check_can_write(const Batch& given, const Batch& part) const;
   void write_inputs(const Batch& batch, const Distribution* ranks) const;
+  // Which arguments follow numbers, and what is in them from now on.
+  void follow(Followed::MadeHoles holes) { holes_ = std::move(holes); }
+  void set_numbers(const Numbers& values);
   void release();  // all values, and the batch
 
  private:
@@ -62,6 +66,7 @@ class Runnable {
   runtime::Executor executor_;
   std::vector<std::optional<program::Slot>> inputs_;            // of the batch's tensors
   std::vector<std::pair<std::size_t, program::Slot>> written_;  // of these, where the model has written
+  Followed::MadeHoles holes_;
   bool has_grad_norm_ = false;
   bool is_random_ = false;
 };

@@ -417,7 +417,19 @@ class Trainer::State {
     if (runnable) forget(*runnable);
     runnable = compiled(step.graph, then_of(use), step.inputs);
     runnable->bind_lasting(model_, step.constants);
+    if (step.followed) find_holes(step, *runnable, then_of(use));
     return runnable.get();
+  }
+  // Where what runs has the numbers that the step follows.
+  void find_holes(CapturedStep& step, Runnable& runnable, Then then) const {
+    auto holes = step.followed->holes_in(step.graph, [&](ir::Graph graph) {
+      auto made = compile::compile(std::move(graph), {}, {}, 0, settings_of(then));
+      return train::Followed::Made{std::move(made.whole.graph), std::move(made.program)};
+    });
+    if (holes)
+      runnable.follow(std::move(*holes));
+    else
+      step.followed.reset();
   }
   void forget(const Runnable& runnable) {
     if (last_ == &runnable) last_ = nullptr;
@@ -428,11 +440,15 @@ class Trainer::State {
     later_.reset();
   }
 
+  compile::Settings settings_of(Then then) const {
+    compile::Settings settings{.then = then, .verifies = SHOAL_CHECKS_TYPES};
+    if (then != Then::HandOut) settings.update = optimizer_.update(options_.clip_norm);
+    return settings;
+  }
   std::unique_ptr<Runnable> compiled(const ir::Graph& graph, Then then,
                                      const std::vector<std::string>& inputs) {
     const observe::Span span(options_.trace, "compile", 0, "trainer");
-    compile::Settings settings{.then = then, .verifies = SHOAL_CHECKS_TYPES};
-    if (then != Then::HandOut) settings.update = optimizer_.update(options_.clip_norm);
+    compile::Settings settings = settings_of(then);
     std::unique_ptr<Runnable> runnable;
     if (ranks_) {
       const auto& parallelism = ranks_->parallelism();
