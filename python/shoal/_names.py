@@ -24,14 +24,43 @@ _LIBRARIES = tuple(
 @functools.lru_cache(maxsize=65536)
 def globals_read(code: types.CodeType) -> tuple[tuple[str, ...], ...]:
     """Chains of names: ("alpha",), or ("config", "alpha") for an attribute of a global. Code inside
-    of this code counts."""
-    return _chains(code, ("LOAD_GLOBAL", "LOAD_NAME"))
+    of this code counts, and globals()["alpha"]."""
+    chains = _chains(code, ("LOAD_GLOBAL", "LOAD_NAME"))
+    for each in _codes(code):
+        if "globals" in each.co_names:
+            texts = (text for text in each.co_consts if isinstance(text, str) and text.isidentifier())
+            chains += tuple((text,) for text in texts)
+    return chains
 
 
 @functools.lru_cache(maxsize=65536)
 def closure_read(code: types.CodeType) -> tuple[tuple[str, ...], ...]:
     """The same of what the code closes over."""
     return _chains(code, ("LOAD_DEREF", "LOAD_CLASSDEREF"))
+
+
+@functools.lru_cache(maxsize=65536)
+def imported(code: types.CodeType) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Modules that the code imports while it runs, and the names that it may read of them."""
+    return tuple(
+        (instruction.argval, each.co_names)
+        for each in _codes(code)
+        for instruction in dis.get_instructions(each)
+        if instruction.opname == "IMPORT_NAME"
+    )
+
+
+@functools.lru_cache(maxsize=65536)
+def reads_environment(code: types.CodeType) -> bool:
+    return any(name in each.co_names for each in _codes(code) for name in ("getenv", "environ"))
+
+
+def _codes(code):
+    """With those inside of it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)
 
 
 def _chains(code, starts):
@@ -62,6 +91,8 @@ def is_library(file: str) -> bool:
 @functools.lru_cache(maxsize=65536)
 def is_library_module(name: str) -> bool:
     """The same for a module by its name, as classes and functions have it in __module__."""
+    if not isinstance(name, str):  # of some that are written in C
+        return True
     root = name.partition(".")[0]
     if (
         root in ("builtins", "torch", "numpy", "shoal")

@@ -11,8 +11,10 @@ is refused: random numbers of a captured step follow the trainer's seed, whateve
 import torch
 
 
-def make_readable():
-    """For as long as a model is recorded; returns what undoes it. Other tensors are not touched."""
+def make_readable(ignores):
+    """For as long as a model is recorded; returns what undoes it, and the names of files that were read.
+    Other tensors are not touched."""
+    from shoal._outside import watch_outside
     from shoal._shoal import InvalidInput, _set_instance_check
 
     def manual_seed(seed):
@@ -22,8 +24,15 @@ def make_readable():
             "pass the numbers in the batch"
         )
 
-    seeding = torch.manual_seed
+    def initial_seed():
+        raise InvalidInput(
+            "capture: the model reads torch.initial_seed() while it runs, and a captured step would keep it. "
+            "Remedy: read it between steps, and give it to the model in an attribute or the batch"
+        )
+
+    seeding, asking = torch.manual_seed, torch.initial_seed
     torch.manual_seed = torch.random.manual_seed = manual_seed
+    torch.initial_seed = torch.random.initial_seed = initial_seed
     others = {name: _reading(getattr(torch.Tensor, name)) for name in ("numpy", "tolist")}
     others |= {"new_tensor": _new_tensor(torch.Tensor.new_tensor), "new": _new(torch.Tensor.new)}
     names = tuple(others)
@@ -32,16 +41,19 @@ def make_readable():
         setattr(torch.Tensor, name, method)
     check = _set_instance_check(None)
     _set_instance_check(_is_instance(check))
+    leave_outside, files = watch_outside(ignores)
 
     def undo():
+        leave_outside()
         _set_instance_check(check)
         torch.manual_seed = torch.random.manual_seed = seeding
+        torch.initial_seed = torch.random.initial_seed = asking
         for name in names:
             delattr(torch.Tensor, name)
         for name, method in kept.items():
             setattr(torch.Tensor, name, method)
 
-    return undo
+    return undo, files
 
 
 def _is_recorded(tensor):

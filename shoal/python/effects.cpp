@@ -147,7 +147,7 @@ Effects take_back(const Watch& watch) {
   for (const auto& place : watch.places()) {
     if (place.kind == Place::Kind::Array && !watch.ignores(place.path) && put_bytes(place))
       effects.array = place.path;
-    if (place.kind == Place::Kind::Function || place.kind == Place::Kind::Array) continue;
+    if (place.kind == Place::Kind::Function || has_bytes(place.kind)) continue;
     const Contents now = contents_of(place);
     const auto identical = [](const py::object& a, const py::object& b) { return a.ptr() == b.ptr(); };
     const bool has_keys = !place.keys.empty() || !now.keys.empty();

@@ -2,10 +2,12 @@
 #include "shoal/python/model.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/autocast_mode.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
@@ -47,10 +49,11 @@ static const py::object& checked_loss(const py::object& loss) {
   return loss;
 }
 
-Model::Model(py::object module, py::object loss, std::vector<std::string> ignores)
+Model::Model(py::object module, py::object loss, std::vector<std::string> ignores, std::size_t max_graphs)
     : module_(uncompiled(module)),
       loss_(std::move(loss)),
-      watch_(checked_module(module_), checked_loss(loss_), std::move(ignores)) {
+      watch_(checked_module(module_), checked_loss(loss_), std::move(ignores)),
+      max_effects_(4 * max_graphs + 16) {  // graphs are looked up more often than they run
   watch_.look();
   for (const auto& [name, tensor] : parameters())
     SHOAL_CHECK(tensor.layout() == at::kStrided, InvalidInput, "trainer: parameter ", name,
@@ -87,13 +90,24 @@ ModelView Model::view() {
                 const bool is_known = watch_.make_input(tensor);
                 again_ = again_ || is_known;
                 return is_known;
-              }};
+              },
+          .numbers = &numbers_};
+}
+
+// What somebody has put on a tensor.
+static py::dict attributes_of(py::handle tensor) {
+  PyObject** attributes = _PyObject_GetDictPtr(tensor.ptr());
+  if (attributes == nullptr || *attributes == nullptr) return {};
+  return py::reinterpret_borrow<py::dict>(*attributes);
 }
 
 Batch Model::start(py::handle batch, Use use, bool keep_outputs) {
   watch_.look();
-  if (auto signature = watch_.signature(); signature != signature_) {
+  auto signature = watch_.signature();
+  auto numbers = numbers_.now();
+  if (signature != signature_ || numbers != last_numbers_) {
     signature_ = std::move(signature);
+    last_numbers_ = std::move(numbers);
     ++generation_;
   }
   again_ = false;
@@ -110,6 +124,13 @@ Batch Model::start(py::handle batch, Use use, bool keep_outputs) {
                   " of the batch requires a gradient, and a step makes gradients of parameters alone; give ",
                   name, ".detach(), and what it was made from as a part of the model");
       tensors.emplace(name, Batch(tensor));
+      for (const auto& [attribute, value] : attributes_of(leaf.object)) {
+        SHOAL_CHECK(is_plain_value(value), InvalidInput, "trainer: item ", name,
+                    " of the batch has an attribute ", std::string(py::str(attribute)), ", a ",
+                    std::string(py::str(py::type::handle_of(value).attr("__name__"))),
+                    "; give that as an item of the batch");
+        values += name + "." + std::string(py::str(attribute)) + "=" + std::string(py::repr(value)) + ";";
+      }
       return;
     }
     SHOAL_CHECK(leaf.kind == Tree::Kind::Value, InvalidInput, "trainer: item ", name, " of the batch is a ",
@@ -138,9 +159,13 @@ std::string Model::surroundings() const {
     if (at::autocast::is_autocast_enabled(device))
       text += std::string(" autocast ") + c10::toString(at::autocast::get_autocast_dtype(device));
   const auto& context = at::globalContext();
-  text += concat(' ', context.deterministicAlgorithms(), context.deterministicCuDNN(),
-                 context.benchmarkCuDNN(), static_cast<int>(c10::get_default_dtype_as_scalartype()),
-                 at::impl::PythonTorchFunctionTLS::stack_len(), c10::impl::TorchDispatchModeTLS::stack_len());
+  text +=
+      concat(' ', context.deterministicAlgorithms(), context.deterministicCuDNN(), context.benchmarkCuDNN(),
+             static_cast<int>(c10::get_default_dtype_as_scalartype()), context.userEnabledCuDNN(),
+             context.userEnabledMkldnn(), context.userEnabledFlashSDP(), context.userEnabledMathSDP(),
+             context.userEnabledMemEfficientSDP(), static_cast<int>(context.float32MatmulPrecision()),
+             torch::autograd::AnomalyMode::is_enabled(), at::get_num_threads(),
+             at::impl::PythonTorchFunctionTLS::stack_len(), c10::impl::TorchDispatchModeTLS::stack_len());
   text += keep_outputs_ ? " outputs " : " ";
   return text + values_;
 }
@@ -182,13 +207,18 @@ void Model::take_effects(Effects effects) {
 std::string Model::keep_effects() {
   if (effects_.list.empty()) return "";
   auto tag = std::to_string(++last_tag_);
-  kept_effects_.emplace(tag, std::move(effects_));
+  kept_effects_.emplace_front(tag, std::move(effects_));
+  if (kept_effects_.size() > max_effects_) kept_effects_.pop_back();
   effects_ = {};
   return tag;
 }
 
 void Model::finish(const std::string& tag, const std::map<std::string, at::Tensor>& outputs) {
-  if (const auto kept = kept_effects_.find(tag); kept != kept_effects_.end()) {
+  if (!tag.empty()) {
+    const auto kept = std::ranges::find(kept_effects_, tag, [](const auto& each) { return each.first; });
+    SHOAL_CHECK(kept != kept_effects_.end(), Internal,
+                "trainer: what a graph changes around the model is lost");
+    kept_effects_.splice(kept_effects_.begin(), kept_effects_, kept);
     std::vector<at::Tensor> tensors;
     for (auto output = outputs.find("effect." + std::to_string(tensors.size())); output != outputs.end();
          output = outputs.find("effect." + std::to_string(tensors.size())))
@@ -251,14 +281,19 @@ at::Tensor Model::run(const Batch& batch) {
   at::autocast::clear_cache();
   const Generators generators(watch_);
   py::object result;
-  try {
-    result = called_in_capture([&] {
-      const py::object containers = object_of(batch_, [&](const std::string& path, const Tree& leaf) {
-        if (leaf.kind != Tree::Kind::Tensor) return leaf.object;
-        return py::cast(batch[path.empty() ? "batch" : path].tensor());
-      });
-      return call(containers);
+  std::vector<std::string> files;
+  const auto ignores = [this](const std::string& file) { return watch_.ignores(file); };
+  const auto act = [&] {
+    const py::object containers = object_of(batch_, [&](const std::string& path, const Tree& leaf) {
+      if (leaf.kind != Tree::Kind::Tensor) return leaf.object;
+      py::object tensor = py::cast(batch[path.empty() ? "batch" : path].tensor());
+      for (const auto& [name, value] : attributes_of(leaf.object)) tensor.attr(name) = value;
+      return tensor;
     });
+    return call(containers);
+  };
+  try {
+    result = called_in_capture(act, ignores, &files);
     Effects effects = take_back(watch_);
     generators.check(watch_);
     take_effects(std::move(effects));
@@ -269,6 +304,7 @@ at::Tensor Model::run(const Batch& batch) {
     throw;
   }
   at::autocast::clear_cache();
+  for (const auto& file : files) watch_.follow_file(file);
   const at::Tensor loss = checked_loss_in(result);
   if (keep_outputs_) {
     const Tree tree = tree_of(result);
@@ -343,15 +379,24 @@ static constexpr std::array<Explanation, 6> kExplanations = {{
      "while a model is recorded its activations have no storage: stay with torch operators"},
 }};
 
-py::object called_in_capture(const std::function<py::object()>& act) {
+py::object called_in_capture(const std::function<py::object()>& act,
+                             const std::function<bool(const std::string&)>& ignores,
+                             std::vector<std::string>* files) {
   struct Readable {
-    py::object undo = py::module_::import("shoal._reads").attr("make_readable")();
-    ~Readable() { undo(); }
+    explicit Readable(const std::function<bool(const std::string&)>& ignored)
+        : made(py::module_::import("shoal._reads")
+                   .attr("make_readable")(py::cpp_function(
+                       [&ignored](const std::string& file) { return ignored && ignored(file); }))) {}
+    ~Readable() { made[0](); }
+    py::tuple made;
   };
   const Uncompiled uncompiled;
   try {
-    const Readable readable;
-    return act();
+    const Readable readable(ignores);
+    py::object result = act();
+    if (files != nullptr)
+      for (const auto file : py::list(readable.made[1])) files->push_back(py::str(file));
+    return result;
   } catch (py::error_already_set& error) {
     if (!error.matches(PyExc_RuntimeError)) throw;
     const std::string text = py::str(error.value());

@@ -7,11 +7,13 @@
 
 #include <torch/csrc/utils/pybind.h>
 
+#include <list>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "shoal/python/effects.h"
+#include "shoal/python/numbers.h"
 #include "shoal/python/tree.h"
 #include "shoal/python/watch.h"
 #include "shoal/train/trainer.h"
@@ -22,12 +24,14 @@ namespace shoal::python {
 class Model {
  public:
   // `loss`: loss(model, batch), or None: the model is called with the batch, and its output has the loss.
-  // `ignores`: see Watch.
-  Model(py::object module, py::object loss, std::vector<std::string> ignores);
+  // `ignores`: see Watch. `max_graphs`: that whoever captures keeps.
+  Model(py::object module, py::object loss, std::vector<std::string> ignores, std::size_t max_graphs);
 
   // Borrows this.
   ModelView view();
 
+  // What `start` does first.
+  void look() { watch_.look(); }
   // What the next run is for.
   enum class Use { Step, Evaluation };
   Batch start(py::handle batch, Use use, bool keep_outputs);
@@ -64,14 +68,17 @@ class Model {
   py::object module_;
   py::object loss_;
   Watch watch_;
+  WatchedNumbers numbers_{watch_};
   Changes changes_;
   std::string signature_;        // of the watch, at the last start
+  train::Numbers last_numbers_;  // likewise
   std::int64_t generation_ = 0;  // how often it was another than before
   bool again_ = false;           // see Again
   Effects effects_;              // of the run that was recorded last
   std::optional<std::vector<std::pair<std::string, std::string>>>
-      values_changed_;                           // by the first run since start
-  std::map<std::string, Effects> kept_effects_;  // by tag
+      values_changed_;                                       // by the first run since start
+  std::list<std::pair<std::string, Effects>> kept_effects_;  // by tag, most recently used first
+  std::size_t max_effects_;
   std::int64_t last_tag_ = 0;
   Tree batch_;          // of the run that is under way
   std::string values_;  // its structure, and leaves that are no tensors
@@ -86,6 +93,9 @@ py::object loss_in(py::handle result);
 
 // Calls `act`, Python code under a capture. An error of Shoal's that went through Python is thrown as
 // shoal::Error again; one that tells that an activation was asked for its memory says what is allowed.
-py::object called_in_capture(const std::function<py::object()>& act);
+// `ignores`: of files. `files`: gets the names of those that were read.
+py::object called_in_capture(const std::function<py::object()>& act,
+                             const std::function<bool(const std::string&)>& ignores = {},
+                             std::vector<std::string>* files = nullptr);
 
 }  // namespace shoal::python

@@ -73,7 +73,7 @@ static PyObject* dictionary_of(const Place& place) {
 
 std::string Place::path_of(std::size_t i) const {
   if (kind == Kind::Cell) return path;
-  if (kind == Kind::Function || kind == Kind::Set || kind == Kind::Array) return path;
+  if (kind == Kind::Function || kind == Kind::Set || has_bytes(kind)) return path;
   const std::string own = i < keys.size() && keys[i] ? std::string(py::str(keys[i])) : std::to_string(i);
   return path.empty() ? own : path + "." + own;
 }
@@ -132,6 +132,7 @@ Contents contents_of(const Place& place) {
                          taken(reinterpret_cast<PyFunctionObject*>(holder)->func_dict)};
       break;
     case Place::Kind::Array:
+    case Place::Kind::Asked:
     case Place::Kind::Library: break;
   }
   return contents;
@@ -191,11 +192,14 @@ void put(const Place& place, const Contents& contents) {
     case Place::Kind::Cell: check(PyCell_Set(holder, contents.values[0].ptr())); break;
     case Place::Kind::Function:
     case Place::Kind::Library:
+    case Place::Kind::Asked:
     case Place::Kind::Array: break;  // nobody writes these while a model runs
   }
 }
 
-std::string bytes_of(const py::object& array) {
+std::string bytes_of(const Place& place) {
+  const py::object& array = place.holder;
+  if (place.kind == Place::Kind::Asked) return py::str(array());
   Py_buffer view;
   if (PyObject_GetBuffer(array.ptr(), &view, PyBUF_FULL_RO) != 0) {
     PyErr_Clear();
@@ -208,7 +212,7 @@ std::string bytes_of(const py::object& array) {
 }
 
 bool put_bytes(const Place& place) {
-  if (bytes_of(place.holder) == place.bytes) return false;
+  if (bytes_of(place) == place.bytes) return false;
   Py_buffer view;
   if (PyObject_GetBuffer(place.holder.ptr(), &view, PyBUF_FULL) != 0) throw py::error_already_set();
   PyBuffer_FromContiguous(&view, place.bytes.data(), static_cast<Py_ssize_t>(place.bytes.size()), 'C');

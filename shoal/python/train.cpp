@@ -107,7 +107,7 @@ class PythonTrainer {
   PythonTrainer(py::object model, py::object optimizer, py::object loss_fn, Options options)
       : world_(world_for(options.parallelism)),
         model_(unwrapped(std::move(model), options.parallelism.has_value()), std::move(loss_fn),
-               std::move(options.ignores)),
+               std::move(options.ignores), options.max_graphs),
         optimizer_(recognised(std::move(optimizer))),
         trainer_(made({.clip_norm = options.clip_norm,
                        .seed = seed_ = seed_of_all(options),
@@ -267,6 +267,7 @@ class PythonTrainer {
     trainer_.materialize();
   }
   void forget_graphs() { trainer_.forget_graphs(); }
+  void look() { model_.look(); }
   py::object model() const { return py::reinterpret_borrow<py::object>(model_.module()); }
   py::object optimizer() const {
     return optimizer_ ? py::reinterpret_borrow<py::object>(optimizer_->object()) : py::none();
@@ -544,6 +545,8 @@ void bind_train(py::module_& module) {
            "Called by all ranks at once.")
       .def("forget_graphs", &PythonTrainer::forget_graphs,
            "Drops all captured graphs: for a model whose code or settings were changed between steps.")
+      .def("_look", &PythonTrainer::look,
+           "Looks at what the model depends on, as each step does first: for measurements.")
       .def_property_readonly("model", &PythonTrainer::model)
       .def_property_readonly("optimizer", &PythonTrainer::optimizer, "None if it was given none.");
 }

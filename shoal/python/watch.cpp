@@ -31,7 +31,14 @@ struct Watch::Python {
   py::object scheduler = py::module_::import("torch.optim.lr_scheduler").attr("LRScheduler");
   py::object is_library = py::module_::import("shoal._names").attr("is_library");
   py::object is_library_module = py::module_::import("shoal._names").attr("is_library_module");
+  py::object imported = py::module_::import("shoal._names").attr("imported");
+  py::object reads_environment = py::module_::import("shoal._names").attr("reads_environment");
+  py::module_ outside = py::module_::import("shoal._outside");
   py::object partial = py::module_::import("functools").attr("partial");
+  py::object variable = py::module_::import("contextvars").attr("ContextVar");
+  py::object proxy = py::module_::import("types").attr("MappingProxyType");
+  py::object ordered = py::module_::import("collections").attr("OrderedDict");
+  py::object environment = py::module_::import("os").attr("environ");
   py::object deque = py::module_::import("collections").attr("deque");
   py::object random = py::module_::import("random").attr("Random");
   py::object match = py::module_::import("fnmatch").attr("fnmatchcase");
@@ -43,16 +50,18 @@ struct Watch::Python {
       py::module_::import("collections").attr("ChainMap"),
       py::module_::import("configparser").attr("RawConfigParser"),
       py::module_::import("configparser").attr("SectionProxy"),
-      py::module_::import("threading").attr("local"), py::module_::import("threading").attr("Event"),
-      py::module_::import("queue").attr("Queue"),
+      py::module_::import("weakref").attr("WeakKeyDictionary"),
+      py::module_::import("weakref").attr("WeakValueDictionary"),
+      py::module_::import("weakref").attr("WeakSet"), py::module_::import("threading").attr("local"),
+      py::module_::import("threading").attr("Event"), py::module_::import("queue").attr("Queue"),
       py::type::handle_of(py::module_::import("os").attr("environ")));
   // Objects that change at each step, and that no model reads.
   py::object optimizer = py::module_::import("torch.optim").attr("Optimizer");
   py::object busy = py::make_tuple(py::module_::import("torch.optim.lr_scheduler").attr("LRScheduler"),
                                    py::module_::import("torch.utils.data").attr("DataLoader"),
                                    py::module_::import("torch.utils.data").attr("Dataset"),
-                                   py::module_::import("torch.utils.data").attr("Sampler"),
-                                   py::module_::import("logging").attr("Logger"));
+                                   py::module_::import("torch.utils.data").attr("Sampler"));
+  py::object logger = py::module_::import("logging").attr("Logger");
   // What code of libraries calls, whatever the model.
   py::list everywhere, global_hooks;
   py::object ndarray, numpy_generators = py::tuple();
@@ -197,7 +206,8 @@ bool Watch::is_same(const Place& place) {
              PyFunction_GET_KW_DEFAULTS(holder) == place.values[2].ptr() &&
              PyFunction_GET_CLOSURE(holder) == place.values[3].ptr() &&
              reinterpret_cast<PyFunctionObject*>(holder)->func_dict == place.values[4].ptr();
-    case Place::Kind::Array: return bytes_of(place.holder) == place.bytes;
+    case Place::Kind::Asked:
+    case Place::Kind::Array: return bytes_of(place) == place.bytes;
     case Place::Kind::Library: {
       const auto version = version_of(dictionary_of(place));
       return (version != 0 && version == place.version) || names_of(place) == place.digests.at(0);
@@ -260,8 +270,8 @@ bool Watch::patch_tensor(Place& place, std::size_t i, const py::object& now) {
 bool Watch::patch(std::size_t index) {
   Place& place = places_[index];
   const Contents now = contents_of(place);
-  if (place.kind == Place::Kind::Function || place.kind == Place::Kind::Array ||
-      place.kind == Place::Kind::Set || place.kind == Place::Kind::Library)
+  if (place.kind == Place::Kind::Function || has_bytes(place.kind) || place.kind == Place::Kind::Set ||
+      place.kind == Place::Kind::Library)
     return false;
   const auto identical = [](const py::object& a, const py::object& b) { return a.ptr() == b.ptr(); };
   if (now.values.size() != place.values.size() || !std::ranges::equal(now.keys, place.keys, identical))
@@ -273,6 +283,7 @@ bool Watch::patch(std::size_t index) {
     is_other = true;
     if (!value || !place.values[i]) return false;
     if (is_plain_value(value) && is_plain_value(place.values[i])) {
+      note_number(place, i, value);
       place.values[i] = value;
       place.digests[i] = describe(value, place.path_of(i), false);
     } else if (!patch_tensor(place, i, value)) {
@@ -291,14 +302,20 @@ void Watch::finish(Place& place) {
   const auto ordinal = static_cast<std::uint64_t>(&place - places_.data());
   total_.low -= place.digest.low;
   total_.high -= place.digest.high;
-  Digest sum = Digest::of(static_cast<char>('A' + static_cast<int>(place.kind)), place.values.size());
-  for (std::size_t i = 0; i < place.digests.size(); ++i) {
+  const bool is_ignored = place.keys.empty() && !ignores_.empty() && ignores(place.path);
+  Digest sum =
+      Digest::of(static_cast<char>('A' + static_cast<int>(place.kind)), is_ignored ? 0 : place.values.size());
+  for (std::size_t i = 0; i < place.digests.size() && !is_ignored; ++i) {
     if (i < place.keys.size() && ignores_.size() > 0 && ignores(place.path_of(i))) continue;
     Digest digest = place.digests[i].at(i);
+    if (!varying_.empty() && varies(place, i)) {
+      varying_at_.emplace(ordinal, i);
+      digest = Digest::of('#', PyFloat_CheckExact(place.values[i].ptr()) ? 1 : 2).at(i);
+    }
     if (i < place.keys.size()) digest += Digest::of(std::string(py::str(place.keys[i]))).at(i);
     sum += digest;
   }
-  if (place.kind == Place::Kind::Array) sum += Digest::of(place.bytes);
+  if (has_bytes(place.kind) && !is_ignored) sum += Digest::of(place.bytes);
   if (place.kind == Place::Kind::Library) {
     place.digests = {names_of(place)};
     sum += place.digests[0];
@@ -314,14 +331,84 @@ static const void* kind_of(const py::object& object) {
   return Py_TYPE(object.ptr());
 }
 
+// ---- Numbers that keep changing
+
+static bool is_number(const py::object& value) {
+  if (!value || PyFloat_CheckExact(value.ptr())) return bool(value);
+  int overflow = 0;
+  if (PyLong_CheckExact(value.ptr())) PyLong_AsLongLongAndOverflow(value.ptr(), &overflow);
+  return PyLong_CheckExact(value.ptr()) && overflow == 0;
+}
+
+bool Watch::varies(const Place& place, std::size_t i) const {
+  const bool can_be_put = place.kind == Place::Kind::Dict || place.kind == Place::Kind::Type ||
+                          place.kind == Place::Kind::Names || place.kind == Place::Kind::List ||
+                          place.kind == Place::Kind::Cell;
+  return can_be_put && !asks_types_ && is_number(place.values[i]) && varying_.contains(place.path_of(i));
+}
+
+void Watch::note_number(const Place& place, std::size_t i, const py::object& now) {
+  const auto& before = place.values[i];
+  if (!is_number(now) || Py_TYPE(now.ptr()) != Py_TYPE(before.ptr()) || same_value(now, before)) return;
+  const auto path = place.path_of(i);
+  auto& history = histories_[path];
+  const bool goes_on = !history.empty() && Py_TYPE(history[0].ptr()) == Py_TYPE(now.ptr());
+  if (!goes_on) {
+    history = {before};
+    varying_.erase(path);
+  }
+  std::erase_if(history, [&](const py::object& each) { return same_value(each, now); });
+  history.insert(history.begin(), now);
+  constexpr std::size_t kEnough = 3;
+  if (history.size() < kEnough) return;
+  history.resize(kEnough);
+  if (!ignores(path)) varying_.insert(path);
+}
+
+void Watch::gather_numbers() {
+  numbers_that_vary_.clear();
+  for (const auto& [index, i] : varying_at_) {
+    const Place& place = places_[index];
+    const auto same = [&, number = i](const Varying& each) {
+      const auto& [other, at] = each.at[0];
+      return places_[other].holder.is(place.holder) &&
+             (place.keys.empty()
+                  ? at == number
+                  : at < places_[other].keys.size() && places_[other].keys[at].equal(place.keys[number]));
+    };
+    auto found = std::ranges::find_if(numbers_that_vary_, same);
+    if (found == numbers_that_vary_.end())
+      found = numbers_that_vary_.insert(found, {{}, histories_.at(place.path_of(i))});
+    found->values[0] = place.values[i];
+    found->at.emplace_back(index, i);
+  }
+}
+
+std::vector<py::object> Watch::replace_numbers(const std::vector<py::object>& objects) {
+  std::vector<py::object> were;
+  for (std::size_t number = 0; number < objects.size(); ++number) {
+    const auto& at = numbers_that_vary_[number].at;
+    were.push_back(places_[at[0].first].values[at[0].second]);
+    for (const auto& [index, i] : at) {
+      Place& place = places_[index];
+      place.values[i] = objects[number];
+      put(place, {place.keys, place.values});
+      if (is_dictionary(place.kind)) place.version = version_of(dictionary_of(place));
+    }
+  }
+  return were;
+}
+
 bool Watch::look() {
   bool more = is_stale_;
+  bool is_patched = false;
   for (std::size_t i = 0; i < places_.size() && !more; ++i) {
     if (is_same(places_[i])) {
       if (is_dictionary(places_[i].kind)) places_[i].version = version_of(dictionary_of(places_[i]));
       continue;
     }
     more = !patch(i);
+    is_patched = true;
   }
   for (const auto& [object, type] : classes_) {
     if (more) break;
@@ -331,8 +418,12 @@ bool Watch::look() {
     if (more) break;
     more = !same_tensor(seen);
   }
-  if (!more) return false;
+  if (!more) {
+    if (is_patched && !varying_.empty()) gather_numbers();
+    return false;
+  }
   walk();
+  gather_numbers();
   return true;
 }
 
@@ -361,7 +452,7 @@ void Watch::take_own_tensors() {
 void Watch::walk() {
   // Slots whose tensor was replaced by another one: from now on an input, not a graph for each.
   for (const auto& place : places_) {
-    if (place.kind == Place::Kind::Function || place.kind == Place::Kind::Array) continue;
+    if (place.kind == Place::Kind::Function || has_bytes(place.kind)) continue;
     const Contents now = contents_of(place);
     for (std::size_t i = 0; i < now.values.size() && i < place.values.size(); ++i) {
       const bool both = now.values[i] && place.values[i] && now.values[i].ptr() != place.values[i].ptr() &&
@@ -386,6 +477,8 @@ void Watch::walk() {
   classes_.clear();
   generators_.clear();
   global_uses_.clear();
+  varying_at_.clear();
+  asks_types_ = false;
   total_ = {};
   take_own_tensors();
   describe_all();
@@ -399,6 +492,7 @@ void Watch::describe_all() {
     follow(Place::Kind::Dict, py::reinterpret_borrow<py::object>(hooks), "torch.nn.modules.module", false);
   Digest roots = describe(module_, "", true).at(0);
   if (!loss_.is_none()) roots += describe(loss_, "loss_fn", false).at(1);
+  for (const auto& file : files_) roots += ask("state_of_file", py::str(file), file);
   for (auto& place : places_) finish(place);
   total_ += roots;
   for (std::size_t i = 0; i < beside_.size(); ++i) total_ += Digest::of(beside_[i].first).at(i);
@@ -433,7 +527,7 @@ Digest Watch::follow(Place::Kind kind, py::object holder, const std::string& pat
   Contents contents = contents_of(places_[index]);
   if (kind == Place::Kind::Dict || kind == Place::Kind::Type) places_[index].keys = std::move(contents.keys);
   places_[index].values = contents.values;
-  if (kind == Place::Kind::Array) places_[index].bytes = bytes_of(places_[index].holder);
+  if (has_bytes(kind)) places_[index].bytes = bytes_of(places_[index]);
   std::vector<Digest> digests;
   for (std::size_t i = 0; i < contents.values.size(); ++i) {
     const auto& value = contents.values[i];
@@ -446,6 +540,11 @@ Digest Watch::follow(Place::Kind kind, py::object holder, const std::string& pat
   }
   places_[index].digests = std::move(digests);
   return Digest::of('@', index);
+}
+
+// What only a question tells, asked at each look.
+Digest Watch::ask(const char* question, const py::object& about, const std::string& path) {
+  return follow(Place::Kind::Asked, python_->partial(python_->outside.attr(question), about), path, false);
 }
 
 Digest Watch::describe_closure(const py::object& code, const py::object& cells, const std::string& path) {
@@ -533,6 +632,7 @@ void Watch::describe_type(const py::object& type, const std::string& path) {
     if (!py::bool_(python_->is_library_module(each.attr("__module__")))) {
       classes_.emplace_back(each, kind_of(each));
       follow(Place::Kind::Type, each, path, false);
+      describe_type(type_of(each), path);  // its metaclass
       continue;
     }
     const std::string file = py::str(each.attr("__module__"));
@@ -570,11 +670,26 @@ Digest Watch::describe_function(const py::object& function, const std::string& p
         ordinals_.try_emplace(globals.ptr(), places_.size()).second)
       places_.push_back(
           {.kind = Place::Kind::Library, .holder = globals, .path = path, .keys = {}, .values = {}});
+  const py::dict loaded = py::module_::import("sys").attr("modules");
+  for (const auto pair : python_->imported(code)) {
+    const auto [name, names] = py::cast<std::pair<std::string, py::tuple>>(pair);
+    const std::string here = py::str(function.attr("__module__"));
+    for (const auto& each : {name, here.substr(0, here.rfind('.') + 1) + name}) {
+      if (!loaded.contains(each)) all += ask("state_of_module", py::str(each), each);
+      if (!loaded.contains(each) || py::bool_(python_->is_library_module(each))) continue;
+      const py::dict module = loaded[py::str(each)].attr("__dict__");
+      for (const auto read_name : names)
+        if (module.contains(read_name)) note(module, py::reinterpret_borrow<py::object>(read_name));
+      break;
+    }
+  }
+  if (py::bool_(python_->reads_environment(code))) all += describe(python_->environment, "os.environ", false);
   for (const auto chain : python_->globals_read(code)) {
     py::object dictionary = globals;
     const py::tuple names = py::reinterpret_borrow<py::tuple>(chain);
     for (std::size_t i = 0; i < names.size(); ++i) {
       const py::object name = names[i];
+      asks_types_ = asks_types_ || (i == 0 && std::string(py::str(name)) == "type");
       if (PyDict_Contains(dictionary.ptr(), name.ptr()) != 1) {
         if (i == 0 && !py::hasattr(py::module_::import("builtins"), name)) note(dictionary, name);
         break;
@@ -705,8 +820,10 @@ Digest Watch::describe(py::handle value, const std::string& path, bool in_module
     const bool of_module = in_module && is_one_of(kTransparent, last);
     if (in_module && is_one_of(kSkipped, last)) return {};
     const auto own = of_module ? path.substr(0, path.size() - std::min(path.size(), last.size() + 1)) : path;
-    return (Digest::of(Py_TYPE(raw)->tp_name) += follow(Place::Kind::Dict, object, own, in_module)) +=
-           describe_attributes(object, path, in_module);
+    Digest digest = Digest::of(Py_TYPE(raw)->tp_name) += follow(Place::Kind::Dict, object, own, in_module);
+    const bool has_order = PyDict_Size(raw) > 1 && py::isinstance(object, python_->ordered);
+    if (has_order) digest += ask("state_of_order", object, path);
+    return digest += describe_attributes(object, path, in_module);
   }
   if (PyList_Check(raw)) {
     if (PyList_GET_SIZE(raw) > kLong)
@@ -746,7 +863,12 @@ Digest Watch::describe(py::handle value, const std::string& path, bool in_module
   }
   if (python_->ndarray && py::isinstance(object, python_->ndarray)) {
     if (py::cast<Py_ssize_t>(object.attr("nbytes")) > kArrayBytes) return number_of('o', value);
-    return follow(Place::Kind::Array, object, path, false);
+    Digest digest = follow(Place::Kind::Array, object, path, false);
+    if (py::bool_(object.attr("dtype").attr("hasobject")))
+      digest += describe(py::tuple(object.attr("ravel")().attr("tolist")()), path, in_module);
+    if (!Py_IS_TYPE(raw, reinterpret_cast<PyTypeObject*>(python_->ndarray.ptr())))
+      digest += describe_attributes(object, path, in_module);  // the mask of one that has one
+    return digest;
   }
   if (PyObject_CheckBuffer(raw) && !PyBytes_Check(raw))
     return follow(Place::Kind::Array, object, path, false);
@@ -764,8 +886,17 @@ Digest Watch::describe(py::handle value, const std::string& path, bool in_module
   }
   if (py::isinstance(object, python_->deque)) return follow(Place::Kind::Deque, object, path, in_module);
   if (PyModule_Check(raw) || PyCode_Check(raw) || PyCFunction_Check(raw)) return number_of('o', value);
-  if (py::hasattr(object, "__wrapped__") && PyFunction_Check(py::object(object.attr("__wrapped__")).ptr()))
-    return number_of('o', value) += describe(object.attr("__wrapped__"), path, false);
+  if (py::isinstance(object, python_->proxy))
+    return Digest::of("proxy") += describe(python_->outside.attr("behind_proxy")(object), path, in_module);
+  if (py::isinstance(object, python_->logger)) return ask("state_of_logger", object, path);
+  if (py::isinstance(object, python_->variable)) {
+    Digest digest = ask("state_of_variable", object, path);
+    return digest += describe(object.attr("get")(py::none()), path, in_module);
+  }
+  if (py::hasattr(object, "__wrapped__") && PyFunction_Check(py::object(object.attr("__wrapped__")).ptr())) {
+    Digest digest = number_of('o', value) += describe(object.attr("__wrapped__"), path, false);
+    return py::hasattr(object, "cache_info") ? digest += ask("state_of_cache", object, path) : digest;
+  }
   return describe_instance(object, path, in_module);
 }
 

@@ -41,7 +41,7 @@ struct Digest {
 
 // Something that holds other things and can be changed.
 struct Place {
-  enum class Kind { Dict, Type, Names, List, Set, Deque, Cell, Function, Slots, Array, Library };
+  enum class Kind { Dict, Type, Names, List, Set, Deque, Cell, Function, Slots, Array, Asked, Library };
   Kind kind;
   py::object holder;
   std::string path;                // "block.3": how a user would write it
@@ -49,7 +49,7 @@ struct Place {
   std::vector<py::object> keys;    // of Dict, Type, Names, Slots
   std::vector<py::object> values;  // null: there was none
   std::vector<Digest> digests = {};
-  std::string bytes = {};  // of Array
+  std::string bytes = {};  // of Array; of Asked, what the holder answers
   Digest digest = {};
 
   // "block.3.beta": of the i-th value.
@@ -66,7 +66,11 @@ Contents contents_of(const Place& place);
 void put(const Place& place, const Contents& contents);
 // The same for an array's bytes; false if they were there.
 bool put_bytes(const Place& place);
-std::string bytes_of(const py::object& array);
+std::string bytes_of(const Place& place);
+// What is compared whole.
+constexpr bool has_bytes(Place::Kind kind) {
+  return kind == Place::Kind::Array || kind == Place::Kind::Asked;
+}
 
 // Whether two values are the same number, string, …: no identity is asked.
 bool same_value(py::handle a, py::handle b);
@@ -101,6 +105,21 @@ class Watch {
   // Functions of the user's that name a module: where a message can point to.
   std::string first_use_of(const std::string& global) const;
 
+  // A number that has had three values at least, of which two graphs need not differ in more: its value is not in
+  // the signature.
+  struct Varying {
+    std::vector<std::pair<std::size_t, std::size_t>> at;  // place, and number in it: all that are one
+    std::vector<py::object> values;                       // the last three, newest first
+  };
+  const std::vector<Varying>& numbers() const { return numbers_that_vary_; }
+  // Puts other objects in their places, as though they had been there at the last look; returns what was.
+  std::vector<py::object> replace_numbers(const std::vector<py::object>& objects);
+
+  // From the next look on, a file or folder is what a step depends on too: "read /a/b", see _outside.py.
+  void follow_file(const std::string& file) {
+    if (files_.insert(file).second) is_stale_ = true;
+  }
+
   // From the next look on, tensors there are inputs and no constants: below this path; this tensor.
   void make_input(const std::string& path) {
     input_paths_.insert(path);
@@ -130,6 +149,7 @@ class Watch {
   Digest describe_attributes(const py::object& object, const std::string& path, bool in_module);
   Digest describe_read(py::handle object, const py::object& name, const std::string& path);
   Digest describe_function(const py::object& function, const std::string& path);
+  Digest ask(const char* question, const py::object& about, const std::string& path);
   Digest describe_closure(const py::object& code, const py::object& cells, const std::string& path);
   void describe_type(const py::object& type, const std::string& path);
   Digest follow(Place::Kind kind, py::object holder, const std::string& path, bool in_module,
@@ -140,6 +160,9 @@ class Watch {
   void take_own_tensors();
   void finish(Place& place);
   bool patch(std::size_t place);
+  void note_number(const Place& place, std::size_t i, const py::object& now);
+  bool varies(const Place& place, std::size_t i) const;
+  void gather_numbers();
   bool patch_tensor(Place& place, std::size_t i, const py::object& now);
   bool same_tensor(Seen& seen);
   static bool is_same(const Place& place);
@@ -156,6 +179,7 @@ class Watch {
   Digest total_;
 
   std::set<std::string> input_paths_;
+  std::set<std::string> files_;
   std::map<const void*, std::size_t> seen_at_;           // by TensorImpl
   std::unordered_map<const void*, std::string> own_;     // by TensorImpl: a parameter's or buffer's name
   std::set<const void*> own_memory_;                     // storages
@@ -165,6 +189,11 @@ class Watch {
   std::unordered_map<PyObject*, std::pair<std::uint64_t, py::object>> numbers_,
       old_numbers_;  // of what is opaque
   std::uint64_t last_number_ = 0;
+  std::map<std::string, std::vector<py::object>> histories_;  // by path, of numbers: values, newest first
+  std::set<std::string> varying_;                             // paths of those that vary
+  std::set<std::pair<std::size_t, std::size_t>> varying_at_;  // where they are now
+  bool asks_types_ = false;                                   // code of the user's: type(x) is float
+  std::vector<Varying> numbers_that_vary_;
   std::vector<std::pair<std::string, std::string>> global_uses_;  // name, "file:line (function)"
   bool is_stale_ = true;
 
