@@ -75,7 +75,7 @@ static void say_update(const compile::Whole& microbatch, compile::Settings setti
 int plan(const Recipe& recipe, const Options& options) {
   const auto begin = std::chrono::steady_clock::now();
   const Parallelism parallelism = parallelism_of(recipe, options.ranks);
-  const auto& [mesh, world, plan, plan_name, limit] = parallelism;
+  const auto& [mesh, world, tensors, plan, plan_name, limit] = parallelism;
   const StepSizes sizes = sizes_of(recipe, parallelism);
   const torch::nn::AnyModule model = hollow_model(recipe);
   std::int64_t elements = 0;

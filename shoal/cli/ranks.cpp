@@ -82,7 +82,7 @@ void check_ranks(const Recipe& recipe, int ranks) {
   const Parallelism parallelism = parallelism_of(recipe, ranks);
   sizes_of(recipe, parallelism);
   if (ranks == 1) return;
-  const auto& [mesh, world, plan, plan_name, limit] = parallelism;
+  const auto& [mesh, world, tensors, plan, plan_name, limit] = parallelism;
   std::vector<std::string> names;
   const auto shapes = shapes_of(hollow_model(recipe));
   for (const auto& [name, shape] : shapes) names.push_back(name);

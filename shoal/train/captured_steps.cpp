@@ -162,7 +162,7 @@ void CapturedSteps::spot_check(const CapturedStep& step, const SharedBatch& batc
     for (auto& [name, tensor] : request.inputs) tensor = laid_as_recorded(step.graph, name, tensor);
     const auto check = [&] { capture::check_again(request, step.graph, step.constants); };
     if (ranks_ != nullptr)
-      together(ranks_->groups().world(), check);
+      together(ranks_->control(), check);
     else
       check();
   });

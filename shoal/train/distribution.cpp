@@ -40,9 +40,12 @@ Distribution::Distribution(Parallelism parallelism, const NamedTensors& paramete
                            const NamedTensors& buffers,
                            const std::function<bool(const std::string& parameter)>& needs_whole)
     : parallelism_(std::move(parallelism)),
-      groups_(parallelism_.mesh, *parallelism_.world, parallelism_.limit),
+      groups_(parallelism_.mesh,
+              parallelism_.tensors != nullptr ? *parallelism_.tensors : *parallelism_.world,
+              parallelism_.limit),
+      control_{parallelism_.world, parallelism_.limit},
       rank_(parallelism_.world->rank()) {
-  check_same(groups_.world(), "parallelism or model",
+  check_same(control_, "parallelism or model",
              describe(parallelism_) + describe("parameter", parameters) + describe("buffer", buffers));
   std::vector<std::string> names;
   for (const auto& [name, tensor] : parameters) names.push_back(name);

@@ -34,8 +34,9 @@ class Distribution {
                const std::function<bool(const std::string& parameter)>& needs_whole);
 
   const Parallelism& parallelism() const { return parallelism_; }
-  Rank rank() const { return {parallelism_, groups_, rank_}; }
-  const runtime::Groups& groups() const { return groups_; }
+  Rank rank() const { return {parallelism_, groups_, control_, rank_}; }
+  const runtime::Groups& groups() const { return groups_; }   // of tensors
+  const runtime::Group& control() const { return control_; }  // all ranks, of main memory
   // A parameter where it is kept in parts: this rank's. Undefined where the module has it whole.
   at::Tensor part_of_parameter(const std::string& name) const;
   // A whole gradient that all ranks have alike, as the update wants it: this rank's part, or its summand.
@@ -59,6 +60,7 @@ class Distribution {
 
   Parallelism parallelism_;
   runtime::Groups groups_;
+  runtime::Group control_;
   int rank_;
   std::map<std::string, rewrite::ParameterPins> pins_;
   std::map<std::string, std::string> first_name_;  // of a tied parameter's other names

@@ -13,7 +13,7 @@ namespace shoal::train {
 
 using capture::NamedTensor;
 
-void reduce(Trainer::Given& given, const std::vector<NamedTensor>& parameters, const runtime::Group& group) {
+void reduce(Trainer::Given& given, const std::vector<NamedTensor>& parameters, const Rank& rank) {
   const at::NoGradGuard no_grad;
   // Samples, loss, and for each parameter whether there is a gradient of it.
   constexpr std::size_t kHead = 2;
@@ -23,7 +23,7 @@ void reduce(Trainer::Given& given, const std::vector<NamedTensor>& parameters, c
   number[1] = given.samples == 0 ? 0 : given.loss * given.samples;
   for (std::size_t i = 0; i < parameters.size(); ++i)
     number[kHead + i] = given.gradients.contains(parameters[i].name) ? 1 : 0;
-  runtime::all_reduce(numbers, comm::ReduceOp::Sum, group);
+  runtime::all_reduce(numbers, comm::ReduceOp::Sum, rank.control);
   const double samples = number[0];
   SHOAL_CHECK(samples > 0, InvalidInput, "trainer: no rank has a sample");
   given.loss = number[1] / samples;
@@ -36,11 +36,11 @@ void reduce(Trainer::Given& given, const std::vector<NamedTensor>& parameters, c
     for (const auto* member : members) {
       const auto mine = given.gradients.find(member->name);
       flat.push_back(mine == given.gradients.end() || given.samples == 0
-                         ? at::zeros({member->tensor.numel()}, type)
+                         ? at::zeros({member->tensor.numel()}, member->tensor.options())
                          : mine->second.reshape(-1).mul(given.samples / samples));
     }
     at::Tensor all = at::cat(flat);
-    runtime::all_reduce(all, comm::ReduceOp::Sum, group);
+    runtime::all_reduce(all, comm::ReduceOp::Sum, rank.groups.world());
     std::int64_t begin = 0;
     for (const auto* member : members) {
       const auto size = member->tensor.numel();

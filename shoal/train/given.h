@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "shoal/capture/capture.h"
-#include "shoal/runtime/groups.h"
+#include "shoal/train/parts.h"
 #include "shoal/train/trainer.h"
 
 namespace shoal::train {
@@ -13,7 +13,6 @@ namespace shoal::train {
 // Called by all ranks at once, with the same parameters: the loss and each gradient become the mean over the
 // samples of all ranks; a parameter has a gradient if it has one on any rank. Throws InvalidInput where there
 // is no sample.
-void reduce(Trainer::Given& given, const std::vector<capture::NamedTensor>& parameters,
-            const runtime::Group& group);
+void reduce(Trainer::Given& given, const std::vector<capture::NamedTensor>& parameters, const Rank& rank);
 
 }  // namespace shoal::train

@@ -16,7 +16,10 @@ namespace shoal {
 
 struct Parallelism {
   sharding::Mesh mesh;
-  comm::Communicator* world = nullptr;  // all ranks of the mesh; borrowed
+  comm::Communicator* world = nullptr;  // all ranks of the mesh; borrowed. Its buffers are in main memory
+  // Likewise, of buffers where the model is: NCCL's (comm_c10d/nccl.h) for one on a device. What ranks only
+  // tell each other goes through `world` all the same. null: `world`, for a model in main memory.
+  comm::Communicator* tensors = nullptr;
   // What the axes are for: which cut the batch, over which the optimizer's state, gradients and parameters
   // are kept in parts, and what the others cut.
   compile::Plan plan = {};

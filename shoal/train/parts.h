@@ -10,10 +10,11 @@
 
 namespace shoal::train {
 
-// Borrows both.
+// Borrows all.
 struct Rank {
   const Parallelism& parallelism;
-  const runtime::Groups& groups;
+  const runtime::Groups& groups;  // of tensors
+  const runtime::Group& control;  // all ranks, of main memory
   int number;
 };
 

@@ -20,7 +20,7 @@ using sharding::Layout;
 using sharding::Mesh;
 
 at::Tensor part_of_input(const Rank& rank, const std::string& input, const at::Tensor& whole) {
-  const auto& [mesh, world, plan, plan_name, limit] = rank.parallelism;
+  const auto& [mesh, world, tensors, plan, plan_name, limit] = rank.parallelism;
   if (!compile::is_cut(plan, input, static_cast<std::size_t>(whole.dim()))) return whole;
   const int dim = compile::batch_dim_of(plan, input);
   const auto [begin, end] = samples_of(mesh, rank.number, whole.size(dim), plan);
@@ -68,7 +68,7 @@ static void check_batch_dims(const compile::Plan& plan, const Batch& batch) {
 }
 
 SharedBatch agree(const Rank& rank, const Batch& batch, const std::string& text, bool asks) {
-  const auto& [mesh, world, plan, plan_name, limit] = rank.parallelism;
+  const auto& [mesh, world, tensors, plan, plan_name, limit] = rank.parallelism;
   std::string structure = text + '\n';
   std::vector<std::pair<std::string, at::Tensor>> cut;
   SharedBatch shared{batch, {}, false};
@@ -95,7 +95,7 @@ SharedBatch agree(const Rank& rank, const Batch& batch, const std::string& text,
     structure += '\n';
   });
   constexpr std::size_t kFew = 15;  // sizes that travel with the hash
-  const auto& group = rank.groups.world();
+  const auto& group = rank.control;
   constexpr std::size_t kAsks = 1, kSizes = 2;  // where these are; the hash is the first
   const auto width = static_cast<std::int64_t>(std::max(cut.size(), kFew) + kSizes);
   std::vector<std::int64_t> mine(static_cast<std::size_t>(width));
@@ -142,7 +142,8 @@ SharedBatch agree(const Rank& rank, const Batch& batch, const std::string& text,
     shape[static_cast<std::size_t>(dim)] = most;
     at::Tensor padded = at::zeros(shape, tensor.options());
     padded.narrow(dim, 0, tensor.size(dim)).copy_(tensor);
-    const at::Tensor all_parts = runtime::all_gather(padded, {{.dim = dim}, most * group.size()}, group);
+    const at::Tensor all_parts =
+        runtime::all_gather(padded, {{.dim = dim}, most * group.size()}, rank.groups.world());
     std::vector<at::Tensor> parts;
     for (const int other : ranks)
       parts.push_back(all_parts.narrow(dim, other * most, of(other, found->second)));

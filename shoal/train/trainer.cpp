@@ -82,7 +82,7 @@ class Trainer::State {
     train::refuse_shared_memory(view_.parameters);
     set_seed(options_.seed);
     if (!options_.parallelism) return;
-    check_in_main_memory();
+    if (options_.parallelism->tensors == nullptr) check_in_main_memory();
     ranks_ = std::make_unique<train::Distribution>(
         *options_.parallelism, view_.parameters, view_.buffers,
         [this](const std::string& parameter) { return optimizer_.needs_whole(parameter); });
@@ -164,7 +164,7 @@ class Trainer::State {
     return given.loss;
   }
   double loss_of(Given given) const {
-    if (ranks_) train::reduce(given, {}, ranks_->groups().world());
+    if (ranks_) train::reduce(given, {}, ranks_->rank());
     return given.loss;
   }
 
@@ -196,7 +196,7 @@ class Trainer::State {
   std::string weighing(const Batch& batch) {
     std::string text = compile::to_text(found(batch, Use::Microbatch)->whole().normaliser);
     if (!ranks_) return text;
-    const auto& [mesh, world, plan, plan_name, limit] = ranks_->parallelism();
+    const auto& [mesh, world, tensors, plan, plan_name, limit] = ranks_->parallelism();
     return text + (compile::reduces_each(plan, mesh) ? "; the gradients of each are reduced"
                                                      : "; their gradients are reduced together");
   }
@@ -358,10 +358,11 @@ class Trainer::State {
   void check_in_main_memory() const {
     for (const auto* tensors : {&model_.parameters(), &model_.buffers()})
       for (const auto& [name, tensor] : *tensors)
-        SHOAL_CHECK(!tensor.defined() || tensor.is_cpu(), Infeasible, "trainer: ", name, " is on ",
-                    tensor.device(),
-                    ", and ranks exchange tensors of main memory alone. Remedy: keep the model "
-                    "on the CPU, or train it on one device, without parallelism");
+        SHOAL_CHECK(
+            !tensor.defined() || tensor.is_cpu(), Infeasible, "trainer: ", name, " is on ", tensor.device(),
+            ", and ranks exchange tensors of main memory alone. Remedy: keep the model on the CPU, give "
+            "Parallelism::tensors a communicator of the device's memory (NCCL's), or train on one "
+            "device, without parallelism");
   }
 
   // --- What is run.
@@ -455,7 +456,7 @@ class Trainer::State {
       settings.plan_name = parallelism.plan_name;
       settings.update.parts = optimizer_.parts();  // where gradients lie is theirs to say
       auto whole = compile::compile_whole(graph, parallelism.plan, parallelism.mesh, settings);
-      train::check_same(ranks_->groups().world(), "the captured graph", ir::to_text(whole.graph));
+      train::check_same(ranks_->control(), "the captured graph", ir::to_text(whole.graph));
       runnable = std::make_unique<Runnable>(compile::compile_local(std::move(whole), ranks_->rank().number),
                                             inputs, &ranks_->groups());
     } else {
@@ -500,7 +501,7 @@ class Trainer::State {
 
   void reduce(Given& given) const {
     if (!ranks_) return;
-    train::reduce(given, model_.parameters(), ranks_->groups().world());
+    train::reduce(given, model_.parameters(), ranks_->rank());
     for (const auto& [name, tensor] : model_.buffers())
       if (tensor.defined()) {
         at::Tensor detached = tensor.detach();

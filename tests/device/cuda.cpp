@@ -34,4 +34,6 @@ std::int64_t waits_in(const std::function<void()>& body) {
   return counter.count;
 }
 
+bool is_stand_in() { return false; }
+
 }  // namespace shoal::device

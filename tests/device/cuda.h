@@ -13,6 +13,8 @@ namespace shoal::device {
 
 // Empty where there is none: LibTorch has CUDA, and the machine has no GPU.
 std::string name();
+// Whether its memory is the processor's.
+bool is_stand_in();
 
 // How often the processor waited for the device while `body` ran: values read, and copies that are not
 // enqueued. On this thread alone.

@@ -8,6 +8,8 @@
 #include <torch/optim.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <memory>
@@ -17,6 +19,9 @@
 
 #include "shoal/base/error.h"
 #include "shoal/capture/capture.h"
+#include "shoal/comm/call.h"
+#include "shoal/comm/inproc/inproc.h"
+#include "shoal/comm/ranks.h"
 #include "shoal/train/trainer.h"
 #include "shoal/train/training_state.h"
 #include "tests/device/cuda.h"
@@ -326,4 +331,71 @@ TEST_CASE("ranks refuse a model on the device, by the name of a weight") {
   CHECK_THROWS_WITH_AS(Trainer(net.module, net.loss, SGD{.lr = 0.1}, options),
                        doctest::Contains("is on cuda:0, and ranks exchange tensors of main memory alone"),
                        Error);
+}
+
+namespace {
+// What ranks tell each other, and no tensor of the model, which has none of these types.
+class Control final : public comm::RequestCommunicator {
+ public:
+  explicit Control(std::unique_ptr<comm::Communicator> inner) : inner_(std::move(inner)) {}
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  std::unique_ptr<comm::Memory> allocate(std::int64_t bytes) override { return inner_->allocate(bytes); }
+  std::unique_ptr<comm::Communicator> subgroup(std::span<const int>) override {
+    fail(ErrorKind::Internal, "groups of ranks are of tensors");
+  }
+  void abort(std::string_view reason) noexcept override { inner_->abort(reason); }
+
+ private:
+  std::unique_ptr<comm::Work> submit(comm::Request request) override {
+    const DType type = request.in.dtype;
+    SHOAL_CHECK(type == DType::Int64 || type == DType::UInt8, Internal, "a tensor of ", name_of(type),
+                " goes through main memory");
+    return forward(*inner_, request);
+  }
+  std::unique_ptr<comm::Communicator> inner_;
+};
+}  // namespace
+
+TEST_CASE("ranks on the device exchange tensors there, and the rest through main memory") {
+  // A GPU's memory is no thread's to copy: there it takes NCCL, and a process for each rank.
+  if (!is_there() || !device::is_stand_in()) return;
+  constexpr int kRanks = 2;
+  for (const int stage : {0, 1, 3}) {
+    CAPTURE(stage);
+    const ModelCase& model = model_named("gpt2");
+    const auto options = [](std::optional<Parallelism> parallelism) {
+      return TrainerOptions{.clip_norm = 0.5, .seed = kSeed, .parallelism = std::move(parallelism)};
+    };
+    const Net theirs = made(model, 0.2);
+    Trainer alone(theirs.module, theirs.loss, AdamW{.lr = 0.01}, options({}));
+    std::vector<double> losses;
+    std::vector<Net> nets;
+    for (int rank = 0; rank < kRanks; ++rank) nets.push_back(made(model, 0.2));
+    for (int step = 1; step <= kUpdates; ++step) losses.push_back(alone.step(batch_of(model, step)).loss);
+    std::vector<Batch> batches;
+    for (int step = 1; step <= kUpdates; ++step) batches.push_back(batch_of(model, step));
+    auto control = comm::inproc(kRanks);
+    for (auto& each : control) each = std::make_unique<Control>(std::move(each));
+    const auto tensors = comm::inproc(kRanks);
+    comm::run_as_threads(std::move(control), [&](comm::Communicator& world) {
+      const auto rank = static_cast<std::size_t>(world.rank());
+      const Parallelism parallelism{
+          .mesh = stage == 0 ? mesh_of(kRanks, kRanks, 1, 1) : mesh_of(kRanks, 1, kRanks, 1),
+          .world = &world,
+          .tensors = tensors[rank].get(),
+          .plan = {.zero_stage = stage},
+          .limit = std::chrono::seconds(30)};
+      Trainer trainer(nets[rank].module, nets[rank].loss, AdamW{.lr = 0.01}, options(parallelism));
+      for (std::size_t step = 0; step < batches.size(); ++step) {
+        const Batch part = map_tensors(batches[step], [&](const std::string&, const at::Tensor& tensor) {
+          const auto [begin, end] = samples_of(parallelism.mesh, world.rank(), tensor.size(0));
+          return tensor.narrow(0, begin, end - begin).contiguous();
+        });
+        const double loss = trainer.step(part).loss;
+        SHOAL_CHECK(std::abs(loss - losses[step]) <= 1e-9 * std::abs(losses[step]), Internal, "step ", step,
+                    ": loss ", loss, ", one device has ", losses[step]);
+      }
+    });
+  }
 }

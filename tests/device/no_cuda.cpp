@@ -36,6 +36,7 @@ static const c10::Device kDevice(c10::kCUDA, 0);
 static thread_local std::int64_t waits = 0;
 
 std::string name() { return "a stand-in in the processor's memory"; }
+bool is_stand_in() { return true; }
 
 std::int64_t waits_in(const std::function<void()>& body) {
   waits = 0;
