@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What shoal says of a rank's memory before a run, beside what the run takes: recipes x strategies, and limits.
+"""What shoal says of a rank's memory before a run, beside what it takes: recipes x strategies, and limits.
 
     python bench/memory.py                    all recipes on 1 rank, DP, ZeRO-1, -2, -3 and tensor
     python bench/memory.py gpt llama          these alone
     python bench/memory.py --limits=30        random limits: each run stays below, or is refused
 
-Each run is three steps with a validation between, on two ranks of one thread each. Prints said / was, and ends with 1
-where a run took more than was said, more than a tenth less, or more than its limit.
+Each run is three steps with a validation between, on two ranks of one thread each. Prints said / was, and
+ends with 1 where a run took more than was said, more than a tenth less, or more than its limit.
 """
 
 import argparse
@@ -78,9 +78,8 @@ def limited(recipe, strategy, folder, limit):
     result, memory = train(recipe, strategy, folder, f"--memory.limit={limit}B")
     if memory is None:
         refused = f"memory.limit is {limit}B" in result.stderr + result.stdout
-        print(
-            f"{recipe:8}{strategy:8} limit {limit}: {'refused' if refused else 'failed: ' + result.stderr[-300:]}"
-        )
+        said = "refused" if refused else "failed: " + result.stderr[-300:]
+        print(f"{recipe:8}{strategy:8} limit {limit}: {said}")
         return refused
     print(f"{recipe:8}{strategy:8} limit {limit}: took {memory['peak_bytes']}", flush=True)
     return memory["peak_bytes"] <= limit

@@ -10,7 +10,8 @@ import pytest
 # Small, but with what each recipe has: its layers, its optimizer, clipping.
 SMALL = {
     "bert": "--model.vocab_size=300 --model.hidden_size=32 --model.num_attention_heads=2 "
-    "--model.intermediate_size=64 --model.num_hidden_layers=2 --training.local_batch_size=4 --training.seq_len=32",
+    "--model.intermediate_size=64 --model.num_hidden_layers=2 --training.local_batch_size=4 "
+    "--training.seq_len=32",
     "dlrm": "--training.local_batch_size=64",
     "gpt": "--model.vocab_size=300 --model.n_embd=32 --model.n_head=2 --model.n_layer=2 "
     "--training.local_batch_size=4 --training.seq_len=32",
