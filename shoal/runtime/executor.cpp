@@ -275,7 +275,8 @@ void Executor::release() { state_->release(); }
 
 void Executor::release_inputs() {
   for (const auto& source : state_->program.sources)
-    if (source.role == ir::Role::Input || source.role == ir::Role::Scalar)
+    if (source.role == ir::Role::Input || source.role == ir::Role::Scalar ||
+        source.role == ir::Role::Gradient)
       state_->slots[source.slot.index].reset();
 }
 
