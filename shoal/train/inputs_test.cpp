@@ -43,6 +43,26 @@ TEST_CASE("what the model writes into its batch arrives there, at every step") {
   CHECK(at::allclose(seen, 4 * x.sum(1)));
 }
 
+TEST_CASE("what is written into one item of the batch and lies in another too is refused, at any step") {
+  auto model = net();
+  Trainer trainer(
+      model,
+      [](auto& layer, const Batch& batch) {
+        batch["seen"].tensor().add_(1);
+        return layer->forward(batch["x"].tensor()).square().mean();
+      },
+      SGD{.lr = 0.1});
+  const Tensor x = at::randn({3, 4}, at::kDouble), both = at::zeros({5, 4}, at::kDouble);
+  trainer.step(Batch{{"x", x}, {"seen", at::zeros({4}, at::kDouble)}});
+  const auto with = [&](const Tensor& rows, const Tensor& seen) {
+    return error_of([&] { trainer.step(Batch{{"x", rows}, {"seen", seen}}); });
+  };
+  CHECK(with(x, x[1]).find("writes to item seen of the batch, which shares memory with item x") !=
+        std::string::npos);
+  // Beside each other in one memory they do not meet.
+  CHECK(with(both.slice(0, 0, 3), both[4]) == error_of([] {}));
+}
+
 TEST_CASE("a tensor beside the model is read anew at each step, written, and given its gradient") {
   auto model = net();
   Tensor scale = at::ones({2}, at::kDouble), sum = at::zeros({2}, at::kDouble);

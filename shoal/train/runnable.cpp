@@ -100,15 +100,37 @@ static std::string display_name(const std::string& input) {
   return ir::is_beside(input) ? input.substr(1) : "item " + input + " of the batch";
 }
 
+// The bytes between its first element and its last.
+static std::pair<const char*, const char*> extent_of(const at::Tensor& tensor) {
+  const auto* const begin = static_cast<const char*>(aten::address_of(tensor));
+  if (begin == nullptr || tensor.numel() == 0) return {nullptr, nullptr};
+  std::int64_t last = 0;
+  for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) last += (tensor.size(dim) - 1) * tensor.stride(dim);
+  return {begin, begin + (last + 1) * static_cast<std::int64_t>(tensor.element_size())};
+}
+
+static bool overlap(const at::Tensor& a, const at::Tensor& b) {
+  if (!aten::share_storage(a, b)) return false;
+  const auto [a_begin, a_end] = extent_of(a);
+  const auto [b_begin, b_end] = extent_of(b);
+  return a_begin < b_end && b_begin < a_end;
+}
+
 void Runnable::check_can_write(const Batch& given, const Batch& part) const {
   if (written_.empty()) return;
   const auto theirs = inputs_of(given), ours = inputs_of(part);
-  for (const auto& [input, slot] : written_)
+  for (const auto& [input, slot] : written_) {
+    const auto& [name, tensor] = theirs[input];
     SHOAL_CHECK(
-        theirs[input].tensor.is_same(ours[input].tensor), InvalidInput, "trainer: the model writes to ",
-        display_name(theirs[input].name),
+        tensor.is_same(ours[input].tensor), InvalidInput, "trainer: the model writes to ", display_name(name),
         ", and the ranks' parts of it are of other sizes than samples_of() says; give it such parts, or "
         "write to a clone() of it");
+    for (std::size_t other = 0; other < theirs.size(); ++other)
+      SHOAL_CHECK(other == input || !overlap(tensor, theirs[other].tensor), InvalidInput,
+                  "trainer: the model writes to ", display_name(name), ", which shares memory with ",
+                  display_name(theirs[other].name),
+                  ", and would not see it there; give it a clone() of one of them");
+  }
 }
 
 void Runnable::write_inputs(const Batch& batch, const Distribution* ranks) const {
