@@ -56,7 +56,7 @@ class Executor {
 
   // Lets go of every value but the sources. run(Gradients) does it first.
   void release();
-  // Lets go of inputs and scalars too, so that the caller's batch is not kept alive between steps.
+  // Lets go of inputs, scalars and sums of gradients too, so that they are not kept alive between steps.
   void release_inputs();
 
   // Runs the gradients segment again on what is bound now and stops at the first instruction with a NaN or an
