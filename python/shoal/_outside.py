@@ -12,6 +12,7 @@ import threading
 import weakref
 
 from shoal._names import is_library
+from shoal._replaced import replace
 
 _caches = weakref.WeakKeyDictionary()
 _SMALL = 1 << 16  # bytes of files that are compared whole; larger ones by size and time
@@ -66,13 +67,14 @@ def behind_proxy(proxy):
     return next((each for each in gc.get_referents(proxy) if isinstance(each, dict)), {})
 
 
-_open, _stat, _listdir, _scandir, _start = io.open, os.stat, os.listdir, os.scandir, threading.Thread.start
+_open, _stat, _listdir = io.open, os.stat, os.listdir
 _LIBRARY_FILES = (".py", ".pyc", ".pyi", ".so", ".dylib", ".pyd")
 _SYSTEM = ("/proc/", "/sys/", "/dev/")
 
 
 def watch_outside(ignores):
-    """Until it is undone, notes files that are read. Throws for those that are written, and for threads."""
+    """Until it is undone, notes files that this thread reads. Throws for those that it writes, and for threads
+    that it starts."""
     from shoal._shoal import InvalidInput
 
     files = {}
@@ -92,36 +94,35 @@ def watch_outside(ignores):
         if not writes and len(files) < _MOST:
             files[f"{how} {path}"] = None
 
-    def opened(file, mode="r", *arguments, **named):
+    def opened(ordinary, file, mode="r", *arguments, **named):
         note("read", file, writes=any(each in mode for each in "wax+"))
-        return _open(file, mode, *arguments, **named)
+        return ordinary(file, mode, *arguments, **named)
 
-    def asked(path, *arguments, **named):
+    def asked(ordinary, path, *arguments, **named):
         note("asked", path)
-        return _stat(path, *arguments, **named)
+        return ordinary(path, *arguments, **named)
 
-    def listdir(path="."):
+    def listed(ordinary, path="."):
         note("listed", path)
-        return _listdir(path)
+        return ordinary(path)
 
-    def scandir(path="."):
-        note("listed", path)
-        return _scandir(path)
-
-    def start(thread):
+    def start(ordinary, thread):
         raise InvalidInput(
             f"capture: the model starts the thread {thread.name} while it runs, and what other threads "
             "compute is not recorded. Remedy: compute in the thread that calls step(), or start the thread "
             "between steps"
         )
 
-    builtins.open = io.open = opened
-    os.stat, os.listdir, os.scandir, threading.Thread.start = asked, listdir, scandir, start
-
-    def undo():
-        builtins.open = io.open = _open
-        os.stat, os.listdir, os.scandir, threading.Thread.start = _stat, _listdir, _scandir, _start
-
+    undo = replace(
+        {
+            (builtins, "open"): opened,
+            (io, "open"): opened,
+            (os, "stat"): asked,
+            (os, "listdir"): listed,
+            (os, "scandir"): listed,
+            (threading.Thread, "start"): start,
+        }
+    )
     return undo, files
 
 

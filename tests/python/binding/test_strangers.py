@@ -7,6 +7,7 @@ anew by Shoal.
 """
 
 import array
+import builtins
 import collections
 import contextlib
 import contextvars
@@ -1927,3 +1928,63 @@ def test_tensors_that_a_trainer_holds_are_not_swapped_and_train_on():
         torch.utils.swap_tensors(model.first.weight, other.weight)
     wanted = mean_square(model, x).item()
     assert trainer.step(x).loss == pytest.approx(wanted)
+
+
+def test_other_threads_have_torch_and_their_files_while_a_model_is_recorded(tmp_path):
+    ended, rounds = threading.Event(), []
+
+    def elsewhere():
+        while not ended.is_set():
+            (tmp_path / "log").write_text(f"line {len(rounds)}")
+            other = threading.Thread(target=os.path.exists, args=(tmp_path / "log",))
+            other.start()
+            other.join()
+            torch.initial_seed()
+            assert isinstance(torch.ones(1), torch.FloatTensor)
+            rounds.append(None)
+
+    class Slow(Net):
+        def forward(self, x):
+            time.sleep(0.5)
+            return super().forward(x)
+
+    model = Slow().double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer = shoal.Trainer(
+        model, optimizer, lambda model, x: model(x).square().mean(), seed=0, spot_checks=-1
+    )
+    thread = threading.Thread(target=elsewhere, daemon=True)
+    thread.start()
+    trainer.step(torch.ones(2, 3, dtype=torch.float64))
+    assert thread.is_alive()
+    assert len(rounds) > 3
+    began = time.monotonic()
+    trainer.step(torch.ones(2, 3, dtype=torch.float64))
+    assert time.monotonic() - began < 0.5  # the log was not taken for what the model reads
+    assert thread.is_alive()
+    ended.set()
+    thread.join()
+
+
+def test_what_a_program_put_in_the_place_of_open_stays(monkeypatch):
+    def mine(*arguments, **named):
+        return open(*arguments, **named)
+
+    monkeypatch.setattr("builtins.open", mine)
+    before = {name: vars(torch.Tensor).get(name) for name in ("new", "new_tensor", "tolist", "numpy")}
+    trainers = []
+
+    def train():
+        model = Net().double()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        trainers.append(shoal.Trainer(model, optimizer, lambda model, x: model(x).square().mean(), seed=0))
+        trainers[-1].step(torch.ones(2, 3, dtype=torch.float64))
+
+    threads = [threading.Thread(target=train) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(trainers) == 4
+    assert builtins.open is mine
+    assert {name: vars(torch.Tensor).get(name) for name in before} == before
