@@ -36,9 +36,8 @@ static Phase dry_run(const Recipe& recipe, const compile::Whole& whole, int thre
     if (forecast.largest().bytes > most.bytes) most = forecast.largest();
     if (!says) continue;
     say(concat("  ", count, count == 1 ? " rank as rank " : " ranks as rank ", first, ": ",
-               forecast.program.gradients.size() + forecast.program.update.size(), " instructions, ",
-               human_bytes(step.sources.total()), " between steps, ", human_bytes(step.peak.total()),
-               " at most in one"));
+               program::size_of(forecast.program), " instructions, ", human_bytes(step.sources.total()),
+               " between steps, ", human_bytes(step.peak.total()), " at most in one"));
   }
   return most;
 }

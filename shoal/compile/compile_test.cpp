@@ -41,12 +41,12 @@ Compiled compiled(Then then, const Plan& plan, const char* mesh, int rank = 0) {
 // The messages of a program, by segment.
 std::string messages(const program::Program& program) {
   std::string text;
-  for (const auto segment : {program::Segment::Gradients, program::Segment::Update})
-    for (const auto& instruction : program[segment])
+  for (const auto& segment : program.segments)
+    for (const auto& instruction : segment.instructions)
       if (const auto* compute = std::get_if<program::Compute>(&instruction))
         for (const char* op : {"all_reduce", "reduce_scatter", "all_gather", "accumulate", "sgd"})
           if (compute->op.starts_with(concat("shoal::", op)))
-            text += concat(op, segment == program::Segment::Update ? " in update; " : "; ");
+            text += concat(op, segment.phase == ir::Phase::Update ? " in update; " : "; ");
   return text;
 }
 

@@ -95,23 +95,29 @@ class Lowering {
     for (const auto& value : graph_.values) program_.types.push_back(value.type);
     for (const auto& source : graph_.sources)
       program_.sources.push_back({source.value, graph_.at(source.value).role, source.name});
+    program_.segments = {
+        {ir::Phase::Forward, 0, {}}, {ir::Phase::Backward, 0, {}}, {ir::Phase::Update, 0, {}}};
     find_written();
+    bool is_forward = true;  // up to the first node of backward
     for (const auto& node : graph_.nodes) {
       if (commits(node)) {
         add_update(node);
         committed_.insert(ir::NodeId{static_cast<std::uint32_t>(&node - graph_.nodes.data())});
       } else {
-        program_.gradients.emplace_back(compute_of(node));
+        is_forward &= node.phase == ir::Phase::Forward;
+        program_.segments[is_forward ? 0 : 1].instructions.emplace_back(compute_of(node));
       }
     }
     add_results();
-    program_.update.insert(program_.update.begin(), clones_.begin(), clones_.end());
+    update().insert(update().begin(), clones_.begin(), clones_.end());
     add_frees();
     forget_unfilled();
     return std::move(program_);
   }
 
  private:
+  std::vector<Instruction>& update() { return program_.segments[2].instructions; }
+
   static Compute compute_of(const Node& node) {
     return {node.op, node.arguments, node.outputs, std::nullopt, node.module};
   }
@@ -182,7 +188,7 @@ class Lowering {
     }
     if (const auto moved = slot_of_.find(value); moved != slot_of_.end() && moved->second != value)
       return moved->second;
-    return cloned(value, program_.update);
+    return cloned(value, update());
   }
 
   void add_update(const Node& node) {
@@ -214,7 +220,7 @@ class Lowering {
       for (const auto& output : node.outputs)
         if (output) slot_of_[*output] = *output;
     }
-    program_.update.emplace_back(std::move(compute));
+    update().emplace_back(std::move(compute));
   }
 
   void add_results() {
@@ -231,15 +237,15 @@ class Lowering {
         program_.results.push_back({result.role, result.name, kept(result.value)});
       }
     }
-    program_.update.insert(program_.update.end(), copies.begin(), copies.end());
+    update().insert(update().end(), copies.begin(), copies.end());
   }
 
   // Values that share a source's slot leave theirs empty; a program says nothing about those.
   void forget_unfilled() {
     std::vector<bool> filled(program_.types.size());
     for (const auto& source : program_.sources) filled[source.slot.index] = true;
-    for (const Segment segment : {Segment::Gradients, Segment::Update})
-      for (const auto& instruction : program_[segment])
+    for (const auto& segment : program_.segments)
+      for (const auto& instruction : segment.instructions)
         if (const auto* compute = std::get_if<Compute>(&instruction))
           for (const auto& output : compute->outputs)
             if (output) filled[output->index] = true;
@@ -261,8 +267,8 @@ class Lowering {
 
   void add_frees() {
     std::vector<Instruction*> order;
-    for (auto& instruction : program_.gradients) order.push_back(&instruction);
-    for (auto& instruction : program_.update) order.push_back(&instruction);
+    for (auto& segment : program_.segments)
+      for (auto& instruction : segment.instructions) order.push_back(&instruction);
 
     constexpr std::size_t kForever = static_cast<std::size_t>(-1);
     std::vector<std::size_t> last_use(program_.types.size(), 0);
@@ -272,19 +278,20 @@ class Lowering {
     for (const auto& result : program_.results) last_use[result.slot.index] = kForever;
 
     std::size_t at = 0;
-    for (auto* segment : {&program_.gradients, &program_.update}) {
+    for (auto& segment : program_.segments) {
       std::vector<Instruction> with_frees;
-      for (auto& instruction : *segment) {
+      for (auto& instruction : segment.instructions) {
         auto dead = touched(instruction);
         std::ranges::sort(dead);
         dead.erase(std::unique(dead.begin(), dead.end()), dead.end());
         std::erase_if(dead, [&](Slot slot) { return last_use[slot.index] != at; });
-        if (segment == &program_.gradients) lend_memory(std::get<Compute>(instruction), dead, last_use, at);
+        if (segment.phase != ir::Phase::Update)
+          lend_memory(std::get<Compute>(instruction), dead, last_use, at);
         with_frees.push_back(std::move(instruction));
         if (!dead.empty()) with_frees.emplace_back(Free{std::move(dead)});
         ++at;
       }
-      *segment = std::move(with_frees);
+      segment.instructions = std::move(with_frees);
     }
   }
 

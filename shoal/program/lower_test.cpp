@@ -65,15 +65,16 @@ static Graph small_step() {
   return graph;
 }
 
-TEST_CASE("a step lowers to gradients, then updates in place and copies of buffers") {
+TEST_CASE("a step lowers to forward and backward, then updates in place and copies of buffers") {
   CHECK(to_text(lower(small_step())) ==
         "source %0 parameter \"w\" : f32[2]\n"
         "source %1 buffer \"b\" : f32[2]\n"
-        "gradients:\n"
+        "forward:\n"
         "%2 : f32[2] = aten::cumsum(self=%0) \"m\"\n"
         "%3 : f32[2] = aten::relu(self=%2) over %2 \"m\"\n"
         "free %2\n"
         "%4 : f32[2] = aten::add.Tensor(self=%1, other=%3, alpha=1)\n"
+        "backward:\n"
         "%5 : f32[2] = aten::mul.Tensor(self=%3, other=%0, alpha=1)\n"
         "update:\n"
         "%0 : f32[2] = shoal::sgd(parameters=[%0], gradients=[%5], momentum_buffers=%[])\n"
@@ -88,7 +89,7 @@ TEST_CASE("a program reads back as it was written") {
 }
 
 static std::optional<Slot> over_of(const Program& program, std::string_view op) {
-  for (const auto& instruction : program.gradients)
+  for (const auto& instruction : program.segments[0].instructions)
     if (const auto* compute = std::get_if<Compute>(&instruction); compute != nullptr && compute->op == op)
       return compute->over;
   return std::nullopt;
@@ -152,12 +153,12 @@ TEST_CASE("what shares memory with a changed parameter is cloned before the upda
   graph.add_result(Role::Parameter, "w", new_w);
   graph.add_result(Role::Parameter, "v", new_v);
   const Program program = lower(graph);
-  const auto& first = std::get<Compute>(program.update.at(0));
+  const auto& first = std::get<Compute>(program.segments.at(2).instructions.at(0));
   CHECK(first.op == "aten::clone");
   const auto* old = find_result(program, Role::Output, "old");
   CHECK(old->slot.index >= graph.values.size());
   // Both updates read what the parameters were before either was changed.
-  for (const auto& instruction : program.update)
+  for (const auto& instruction : program.segments.at(2).instructions)
     if (const auto* compute = std::get_if<Compute>(&instruction);
         compute != nullptr && compute->op == "shoal::sgd")
       CHECK(std::get<ir::ValueList>(compute->arguments[1].value)[0]->index >= graph.values.size());
@@ -172,7 +173,8 @@ TEST_CASE("buffers that change places are copied from clones") {
   CHECK(to_text(lower(graph)) ==
         "source %0 buffer \"a\" : f32[2]\n"
         "source %1 buffer \"b\" : f32[2]\n"
-        "gradients:\n"
+        "forward:\n"
+        "backward:\n"
         "update:\n"
         "%2 : f32[2] = aten::clone(self=%1, memory_format=none)\n"
         "%3 : f32[2] = aten::clone(self=%0, memory_format=none)\n"
@@ -196,8 +198,8 @@ TEST_CASE("the norm of the gradients is known before anything is committed") {
   graph.add_result(Role::Output, "grad_norm", *graph.at(clip).outputs[0]);
   graph.add_result(Role::Parameter, "w", sgd(graph, w, g));
   const Program program = lower(graph);
-  CHECK(std::get<Compute>(program.gradients.at(1)).op == "shoal::clip");
-  CHECK(std::get<Compute>(program.update.at(0)).op == "shoal::sgd");
+  CHECK(std::get<Compute>(program.segments.at(1).instructions.at(0)).op == "shoal::clip");
+  CHECK(std::get<Compute>(program.segments.at(2).instructions.at(0)).op == "shoal::sgd");
 }
 
 // A graph of views, elementwise ops and others with a few results, drawn at random.
@@ -236,18 +238,18 @@ TEST_CASE("every slot is filled before it is read, freed once, and never read af
     for (const auto& source : program.sources) forever.insert(source.slot);
     live = forever;
     bool right = true;
-    for (const Segment segment : {Segment::Gradients, Segment::Update})
-      for (const auto& instruction : program[segment]) {
+    for (const Segment& segment : program.segments)
+      for (const auto& instruction : segment.instructions) {
         if (const auto* compute = std::get_if<Compute>(&instruction)) {
           for (const auto slot : ir::inputs_of({compute->op, compute->arguments, {}, {}, {}}))
             right = right && live.contains(slot);
           for (const auto& slot : compute->outputs)
             if (slot) live.insert(*slot);
-          if (segment == Segment::Gradients)
+          if (segment.phase != Phase::Update)
             for (const auto& slot : compute->outputs) right = right && !forever.contains(*slot);
         } else if (const auto* copy = std::get_if<Copy>(&instruction)) {
-          right =
-              right && live.contains(copy->from) && forever.contains(copy->to) && segment == Segment::Update;
+          right = right && live.contains(copy->from) && forever.contains(copy->to) &&
+                  segment.phase == Phase::Update;
         } else {
           for (const auto slot : std::get<Free>(instruction).slots)
             right = right && live.erase(slot) == 1 && !forever.contains(slot) && freed.insert(slot).second;

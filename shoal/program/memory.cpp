@@ -54,9 +54,9 @@ class Walk {
     for (const Source& source : program_.sources) take(source.slot, kind_of(source.role));
     memory_.sources = memory_.peak = now_;
     mark_gradients();
-    for (const Segment segment : {Segment::Gradients, Segment::Update}) {
-      const auto& list = program_[segment];
-      auto& uses = memory_.uses[static_cast<std::size_t>(segment)];
+    for (std::size_t segment = 0; segment < program_.segments.size(); ++segment) {
+      const auto& list = program_.segments[segment].instructions;
+      auto& uses = memory_.uses.emplace_back();
       for (std::size_t at = 0; at < list.size(); ++at) {
         if (const auto* freed = std::get_if<Free>(&list[at]))
           for (const Slot slot : freed->slots) give(slot);
@@ -73,7 +73,7 @@ class Walk {
 
  private:
   // The peak while it runs.
-  std::int64_t run(const Compute& compute, Segment segment, std::size_t at) {
+  std::int64_t run(const Compute& compute, std::size_t segment, std::size_t at) {
     const Call call = call_of(compute);
     const bool shares = shares_memory(call, program_.types);
     for (std::size_t i = 0; i < compute.outputs.size(); ++i) {
@@ -120,7 +120,11 @@ class Walk {
     is_gradient_.resize(program_.types.size());
     for (const Result& result : program_.results)
       if (result.role == ir::Role::Gradient) is_gradient_[result.slot.index] = true;
-    const auto& list = program_[Segment::Gradients];
+    for (std::size_t segment = program_.segments.size(); segment-- > 0;)
+      if (program_.segments[segment].phase != ir::Phase::Update)
+        mark_gradients(program_.segments[segment].instructions);
+  }
+  void mark_gradients(const std::vector<Instruction>& list) {
     for (std::size_t at = list.size(); at-- > 0;) {
       const auto* compute = std::get_if<Compute>(&list[at]);
       if (compute == nullptr) continue;
@@ -147,7 +151,8 @@ class Walk {
 Memory memory_of(const Program& program, int threads) { return Walk(program, threads).run(); }
 
 std::string place_of_peak(const Program& program, const Memory& memory) {
-  const auto& list = program[memory.segment];
+  if (memory.segment >= program.segments.size()) return "the parameters alone";
+  const auto& list = program.segments[memory.segment].instructions;
   if (memory.instruction >= list.size()) return "the parameters alone";
   const auto* compute = std::get_if<Compute>(&list[memory.instruction]);
   if (compute == nullptr) return "a copy";

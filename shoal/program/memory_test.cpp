@@ -72,7 +72,8 @@ TEST_CASE("a reshape shares memory where there is such a view") {
     const Program program =
         lowered("%0 = input \"x\" : " + base + "\n%1 : f32" + shape +
                 " = aten::reshape(self=%0, shape=" + shape + ") @forward\nreturn output \"y\" %1\n");
-    return shares_memory(call_of(std::get<Compute>(program.gradients.at(0))), program.types);
+    return shares_memory(call_of(std::get<Compute>(program.segments.at(0).instructions.at(0))),
+                         program.types);
   };
   CHECK(shares("f32[4, 6]", "[24]"));
   CHECK(shares("f32[4, 6]", "[2, 2, 3, 2]"));

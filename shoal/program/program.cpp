@@ -3,6 +3,19 @@
 
 namespace shoal::program {
 
+Place place_of(const Program& program, std::size_t n) {
+  std::size_t segment = 0;
+  for (; n >= program.segments.at(segment).instructions.size(); ++segment)
+    n -= program.segments[segment].instructions.size();
+  return {segment, n};
+}
+
+std::size_t size_of(const Program& program) {
+  std::size_t size = 0;
+  for (const Segment& segment : program.segments) size += segment.instructions.size();
+  return size;
+}
+
 const Source* find_source(const Program& program, ir::Role role, std::string_view name) {
   for (const auto& source : program.sources)
     if (source.role == role && source.name == name) return &source;

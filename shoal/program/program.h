@@ -3,10 +3,12 @@
 //
 //   source %0 parameter "w" : f32[4, 4]
 //   source %1 input "x" : f32[2, 4]
-//   gradients:
+//   forward:
 //   %2 : f32[2, 4] = aten::mm(self=%1, mat2=%0) "fc"
 //   %3 : f32[2, 4] = aten::relu(self=%2) over %2 "fc"     in the memory of %2, which dies here
 //   free %2
+//   backward:
+//   …
 //   update:
 //   %0, = shoal::sgd(parameters=[%0], …)                  in place: an output in its input's slot
 //   return loss "loss" %9
@@ -15,6 +17,7 @@
 // graph.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -67,29 +70,40 @@ struct Result {  // lives to the end
   friend bool operator==(const Result&, const Result&) = default;
 };
 
-// Gradients computes loss, outputs, gradients and their norm, and changes no source. Update commits:
-// optimizer ops write their sources in place, copies write changed buffers. Between the two the step can be
-// looked at and dropped.
-enum class Segment { Gradients, Update };
+// A stretch of a step, which begins when all that it reads of other segments is there. Forward computes loss
+// and outputs, backward gradients and their norm; both change no source. Update commits: optimizer ops write
+// their sources in place, copies write changed buffers. Before it the step can be looked at and dropped.
+//
+// A stage of a pipeline has its own forward and backward, which are run once for each micro-batch: what they
+// make is that micro-batch's, sources but inputs and scalars are of all (Executor).
+struct Segment {
+  ir::Phase phase = ir::Phase::Forward;
+  int stage = 0;
+  std::vector<Instruction> instructions;
+  friend bool operator==(const Segment&, const Segment&) = default;
+};
 
 struct Program {
   std::vector<ir::TensorType> types;  // by slot
   std::vector<Source> sources;
-  std::vector<Instruction> gradients;
-  std::vector<Instruction> update;
+  std::vector<Segment> segments;  // in an order that they can run
   std::vector<Result> results;
   friend bool operator==(const Program&, const Program&) = default;
-
-  const std::vector<Instruction>& operator[](Segment segment) const {
-    return segment == Segment::Gradients ? gradients : update;
-  }
 };
+
+// Where the instruction stands that is the n-th of all segments together.
+struct Place {
+  std::size_t segment;
+  std::size_t instruction;
+};
+Place place_of(const Program& program, std::size_t n);
+std::size_t size_of(const Program& program);  // instructions of all segments
 
 // Null if there is none.
 const Source* find_source(const Program& program, ir::Role role, std::string_view name);
 const Result* find_result(const Program& program, ir::Role role, std::string_view name);
 
-// The program of a graph that runs on one device. Throws Internal for a graph that breaks the rules of
+// The program of a graph that runs on one device: one segment of each phase, some of them empty. Throws Internal for a graph that breaks the rules of
 // graph.h.
 Program lower(const ir::Graph& graph);
 

@@ -53,9 +53,11 @@ std::string to_text(const Program& program) {
   for (const auto& source : program.sources)
     out += "source " + text_of(source.slot) + ' ' + std::string(ir::name_of(source.role)) + ' ' +
            quoted(source.name) + " : " + ir::to_text(program.types.at(source.slot.index)) + '\n';
-  for (const Segment segment : {Segment::Gradients, Segment::Update}) {
-    out += segment == Segment::Gradients ? "gradients:\n" : "update:\n";
-    for (const auto& instruction : program[segment]) out += to_text(program, instruction) + '\n';
+  for (const Segment& segment : program.segments) {
+    out += ir::name_of(segment.phase);
+    if (segment.stage != 0) out += " " + std::to_string(segment.stage);
+    out += ":\n";
+    for (const auto& instruction : segment.instructions) out += to_text(program, instruction) + '\n';
   }
   out += "return";
   std::string_view before = " ";
@@ -75,10 +77,14 @@ class Parser {
 
   Program program() {
     while (in_.next_is("source")) source();
-    label("gradients");
-    while (!in_.next_is("update")) program_.gradients.push_back(instruction());
-    label("update");
-    while (!in_.next_is("return")) program_.update.push_back(instruction());
+    while (!in_.next_is("return")) {
+      if (begins_segment())
+        segment();
+      else if (program_.segments.empty())
+        in_.fail_here("'forward', 'backward' or 'update'");
+      else
+        program_.segments.back().instructions.push_back(instruction());
+    }
     in_.expect_word("return");
     for (bool more = !in_.at_end(); more; more = in_.take(",")) {
       const auto role = in_.named(ir::parse_role, "a role");
@@ -93,10 +99,23 @@ class Parser {
   }
 
  private:
-  // A word and a colon; both may be part of a word to the reader.
-  void label(std::string_view name) {
-    in_.expect(name);
+  bool begins_segment() { return in_.next_is("forward") || in_.next_is("backward") || in_.next_is("update"); }
+
+  // A word, a number perhaps, and a colon, which may be part of the word to the reader.
+  void segment() {
+    Segment segment;
+    for (const auto phase : {ir::Phase::Forward, ir::Phase::Backward, ir::Phase::Update})
+      if (in_.next_is(ir::name_of(phase))) segment.phase = phase;
+    in_.expect(ir::name_of(segment.phase));
+    if (!in_.next_is(":")) {
+      const std::size_t where = in_.where();
+      const std::int64_t stage = in_.integer();
+      if (stage < 1 || stage > kLargest)
+        in_.fail_at(where, concat("a stage from 1 to ", kLargest), concat(stage));
+      segment.stage = static_cast<int>(stage);
+    }
     in_.expect(":");
+    program_.segments.push_back(std::move(segment));
   }
 
   Slot slot() {

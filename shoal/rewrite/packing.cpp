@@ -64,8 +64,10 @@ class Sending {
       case Collective::ReduceScatter: return scattered(parcels);
       case Collective::AllGather: return gathered(parcels);
       case Collective::AllToAll: return {exchanged(parcels.front())};
+      case Collective::Send:
+      case Collective::Receive: break;  // of stages, which pack for themselves
     }
-    fail(ErrorKind::Internal, "packing: a collective of no kind");
+    fail(ErrorKind::Internal, "packing: what goes from one rank to one is not packed");
   }
 
   std::vector<ValueId> reduced(const std::vector<Parcel>& parcels) {

@@ -55,6 +55,10 @@ const std::string& text_of(const Compute& compute, std::string_view name) {
   return typed_argument<std::string>(compute, name, "text");
 }
 
+at::Device device_of(const Compute& compute) {
+  return at::Device(typed_argument<ir::Symbol>(compute, "device", "a device").name);
+}
+
 bool truth_of(const Compute& compute, std::string_view name) {
   return typed_argument<bool>(compute, name, "a bool");
 }

@@ -2,6 +2,8 @@
 // Reading the arguments of Shoal's own ops, which have no schema in ATen.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -19,6 +21,7 @@ std::vector<std::uint32_t> slots_of(const program::Compute& compute, std::string
 double number_of(const program::Compute& compute, std::string_view name);  // a double or an int
 std::int64_t integer_of(const program::Compute& compute, std::string_view name);
 const std::string& text_of(const program::Compute& compute, std::string_view name);
+at::Device device_of(const program::Compute& compute);  // of the argument "device", a symbol: cpu, cuda:0
 bool truth_of(const program::Compute& compute, std::string_view name);
 bool has_argument(const program::Compute& compute, std::string_view name);
 bool is_set(const program::Compute& compute, std::string_view name);  // false where it is left out

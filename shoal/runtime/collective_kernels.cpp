@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "shoal/aten/types.h"
 #include "shoal/base/error.h"
 #include "shoal/comm/located.h"
 #include "shoal/runtime/arguments.h"
@@ -125,6 +126,46 @@ class AllToAll final : public Kernel {
   std::vector<std::int64_t> sends_, receives_;
 };
 
+class Send final : public Kernel {
+ public:
+  Send(const Program&, const Compute& compute, const Group& group)
+      : self_(slot_of(compute, "self")), to_(static_cast<int>(integer_of(compute, "to"))), group_(group) {}
+
+  void run(Slots& slots) override {
+    const at::Tensor in = slots[self_].contiguous();
+    if (in.numel() > 0) group_.communicator->send(buffer_of(in), to_)->wait(group_.limit);
+  }
+
+ private:
+  std::uint32_t self_;
+  int to_;
+  Group group_;
+};
+
+class Receive final : public Kernel {
+ public:
+  Receive(const Program& program, const Compute& compute, const Group& group)
+      : type_(program.types.at(compute.outputs.at(0).value().index)),
+        from_(static_cast<int>(integer_of(compute, "from"))),
+        device_(device_of(compute)),
+        group_(group),
+        outputs_(compute) {}
+
+  void run(Slots& slots) override {
+    const auto options = at::TensorOptions(aten::to_torch(type_.dtype)).device(device_);
+    at::Tensor out = at::empty(type_.shape, options);
+    if (out.numel() > 0) group_.communicator->receive(buffer_of(out), from_)->wait(group_.limit);
+    outputs_.put(slots, std::move(out));
+  }
+
+ private:
+  ir::TensorType type_;
+  int from_;
+  at::Device device_;
+  Group group_;
+  Outputs outputs_;
+};
+
 // Tells a communicator that keeps it where in the model its calls are made, for errors and reports.
 class InModule final : public Kernel {
  public:
@@ -154,9 +195,13 @@ struct Row {
   Make make;
 };
 constexpr Row kMessages[] = {
-    {"shoal::all_gather", make<AllGather>},         {"shoal::all_gather_into", make<AllGather>},
-    {"shoal::all_reduce", make<AllReduce>},         {"shoal::all_to_all", make<AllToAll>},
+    {"shoal::all_gather", make<AllGather>},
+    {"shoal::all_gather_into", make<AllGather>},
+    {"shoal::all_reduce", make<AllReduce>},
+    {"shoal::all_to_all", make<AllToAll>},
+    {"shoal::receive", make<Receive>},
     {"shoal::reduce_scatter", make<ReduceScatter>},
+    {"shoal::send", make<Send>},
 };
 
 }  // namespace

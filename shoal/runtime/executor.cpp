@@ -33,7 +33,6 @@ using program::Compute;
 using program::Copy;
 using program::Free;
 using program::Program;
-using program::Segment;
 using program::Slot;
 
 // Strides of dims with one element mean nothing.
@@ -71,22 +70,36 @@ struct BelowAutograd {
 
 struct Executor::State {
   Program program;
-  Slots slots;
+  std::vector<Slots> frames;  // by micro-batch
   std::vector<bool> is_source;
-  bool has_peers;                          // other ranks run the same instructions
-  std::array<std::vector<Step>, 2> steps;  // by segment
-  std::array<bool, 2> checks_types = {};   // in the next run of the segment
+  bool has_peers;                        // other ranks run the same instructions
+  std::vector<std::vector<Step>> steps;  // by segment
+  std::vector<bool> checks_types;        // likewise: in its next run
 
   State(Program lowered, const Groups* groups)
       : program(std::move(lowered)),
-        slots(program.types.size()),
-        is_source(slots.size()),
-        has_peers(groups != nullptr) {
+        frames(1, Slots(program.types.size())),
+        is_source(program.types.size()),
+        has_peers(groups != nullptr),
+        steps(program.segments.size()),
+        checks_types(program.segments.size()) {
     for (const auto& source : program.sources) is_source[source.slot.index] = true;
-    for (const Segment segment : {Segment::Gradients, Segment::Update})
-      for (const auto& instruction : program[segment])
-        add(steps[static_cast<std::size_t>(segment)], instruction, groups);
+    for (std::size_t segment = 0; segment < steps.size(); ++segment)
+      for (const auto& instruction : program.segments[segment].instructions)
+        add(steps[segment], instruction, groups);
   }
+
+  // A new one has what all micro-batches have.
+  Slots& frame(std::size_t microbatch) {
+    while (microbatch >= frames.size()) {
+      Slots slots(program.types.size());
+      for (const auto& source : program.sources)
+        if (!is_of_one(source.role)) slots[source.slot.index] = frames[0][source.slot.index];
+      frames.push_back(std::move(slots));
+    }
+    return frames[microbatch];
+  }
+  static bool is_of_one(ir::Role role) { return role == ir::Role::Input || role == ir::Role::Scalar; }
 
   void add(std::vector<Step>& list, const program::Instruction& instruction, const Groups* groups) const {
     if (const auto* compute = std::get_if<Compute>(&instruction)) {
@@ -103,7 +116,7 @@ struct Executor::State {
 
   // What a kernel gives has to be what was recorded: a view of it fails otherwise, or another's sum has
   // another order.
-  void check_outputs(const Step& step) const {
+  void check_outputs(const Step& step, const Slots& slots) const {
     if (step.compute == nullptr || !step.compute->op.starts_with("aten::")) return;
     for (const auto& output : step.compute->outputs) {
       if (!output) continue;
@@ -118,9 +131,9 @@ struct Executor::State {
     }
   }
 
-  void run_step(Step& step, bool checks) {
+  void run_step(Step& step, Slots& slots, bool checks) const {
     step.kernel->run(slots);
-    if (checks) check_outputs(step);
+    if (checks) check_outputs(step, slots);
     for (const auto slot : step.frees) slots[slot].reset();
   }
 
@@ -133,8 +146,9 @@ struct Executor::State {
   }
 
   void release() {
-    for (std::size_t slot = 0; slot < slots.size(); ++slot)
-      if (!is_source[slot]) slots[slot].reset();
+    for (Slots& slots : frames)
+      for (std::size_t slot = 0; slot < slots.size(); ++slot)
+        if (!is_source[slot]) slots[slot].reset();
   }
 
   // An error from below, told with the place it came from.
@@ -164,7 +178,7 @@ struct Executor::State {
     }
   }
 
-  void check_bound() const {
+  void check_bound(const Slots& slots) const {
     for (const auto& source : program.sources)
       SHOAL_CHECK(slots[source.slot.index].defined(), InvalidInput, "executor: ", ir::name_of(source.role),
                   " \"", source.name, "\" is not bound");
@@ -179,14 +193,14 @@ Executor::~Executor() = default;
 Executor::Executor(Executor&&) noexcept = default;
 Executor& Executor::operator=(Executor&&) noexcept = default;
 
-void Executor::bind(ir::Role role, std::string_view name, at::Tensor tensor) {
+void Executor::bind(ir::Role role, std::string_view name, at::Tensor tensor, std::size_t microbatch) {
   const auto* source = program::find_source(state_->program, role, name);
   SHOAL_CHECK(source != nullptr, InvalidInput, "executor: the program has no ", ir::name_of(role), " \"",
               name, "\"");
-  bind(source->slot, std::move(tensor));
+  bind(source->slot, std::move(tensor), microbatch);
 }
 
-void Executor::bind(Slot slot, at::Tensor tensor) {
+void Executor::bind(Slot slot, at::Tensor tensor, std::size_t microbatch) {
   const program::Source* source = nullptr;
   for (const auto& candidate : state_->program.sources)
     if (candidate.slot == slot) source = &candidate;
@@ -206,70 +220,87 @@ void Executor::bind(Slot slot, at::Tensor tensor) {
     copy.copy_(tensor);
     tensor = std::move(copy);
   }
-  state_->slots[slot.index] = std::move(tensor);
+  Slots& slots = state_->frame(microbatch);
+  if (!State::is_of_one(source->role))
+    for (Slots& others : state_->frames) others[slot.index] = tensor;
+  slots[slot.index] = std::move(tensor);
 }
 
-void Executor::set_argument(Segment segment, std::size_t instruction, std::size_t argument,
+void Executor::set_argument(std::size_t segment, std::size_t instruction, std::size_t argument,
                             ir::Attribute value) {
   State& state = *state_;
-  auto& instructions = segment == Segment::Gradients ? state.program.gradients : state.program.update;
-  auto& compute = std::get<Compute>(instructions.at(instruction));
+  auto& compute = std::get<Compute>(state.program.segments.at(segment).instructions.at(instruction));
   compute.arguments.at(argument).value = std::move(value);
-  for (auto& step : state.steps[static_cast<std::size_t>(segment)])
+  for (auto& step : state.steps[segment])
     if (step.compute == &compute) step.kernel = make_kernel(state.program, compute);
 }
 
-void Executor::run(Segment segment, observe::Trace* trace) {
+void Executor::run(std::size_t segment, std::size_t microbatch, observe::Trace* trace) {
   State& state = *state_;
-  state.check_bound();
-  if (segment == Segment::Gradients) state.release();
+  auto& steps = state.steps.at(segment);
+  if (steps.empty()) return;
+  Slots& slots = state.frame(microbatch);
+  state.check_bound(slots);
   const BelowAutograd below;
   const PoolScope pool;
-  auto& steps = state.steps[static_cast<std::size_t>(segment)];
-  const bool checks = std::exchange(state.checks_types[static_cast<std::size_t>(segment)], false);
+  const bool checks = state.checks_types[segment];
+  state.checks_types[segment] = false;
   std::size_t at = 0;
   const auto run_all = [&] {
     if (trace == nullptr) {
-      for (; at < steps.size(); ++at) state.run_step(steps[at], checks);
+      for (; at < steps.size(); ++at) state.run_step(steps[at], slots, checks);
       return;
     }
     for (; at < steps.size(); ++at) {
       Step& step = steps[at];
       const observe::Span span(trace, step.compute != nullptr ? std::string_view(step.compute->op) : "copy",
                                state.bytes_made(step));
-      state.run_step(step, checks);
+      state.run_step(step, slots, checks);
     }
   };
-  if (!steps.empty()) state.guarded(steps, at, run_all);
+  state.guarded(steps, at, run_all);
 }
 
-std::vector<program::MemoryUse> Executor::run_measured(Segment segment) {
+void Executor::run_gradients(observe::Trace* trace) {
+  release();
+  for (std::size_t segment = 0; segment < program().segments.size(); ++segment)
+    if (program().segments[segment].phase != ir::Phase::Update) run(segment, 0, trace);
+}
+
+void Executor::run_update(observe::Trace* trace) {
+  for (std::size_t segment = 0; segment < program().segments.size(); ++segment)
+    if (program().segments[segment].phase == ir::Phase::Update) run(segment, 0, trace);
+}
+
+std::vector<program::MemoryUse> Executor::run_measured(std::size_t segment) {
   State& state = *state_;
-  state.check_bound();
-  if (segment == Segment::Gradients) state.release();
+  Slots& slots = state.frame(0);
+  state.check_bound(slots);
   const BelowAutograd below;
   const PoolScope pool;
   std::vector<program::MemoryUse> uses;
-  auto& steps = state.steps[static_cast<std::size_t>(segment)];
+  auto& steps = state.steps.at(segment);
   for (std::size_t at = 0; at < steps.size(); ++at) {
     reset_peak();
-    state.guarded(steps, at, [&] { state.run_step(steps[at], false); });
+    state.guarded(steps, at, [&] { state.run_step(steps[at], slots, false); });
     const MemoryCounts counts = memory_counts();
     uses.push_back({.peak = counts.peak_bytes, .after = counts.live_bytes});
   }
   return uses;
 }
 
-at::Tensor Executor::result(ir::Role role, std::string_view name) const {
+at::Tensor Executor::result(ir::Role role, std::string_view name, std::size_t microbatch) const {
   const auto* result = program::find_result(state_->program, role, name);
   SHOAL_CHECK(result != nullptr, InvalidInput, "executor: the program has no result ", ir::name_of(role),
               " \"", name, "\"");
-  return at(result->slot);
+  return at(result->slot, microbatch);
 }
 
-const at::Tensor& Executor::at(Slot slot) const { return state_->slots.at(slot.index); }
+const at::Tensor& Executor::at(Slot slot, std::size_t microbatch) const {
+  return state_->frames.at(microbatch).at(slot.index);
+}
 
-void Executor::check_types() { state_->checks_types.fill(true); }
+void Executor::check_types() { state_->checks_types.assign(state_->steps.size(), true); }
 
 void Executor::release() { state_->release(); }
 
@@ -277,7 +308,7 @@ void Executor::release_inputs() {
   for (const auto& source : state_->program.sources)
     if (source.role == ir::Role::Input || source.role == ir::Role::Scalar ||
         source.role == ir::Role::Gradient)
-      state_->slots[source.slot.index].reset();
+      for (Slots& slots : state_->frames) slots[source.slot.index].reset();
 }
 
 // Masks write infinities on purpose, and softmax takes them away again.
@@ -288,27 +319,33 @@ static bool is_masking(std::string_view op) {
 
 const Compute* Executor::first_not_finite() {
   State& state = *state_;
-  state.check_bound();
+  Slots& slots = state.frame(0);
+  state.check_bound(slots);
   state.release();
   const BelowAutograd below;
   const PoolScope pool;
   const Compute* infinite = nullptr;
   const Compute* found = nullptr;
-  auto& steps = state.steps[static_cast<std::size_t>(Segment::Gradients)];
-  for (std::size_t at = 0; at < steps.size(); ++at) {
-    if (found != nullptr && !state.has_peers) break;  // others wait for this rank's collectives
-    Step& step = steps[at];
-    state.guarded(steps, at, [&] { step.kernel->run(state.slots); });
+  const auto look_at = [&](const Step& step) {
     if (step.compute != nullptr)
       for (const auto& output : step.compute->outputs) {
-        if (!output || !state.slots[output->index].is_floating_point()) continue;
-        const auto& tensor = state.slots[output->index];
+        if (!output || !slots[output->index].is_floating_point()) continue;
+        const auto& tensor = slots[output->index];
         if (found == nullptr && at::isnan(tensor).any().item<bool>())
           found = infinite != nullptr ? infinite : step.compute;
         if (infinite == nullptr && !is_masking(step.compute->op) && at::isinf(tensor).any().item<bool>())
           infinite = step.compute;
       }
-    for (const auto slot : step.frees) state.slots[slot].reset();
+  };
+  for (std::size_t segment = 0; segment < state.steps.size(); ++segment) {
+    if (state.program.segments[segment].phase == ir::Phase::Update) continue;
+    auto& steps = state.steps[segment];
+    for (std::size_t at = 0; at < steps.size(); ++at) {
+      if (found != nullptr && !state.has_peers) break;  // others wait for this rank's collectives
+      state.guarded(steps, at, [&] { steps[at].kernel->run(slots); });
+      look_at(steps[at]);
+      for (const auto slot : steps[at].frees) slots[slot].reset();
+    }
   }
   state.release();
   return found != nullptr ? found : infinite;

@@ -17,7 +17,6 @@ using ir::Graph;
 using ir::Phase;
 using ir::Role;
 using ir::ValueId;
-using program::Segment;
 
 static ir::TensorType f32(std::vector<std::int64_t> shape) {
   return ir::contiguous(DType::Float32, std::move(shape));
@@ -127,7 +126,7 @@ TEST_CASE("ops that write over their input give what they give without") {
     arguments.insert(arguments.end(), rest.begin(), rest.end());
     graph.add_result(Role::Output, "y", one(graph, name, arguments, f32({64})));
     const auto lowered = program::lower(graph);
-    CHECK(std::get<program::Compute>(lowered.gradients[1]).over == copy);
+    CHECK(std::get<program::Compute>(lowered.segments[0].instructions[1]).over == copy);
     const auto a = at::randn({64});
     aten::Interpreter interpreter(graph);
     interpreter.bind(x, a);
@@ -155,7 +154,7 @@ TEST_CASE("ops that write over their input give what they give without") {
       std::vector<Argument> arguments = {{first, over_first ? copy : y}, {second, over_first ? y : copy}};
       arguments.insert(arguments.end(), rest.begin(), rest.end());
       graph.add_result(Role::Output, "z", one(graph, name, arguments, f32({64})));
-      CHECK(std::get<program::Compute>(program::lower(graph).gradients[1]).over == copy);
+      CHECK(std::get<program::Compute>(program::lower(graph).segments[0].instructions[1]).over == copy);
       const auto a = at::randn({64});
       const auto b = at::randn({64});
       aten::Interpreter interpreter(graph);
@@ -241,9 +240,9 @@ TEST_CASE("batch norm is eager's, and running statistics change with the update 
   executor.bind(Role::Input, "x", a);
   executor.bind(Role::Buffer, "mean", running_mean);
   executor.bind(Role::Buffer, "variance", running_variance);
-  executor.run(Segment::Gradients);
+  executor.run_gradients();
   CHECK(at::equal(running_mean, at::zeros({3})));
-  executor.run(Segment::Update);
+  executor.run_update();
   const auto eager_mean = at::zeros({3});
   const auto eager_variance = at::ones({3});
   const auto y = at::batch_norm(a, {}, {}, eager_mean, eager_variance, true, 0.1, 1e-5, false);
@@ -301,7 +300,7 @@ TEST_CASE("a step keeps nothing alive but its results") {
   graph.add_result(Role::Output, "y", b);
   Executor executor(program::lower(graph));
   executor.bind(Role::Input, "x", at::ones({8}));
-  executor.run(Segment::Gradients);
+  executor.run_gradients();
   CHECK_FALSE(executor.at(a).defined());
   CHECK(executor.result(Role::Output, "y").defined());
   executor.release();
@@ -319,7 +318,7 @@ TEST_CASE("results can be used in autograd, and parameters that require grad can
       one(graph, "aten::cumsum", {{"self", w}, {"dim", std::int64_t{0}}, {"dtype", {}}}, f32({2})));
   Executor executor(program::lower(graph));
   executor.bind(Role::Parameter, "w", at::ones({2}).requires_grad_());
-  executor.run(Segment::Gradients);
+  executor.run_gradients();
   const auto y = executor.result(Role::Output, "y");
   CHECK_FALSE(y.requires_grad());
   const auto leaf = at::ones({2}).requires_grad_();
@@ -333,7 +332,7 @@ TEST_CASE("what does not fit is told by name") {
   const auto w = graph.add_source(Role::Parameter, "w", f32({3, 2}));
   graph.add_result(Role::Output, "y", one(graph, "aten::mm", {{"self", x}, {"mat2", w}}, f32({2, 2}), "fc"));
   Executor executor(program::lower(graph));
-  CHECK_THROWS_WITH_AS(executor.run(Segment::Gradients), "executor: input \"x\" is not bound", Error);
+  CHECK_THROWS_WITH_AS(executor.run_gradients(), "executor: input \"x\" is not bound", Error);
   CHECK_THROWS_WITH_AS(executor.bind(Role::Input, "z", at::ones({2})),
                        "executor: the program has no input \"z\"", Error);
   CHECK_THROWS_WITH_AS(executor.bind(Role::Input, "x", at::ones({3, 2})),
@@ -343,11 +342,10 @@ TEST_CASE("what does not fit is told by name") {
                        Error);
   executor.bind(Role::Input, "x", at::ones({3, 2}).t());
   CHECK(executor.at(x).is_contiguous());
-  CHECK_THROWS_WITH_AS(Executor(program::from_text("gradients:\n%0 : f32[2] = other::op()\nupdate:\nreturn")),
+  CHECK_THROWS_WITH_AS(Executor(program::from_text("forward:\n%0 : f32[2] = other::op()\nupdate:\nreturn")),
                        "operator other::op is not loaded: load the library that registers it", Error);
-  CHECK_THROWS_WITH_AS(
-      Executor(program::from_text("gradients:\n%0 : f32[2] = aten::relu()\nupdate:\nreturn")),
-      "aten::relu: argument self is missing", Error);
+  CHECK_THROWS_WITH_AS(Executor(program::from_text("forward:\n%0 : f32[2] = aten::relu()\nupdate:\nreturn")),
+                       "aten::relu: argument self is missing", Error);
 }
 
 TEST_CASE("views show what their base holds now, step after step") {
@@ -371,7 +369,7 @@ TEST_CASE("views show what their base holds now, step after step") {
     executor.bind(Role::Input, "x", a);
     if (step == 2) executor.bind(Role::Parameter, "w", at::randn({3, 2}));
     executor.at(w).mul_(2);
-    executor.run(Segment::Gradients);
+    executor.run_gradients();
     CHECK(at::equal(executor.result(Role::Output, "left"), -a.slice(1, 0, 3)));
     CHECK(at::equal(executor.result(Role::Output, "right"), -a.slice(1, 3, 6)));
     CHECK(at::equal(executor.result(Role::Output, "turned"), executor.at(w).t()));
@@ -382,9 +380,9 @@ TEST_CASE("views show what their base holds now, step after step") {
 TEST_CASE("an error of a kernel names op and module") {
   Executor executor(program::from_text(
       "source %0 input \"x\" : f32[2, 3]\n"
-      "gradients:\n%1 : f32[2, 3] = aten::mm(self=%0, mat2=%0) \"h.0.fc\"\nupdate:\nreturn"));
+      "forward:\n%1 : f32[2, 3] = aten::mm(self=%0, mat2=%0) \"h.0.fc\"\nupdate:\nreturn"));
   executor.bind(Role::Input, "x", at::ones({2, 3}));
-  CHECK_THROWS_WITH_AS(executor.run(Segment::Gradients),
+  CHECK_THROWS_WITH_AS(executor.run_gradients(),
                        "aten::mm in module h.0.fc: mat1 and mat2 shapes cannot be multiplied (2x3 and 2x3)",
                        Error);
 }
@@ -400,18 +398,70 @@ TEST_CASE("a kernel whose result is of another type than recorded is named, and 
   Executor executor(program::lower(graph));
   const at::Tensor input = at::arange(6, at::kFloat).view({2, 3});
   executor.bind(Role::Input, "x", input);
-  executor.run(Segment::Gradients);
+  executor.run_gradients();
   CHECK(executor.result(Role::Output, "view").equal(input.t().reshape({6})));
   executor.check_types();
-  const std::string why = error_of([&] { executor.run(Segment::Gradients); });
+  const std::string why = error_of([&] { executor.run_gradients(); });
   CHECK(why.find("aten::relu in module fc was recorded as f32[3, 2] and gives f32[3, 2]{1,3}") !=
         std::string::npos);
+}
+
+TEST_CASE("micro-batches that are under way at once have values of their own, and sources in common") {
+  const char* text =
+      "source %0 parameter \"w\" : f32[2]\n"
+      "source %1 input \"x\" : f32[2]\n"
+      "forward:\n"
+      "%2 : f32[2] = aten::mul.Tensor(self=%0, other=%1)\n"
+      "forward 1:\n"
+      "%3 : f32[2] = aten::exp(self=%2)\n"
+      "backward 1:\n"
+      "%4 : f32[2] = aten::mul.Tensor(self=%3, other=%2)\n"
+      "free %2 %3\n"
+      "backward:\n"
+      "%5 : f32[2] = aten::mul.Tensor(self=%4, other=%1)\n"
+      "free %4\n"
+      "return gradient \"w\" %5\n";
+  Executor executor(program::from_text(text));
+  CHECK(program::to_text(executor.program()) == text);
+  const at::Tensor w = at::tensor({0.5F, 2.0F});
+  const std::array<at::Tensor, 2> x = {at::tensor({1.0F, 0.25F}), at::tensor({3.0F, -1.0F})};
+  executor.bind(Role::Input, "x", x[0], 0);
+  executor.bind(Role::Input, "x", x[1], 1);
+  executor.bind(Role::Parameter, "w", w);  // of both
+  for (const auto& [segment, microbatch] :
+       {std::pair<std::size_t, std::size_t>{0, 0}, {0, 1}, {1, 1}, {1, 0}, {2, 0}, {3, 0}, {2, 1}, {3, 1}})
+    executor.run(segment, microbatch);
+  for (std::size_t i = 0; i < 2; ++i) {
+    CHECK(executor.result(Role::Gradient, "w", i).equal((w * x[i]).exp() * (w * x[i]) * x[i]));
+    CHECK(!executor.at({2}, i).defined());
+  }
+  executor.bind(Role::Parameter, "w", w + 1);
+  for (const std::size_t segment : {0, 1, 2, 3}) executor.run(segment, 1);
+  CHECK(executor.result(Role::Gradient, "w", 1).equal(((w + 1) * x[1]).exp() * ((w + 1) * x[1]) * x[1]));
+}
+
+TEST_CASE("what goes to the host's memory and comes back is the same, in memory of its own") {
+  Executor executor(
+      program::from_text("source %0 input \"x\" : f32[2, 3]{1,2}\n"
+                         "forward:\n"
+                         "%1 : f32[2, 3]{1,2} = shoal::to_host(self=%0)\n"
+                         "%2 : f32[2, 3]{1,2} = shoal::to_device(self=%1, device=cpu)\n"
+                         "return output \"host\" %1, output \"back\" %2"));
+  const at::Tensor x = at::arange(6, at::kFloat).view({3, 2}).t();
+  executor.bind(Role::Input, "x", x);
+  executor.run_gradients();
+  const at::Tensor host = executor.result(Role::Output, "host"), back = executor.result(Role::Output, "back");
+  CHECK(host.equal(x));
+  CHECK(back.equal(x));
+  CHECK(back.strides() == x.strides());
+  CHECK(host.data_ptr() != x.data_ptr());
+  CHECK(back.data_ptr() != host.data_ptr());
 }
 
 TEST_CASE("the first instruction whose output is not finite is found") {
   const char* text =
       "source %0 input \"x\" : f32[2]\n"
-      "gradients:\n"
+      "forward:\n"
       "%1 : f32[2] = aten::exp(self=%0) \"a\"\n"
       "%2 : f32[2] = aten::log(self=%1) \"b\"\n"
       "%3 : f32[2] = aten::sub.Tensor(self=%2, other=%2, alpha=1) \"c\"\n"
@@ -429,11 +479,11 @@ TEST_CASE("the first instruction whose output is not finite is found") {
 
 TEST_CASE("a trace has a span for every instruction, with the bytes it made") {
   Executor executor(
-      program::from_text("source %0 input \"x\" : f32[2]\ngradients:\n%1 : f32[2] = "
+      program::from_text("source %0 input \"x\" : f32[2]\nforward:\n%1 : f32[2] = "
                          "aten::exp(self=%0)\nupdate:\nreturn output \"y\" %1"));
   executor.bind(Role::Input, "x", at::ones({2}));
   observe::Trace trace;
-  executor.run(Segment::Gradients, &trace);
+  executor.run_gradients(&trace);
   REQUIRE(trace.events.size() == 1);
   CHECK(trace.events[0].name == "aten::exp");
   CHECK(trace.events[0].bytes == 8);

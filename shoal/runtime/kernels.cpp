@@ -183,6 +183,7 @@
 #include "shoal/ir/views.h"
 #include "shoal/runtime/accumulate_kernel.h"
 #include "shoal/runtime/arguments.h"
+#include "shoal/runtime/host_copies.h"
 #include "shoal/runtime/kernel.h"
 #include "shoal/runtime/neutral_kernels.h"
 #include "shoal/runtime/packing_kernels.h"
@@ -520,6 +521,8 @@ static constexpr Row kKernels[] = {
     {"shoal::rprop", make_rprop},
     {"shoal::sgd", make_sgd},
     {"shoal::sum_of_squares", make_sum_of_squares},
+    {"shoal::to_device", make_to_device},
+    {"shoal::to_host", make_to_host},
     {"shoal::uniform", make_uniform},
     {"shoal::unpack", make_unpack},
     {"shoal::unpack_into", make_unpack_into},

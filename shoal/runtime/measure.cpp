@@ -15,7 +15,6 @@
 namespace shoal::runtime {
 
 using program::MemoryUse;
-using program::Segment;
 
 static at::Tensor source_of(const program::Source& source, const ir::TensorType& type) {
   const auto options = at::TensorOptions(aten::to_torch(type.dtype));
@@ -24,9 +23,9 @@ static at::Tensor source_of(const program::Source& source, const ir::TensorType&
   return tensor.zero_();
 }
 
-static std::vector<std::string> texts_of(const program::Program& program, Segment segment) {
+static std::vector<std::string> texts_of(const program::Program& program, std::size_t segment) {
   std::vector<std::string> texts;
-  for (const auto& instruction : program[segment])
+  for (const auto& instruction : program.segments[segment].instructions)
     if (!std::holds_alternative<program::Free>(instruction))
       texts.push_back(program::to_text(program, instruction));
   return texts;
@@ -43,14 +42,14 @@ Measured measure(const program::Program& program, const program::Memory& said, c
   const std::int64_t before = memory_counts().live_bytes;
   for (const auto& source : program.sources)
     executor.bind(source.slot, source_of(source, program.types.at(source.slot.index)));
-  for (const Segment segment : {Segment::Gradients, Segment::Update}) executor.run(segment);
+  for (std::size_t segment = 0; segment < program.segments.size(); ++segment) executor.run(segment);
   Measured measured = {.said = said.peak.total(), .was = 0, .misjudged = {}};
-  for (const Segment segment : {Segment::Gradients, Segment::Update}) {
+  for (std::size_t segment = 0; segment < program.segments.size(); ++segment) {
     const auto texts = texts_of(program, segment);
     const auto uses = executor.run_measured(segment);
     for (std::size_t at = 0; at < uses.size(); ++at) {
       const MemoryUse was = {uses[at].peak - before, uses[at].after - before};
-      const MemoryUse& expected = said.uses[static_cast<std::size_t>(segment)].at(at);
+      const MemoryUse& expected = said.uses.at(segment).at(at);
       measured.was = std::max(measured.was, was.peak);
       if (was != expected) measured.misjudged.push_back({texts[at], expected, was});
     }

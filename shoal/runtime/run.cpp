@@ -9,8 +9,8 @@ namespace shoal::runtime {
 NamedTensors run(const ir::Graph& graph, const NamedTensors& sources) {
   Executor executor(program::lower(graph));
   for (const auto& [name, tensor] : sources) executor.bind(name.first, name.second, tensor.detach().clone());
-  executor.run(program::Segment::Gradients);
-  executor.run(program::Segment::Update);
+  executor.run_gradients();
+  executor.run_update();
   NamedTensors results;
   for (const auto& result : executor.program().results)
     results[{result.role, result.name}] = executor.at(result.slot);

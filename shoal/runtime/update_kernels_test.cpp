@@ -25,7 +25,6 @@ using ir::Argument;
 using ir::Graph;
 using ir::Phase;
 using ir::Role;
-using program::Segment;
 
 using Tensors = std::vector<at::Tensor>;
 
@@ -107,8 +106,8 @@ class Update {
     executor_->bind(Role::Scalar, "step", at::scalar_tensor(++step_, at::kLong));
     for (std::size_t i = 0; i < size_; ++i)
       executor_->bind(Role::Input, "g" + std::to_string(i), gradients[i]);
-    executor_->run(Segment::Gradients);
-    executor_->run(Segment::Update);
+    executor_->run_gradients();
+    executor_->run_update();
     return executor_->result(Role::Output, "norm").item<double>();
   }
 

@@ -9,10 +9,12 @@
 
 namespace shoal::sharding {
 
-constexpr Names<Collective, 4> kCollectives = {{{Collective::AllReduce, "all_reduce"},
+constexpr Names<Collective, 6> kCollectives = {{{Collective::AllReduce, "all_reduce"},
                                                 {Collective::ReduceScatter, "reduce_scatter"},
                                                 {Collective::AllGather, "all_gather"},
-                                                {Collective::AllToAll, "all_to_all"}}};
+                                                {Collective::AllToAll, "all_to_all"},
+                                                {Collective::Send, "send"},
+                                                {Collective::Receive, "receive"}}};
 
 std::string_view name_of(Collective kind) { return name_in(kCollectives, kind); }
 
@@ -43,6 +45,8 @@ static std::string text_of(const std::vector<std::int64_t>& counts) {
 
 std::string to_text(const Message& message) {
   std::string text = concat(name_of(message.kind), ' ', message.axis, ' ', name_of(message.dtype));
+  if (message.kind == Collective::Send) return concat(text, ' ', message.in, " to ", message.peer);
+  if (message.kind == Collective::Receive) return concat(text, ' ', message.out, " from ", message.peer);
   if (message.combine) text += concat(' ', name_of(*message.combine));
   text += concat(' ', message.in, " -> ", message.out);
   if (message.kind == Collective::AllToAll)
@@ -64,29 +68,46 @@ static std::string_view text_in(const ir::Node& node, std::string_view name) {
   return *text;
 }
 
+// The rank along the axis that a send or receive names.
+static int peer_in(const ir::Node& node, std::string_view name, const Message& message) {
+  const auto* attribute = ir::find(node, name);
+  const auto* peer = attribute == nullptr ? nullptr : std::get_if<std::int64_t>(attribute);
+  SHOAL_CHECK(peer != nullptr, InvalidInput, node.op, ": argument ", name, " is not a number");
+  SHOAL_CHECK(*peer >= 0 && *peer < message.ranks && *peer != message.index, InvalidInput, node.op, ": ",
+              name, " is ", *peer, ", on rank ", message.index, " of the ", message.ranks, " along ",
+              message.axis);
+  return static_cast<int>(*peer);
+}
+
 // Truths travel as bytes.
 static DType travelling(DType dtype) { return dtype == DType::Bool ? DType::UInt8 : dtype; }
 
 std::optional<Message> message_of(const ir::Node& node, const TypeOf& type_of, const Mesh& mesh, int rank) {
   const auto kind = kind_of(node.op);
   if (!kind) return std::nullopt;
-  const auto* self = std::get_if<ir::ValueId>(ir::find(node, "self"));
-  SHOAL_CHECK(self != nullptr && node.outputs.size() == 1 && node.outputs[0], InvalidInput, node.op,
-              ": it is from one tensor to one");
+  const auto* named = ir::find(node, "self");
+  const auto* self = named == nullptr ? nullptr : std::get_if<ir::ValueId>(named);
+  const bool goes_out = *kind != Collective::Receive, comes_in = *kind != Collective::Send;
+  SHOAL_CHECK((self != nullptr) == goes_out && node.outputs.size() == (comes_in ? 1 : 0) &&
+                  (!comes_in || node.outputs[0]),
+              InvalidInput, node.op, ": it is from ", goes_out ? "one tensor" : "none", " to ",
+              comes_in ? "one" : "none");
   const int axis = mesh.axis(text_in(node, "axis"));
   Message message = {.kind = *kind,
                      .axis = mesh.axes[static_cast<std::size_t>(axis)].name,
                      .ranks = mesh.axes[static_cast<std::size_t>(axis)].size,
                      .index = mesh.coordinate(rank, axis),
-                     .dtype = travelling(type_of(*self).dtype),
+                     .dtype = travelling(type_of(goes_out ? *self : *node.outputs[0]).dtype),
                      .combine = {},
-                     .in = ir::num_elements(type_of(*self)),
-                     .out = ir::num_elements(type_of(*node.outputs[0])),
+                     .in = goes_out ? ir::num_elements(type_of(*self)) : 0,
+                     .out = comes_in ? ir::num_elements(type_of(*node.outputs[0])) : 0,
                      .sends = {},
                      .receives = {}};
   if (*kind == Collective::AllReduce || *kind == Collective::ReduceScatter)
     message.combine = combine_from_text(text_in(node, "combine"));
-  bool moves = message.in > 0;
+  if (!goes_out) message.peer = peer_in(node, "from", message);
+  if (!comes_in) message.peer = peer_in(node, "to", message);
+  bool moves = message.in > 0 || (!goes_out && message.out > 0);
   if (*kind == Collective::AllToAll) {
     message.sends = counts_of(node, "sends");
     message.receives = counts_of(node, "receives");

@@ -11,6 +11,8 @@
 //   shoal::all_gather(self, axis)                     -> all parts, by rank       S (n-1)
 //   shoal::all_gather_into(wholes, self, axis)        -> the same, written over a source
 //   shoal::all_to_all(self, axis, sends, receives)    -> what each has for me     S - what it keeps
+//   shoal::send(self, axis, to)                       -> nothing                  S
+//   shoal::receive(axis, from, device)                -> what it sends            0
 //
 // The first two of parts that are not alike are all_to_alls too, which send what there is and no padding.
 #pragma once
@@ -29,7 +31,7 @@
 
 namespace shoal::sharding {
 
-enum class Collective { AllReduce, ReduceScatter, AllGather, AllToAll };
+enum class Collective { AllReduce, ReduceScatter, AllGather, AllToAll, Send, Receive };
 std::string_view name_of(Collective kind);               // "all_reduce"
 Collective collective_from_text(std::string_view name);  // throws Internal: people do not write it
 
@@ -43,6 +45,8 @@ constexpr Number sent(Collective kind, Number in, Number own, int ranks) {
     case Collective::ReduceScatter: return in * (n - 1) / n;
     case Collective::AllGather: return in * (n - 1);
     case Collective::AllToAll: return in - own;
+    case Collective::Send: return in;
+    case Collective::Receive: return 0;
   }
   return in;
 }
@@ -52,6 +56,7 @@ struct Message {
   std::string axis;
   int ranks = 1;
   int index = 0;  // this rank's along the axis
+  int peer = -1;  // likewise, of a Send or Receive: the other one
   DType dtype = DType::Float32;
   std::optional<Combine> combine;
   std::int64_t in = 0, out = 0;               // elements of this rank's buffers
@@ -61,7 +66,7 @@ struct Message {
   std::int64_t bytes() const;  // that this rank sends
 };
 
-// "all_reduce tensor f32 sum 64 -> 64", "all_to_all shard f32 12 -> 9 (6 6, 6 3)"
+// "all_reduce tensor f32 sum 64 -> 64", "all_to_all shard f32 12 -> 9 (6 6, 6 3)", "send stage f32 64 to 1"
 std::string to_text(const Message& message);
 
 bool is_collective(std::string_view op);

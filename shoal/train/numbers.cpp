@@ -12,7 +12,6 @@ namespace shoal::train {
 using ir::Attribute;
 using program::Compute;
 using program::Program;
-using program::Segment;
 
 // As an operator takes it where it takes `like`: a float may be given as an integer.
 static Attribute attribute_of(const Number& number, const Attribute& like) {
@@ -33,13 +32,9 @@ static std::vector<ir::Argument>* arguments_at(ir::Graph& graph, std::size_t nod
   return &graph.nodes[node].arguments;
 }
 
-static std::size_t size_of(const Program& program) {
-  return program.gradients.size() + program.update.size();
-}
-static std::vector<ir::Argument>* arguments_at(Program& program, std::size_t i) {
-  const auto before = program.gradients.size();
-  auto& instruction = i < before ? program.gradients[i] : program.update[i - before];
-  auto* compute = std::get_if<Compute>(&instruction);
+static std::vector<ir::Argument>* arguments_at(Program& program, std::size_t n) {
+  const auto [segment, instruction] = program::place_of(program, n);
+  auto* compute = std::get_if<Compute>(&program.segments[segment].instructions[instruction]);
   return compute == nullptr ? nullptr : &compute->arguments;
 }
 
@@ -84,12 +79,10 @@ void fill(ir::Graph& graph, const std::vector<Hole>& holes, const Numbers& value
 }
 
 void fill(runtime::Executor& executor, const std::vector<Hole>& holes, const Numbers& values) {
-  const auto before = executor.program().gradients.size();
   for (const auto& [node, argument, number] : holes) {
-    const auto segment = node < before ? Segment::Gradients : Segment::Update;
-    const auto index = node < before ? node : node - before;
-    const auto& compute = std::get<Compute>(executor.program()[segment].at(index));
-    executor.set_argument(segment, index, argument,
+    const auto [segment, instruction] = program::place_of(executor.program(), node);
+    const auto& compute = std::get<Compute>(executor.program().segments[segment].instructions[instruction]);
+    executor.set_argument(segment, instruction, argument,
                           attribute_of(values.at(number), compute.arguments.at(argument).value));
   }
 }

@@ -37,7 +37,6 @@ namespace shoal {
 using compile::Normaliser;
 using compile::Then;
 using ir::Role;
-using program::Segment;
 using train::CapturedStep;
 using train::Runnable;
 using train::Use;
@@ -111,7 +110,7 @@ class Trainer::State {
     const auto [runnable, shared] = ready(batch, Use::Step, number, 0);
     const double scale = factor(options_.schedule, number);
     optimizer_.bind_rates(runnable->executor(), runnable->whole().groups, scale);
-    runnable->executor().run(Segment::Gradients, options_.trace);
+    runnable->executor().run_gradients(options_.trace);
     const auto [loss, grad_norm] = runnable->loss_and_norm();
     const StepResult result{
         .loss = loss, .grad_norm = grad_norm, .learning_rate = optimizer_.rate() * scale, .step = number};
@@ -130,7 +129,7 @@ class Trainer::State {
   double backward(const Batch& batch) {
     const observe::Span span(options_.trace, "backward", 0, "trainer");
     const auto [runnable, shared] = ready(batch, Use::Backward, backwards_ + 1, kOfBackward);
-    runnable->executor().run(Segment::Gradients, options_.trace);
+    runnable->executor().run_gradients(options_.trace);
     const double loss = runnable->loss();
     commit(*runnable, shared);
     auto gradients = whole(runnable->gradients(), &rewrite::ParameterPins::gradient);
@@ -207,7 +206,7 @@ class Trainer::State {
     if (std::exchange(evaluated_after_, trainings) != trainings) evaluations_ = 0;
     const auto [runnable, shared] =
         ready(batch, Use::Evaluation, trainings + 1, kOfEvaluation + evaluations_++);
-    runnable->executor().run(Segment::Gradients, options_.trace);
+    runnable->executor().run_gradients(options_.trace);
     const double loss = runnable->loss();
     outputs_.clear();
     keep_outputs(*runnable);
@@ -477,7 +476,7 @@ class Trainer::State {
   void commit(Runnable& runnable, const train::SharedBatch& shared) {
     outputs_.clear();
     keep_outputs(runnable);
-    runnable.executor().run(Segment::Update, options_.trace);
+    runnable.executor().run_update(options_.trace);
     keep_outputs(runnable);
     runnable.write_inputs(shared.part, ranks_.get());
   }
@@ -524,7 +523,7 @@ class Trainer::State {
                   compile::to_text(normaliser), " for number ", i, ", but not for those before");
       kind = normaliser.kind;
       sums_.bind(*part, model_, i == 0);
-      part->executor().run(Segment::Gradients, options_.trace);
+      part->executor().run_gradients(options_.trace);
       const double weight = train::weight_of(*part, count);
       if (weight != 0) {  // without a target that counts a mean is 0 ÷ 0, and all at once would not see it
         const double loss = part->loss();
@@ -573,11 +572,11 @@ class Trainer::State {
     for (const auto& name : update.parameters) executor.bind(Role::Gradient, name, sums_.tensors().at(name));
     const auto& groups = update.runnable->whole().groups;
     optimizer_.bind_rates(executor, groups, scale);
-    executor.run(Segment::Gradients, options_.trace);
+    executor.run_gradients(options_.trace);
     if (update.runnable->has_grad_norm())
       result.grad_norm = executor.result(Role::Output, "grad_norm").item<double>();
     if (!std::isfinite(result.grad_norm)) report_gradient_not_finite(result);
-    executor.run(Segment::Update, options_.trace);
+    executor.run_update(options_.trace);
     sums_.set(update.runnable->gradients());
     update.runnable->release();
     optimizer_.count(groups);

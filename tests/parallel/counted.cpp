@@ -48,8 +48,9 @@ class Counted final : public comm::RequestCommunicator, public comm::Located {
   void count(const comm::Request& request) {
     const std::int64_t n = size(), in = request.in.count;
     const bool reduces = request.op == comm::Op::AllReduce || request.op == comm::Op::ReduceScatter;
-    std::string text = line(name_of(request.op), request.in.dtype, reduces ? name_of(request.reduce) : "",
-                            size(), in, request.op == comm::Op::AllReduce ? in : request.out.count);
+    const DType dtype = request.op == comm::Op::Receive ? request.out.dtype : request.in.dtype;
+    std::string text = line(name_of(request.op), dtype, reduces ? name_of(request.reduce) : "", size(), in,
+                            request.op == comm::Op::AllReduce ? in : request.out.count);
     std::int64_t elements = 0;  // twice of them, n times
     switch (request.op) {
       case comm::Op::AllReduce: elements = 2 * in * (n - 1); break;
@@ -60,10 +61,12 @@ class Counted final : public comm::RequestCommunicator, public comm::Located {
         for (int other = 0; other < size(); ++other)
           if (other != rank()) elements += n * request.in_counts[static_cast<std::size_t>(other)];
         break;
+      case comm::Op::Send: elements = n * in; break;
+      case comm::Op::Receive: break;
       default: text += " is no message of a program"; break;
     }
     sent_.calls.push_back(std::move(text));
-    sent_.bytes += elements * bytes_of(request.in.dtype) / n;
+    sent_.bytes += elements * bytes_of(dtype) / n;
   }
 
   std::unique_ptr<comm::Communicator> inner_;
@@ -79,8 +82,8 @@ std::unique_ptr<comm::Communicator> counted(std::unique_ptr<comm::Communicator> 
 
 void add_said(const program::Program& program, const sharding::Mesh& mesh, int rank, Sent& said) {
   const auto type_of = [&](ir::ValueId slot) -> const ir::TensorType& { return program.types[slot.index]; };
-  for (const auto segment : {program::Segment::Gradients, program::Segment::Update})
-    for (const auto& instruction : program[segment]) {
+  for (const auto& segment : program.segments)
+    for (const auto& instruction : segment.instructions) {
       const auto* compute = std::get_if<program::Compute>(&instruction);
       if (compute == nullptr) continue;
       const ir::Node node{compute->op, compute->arguments, compute->outputs, {}, {}};
