@@ -3,6 +3,7 @@
 
 #include <array>
 
+#include "shoal/cli/device.h"
 #include "shoal/cli/task.h"
 #include "shoal/cli/verbs.h"
 
@@ -89,6 +90,7 @@ Trainer make_trainer(const Recipe& recipe, const torch::nn::AnyModule& model, ob
 
 Learner make_learner(const Recipe& recipe, observe::Trace* trace, std::optional<Parallelism> parallelism) {
   torch::nn::AnyModule model = make_model(recipe);
+  model.ptr()->to(device_of(recipe));
   Trainer trainer = make_trainer(recipe, model, trace, std::move(parallelism));
   return {std::move(model), std::move(trainer)};
 }

@@ -7,9 +7,11 @@
 #include <vector>
 
 #include "shoal/base/error.h"
+#include "shoal/cli/device.h"
 #include "shoal/cli/hollow.h"
 #include "shoal/comm/shm/shm.h"
 #include "shoal/comm_c10d/gloo.h"
+#include "shoal/comm_c10d/nccl.h"
 #include "shoal/compile/pins.h"
 #include "shoal/data/hash.h"
 
@@ -107,6 +109,12 @@ Ranks::Ranks(const Recipe& recipe, const elastic::Environment& environment) {
                                                                      .interface = job_->interface(),
                                                                      .limit = job_->limit()}));
   parallelism_.world = world_.get();
+  if (const at::Device device = device_of(recipe); device.is_cuda()) {
+    tensors_ = comm_c10d::make_nccl(
+        job_->store(),
+        {.name = "tensors", .rank = rank, .size = size, .device = device.index(), .limit = job_->limit()});
+    parallelism_.tensors = tensors_.get();
+  }
   parallelism_.limit = job_->limit();
 }
 

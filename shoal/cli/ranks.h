@@ -60,6 +60,7 @@ class Ranks {
  private:
   std::unique_ptr<elastic::Job> job_;  // of several ranks
   std::unique_ptr<comm::Communicator> world_;
+  std::unique_ptr<comm::Communicator> tensors_;  // NCCL's, of ranks on devices
   Parallelism parallelism_;
   int rank_ = 0;
   int rank_of_this_host_ = 0, ranks_of_this_host_ = 1;

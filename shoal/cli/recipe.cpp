@@ -31,6 +31,7 @@ static constexpr Names<AsyncMode, 2> kAsyncModes = {
     {{AsyncMode::Disabled, "disabled"}, {AsyncMode::Async, "async"}}};
 static constexpr Names<FloatType, 2> kFloats = {
     {{FloatType::Float32, "float32"}, {FloatType::Float64, "float64"}}};
+static constexpr Names<DeviceType, 2> kDevices = {{{DeviceType::CPU, "cpu"}, {DeviceType::CUDA, "cuda"}}};
 
 std::string_view name_of(DatasetName name) { return kDatasets[static_cast<std::size_t>(name)].second; }
 
@@ -204,6 +205,8 @@ std::vector<Option> options_of(Recipe& recipe) {
        {"training", "max_norm", &training.max_norm, 0, 1e18, "clip the gradients' global norm; 0: do not"},
        {"training", "seed", &training.seed, 0, 9e18, "of initial weights, batches, dropout, sample"},
        {"training", "dtype", choice<kFloats>(training.dtype), 0, 0, "of parameters and arithmetic"},
+       {"training", "device", choice<kDevices>(training.device), 0, 0,
+        "of the model: cuda is, for each rank, the GPU of its number on its host"},
        {"parallelism", "data_parallel_replicate_degree", &parallelism.data_parallel_replicate_degree, -1, 1e6,
         "ranks that share the batch; -1: the rest"},
        {"parallelism", "data_parallel_shard_degree", &parallelism.data_parallel_shard_degree, -1, 1e6,

@@ -18,6 +18,7 @@ enum class OptimizerName { SGD, Adam, AdamW, Adagrad, RMSprop, Lion, LAMB };
 enum class DecayType { Constant, Linear, Cosine, WarmupStableDecay };
 enum class AsyncMode { Disabled, Async };
 enum class FloatType { Float32, Float64 };
+enum class DeviceType { CPU, CUDA };
 
 std::string_view name_of(DatasetName name);  // as a recipe has it
 
@@ -51,6 +52,7 @@ struct Recipe {
     double max_norm = 1.0;  // 0: gradients are not clipped
     std::int64_t seed = 0;
     FloatType dtype = FloatType::Float32;
+    DeviceType device = DeviceType::CPU;
   } training;
   struct {
     // -1: the ranks that the other degrees leave. The mesh has its axes in this order, outer to inner.

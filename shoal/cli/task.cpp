@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "shoal/base/error.h"
+#include "shoal/cli/device.h"
 
 namespace shoal::cli {
 
@@ -21,7 +22,8 @@ static constexpr std::array kMakers = {make_text_task,        make_bytes_task,  
                                        make_files_task};
 
 Task make_task(const Recipe& recipe) {
-  return kMakers.at(static_cast<std::size_t>(recipe.dataset.name))(recipe);
+  const at::Device device = device_of(recipe);
+  return on_device(kMakers.at(static_cast<std::size_t>(recipe.dataset.name))(recipe), device);
 }
 
 at::Tensor logits_of(torch::nn::AnyModule& model, const Batch& batch) {

@@ -31,6 +31,7 @@
 
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
+#include "shoal/cli/device.h"
 #include "shoal/cli/forecast.h"
 #include "shoal/cli/memory_log.h"
 #include "shoal/cli/ranks.h"
@@ -492,6 +493,7 @@ static std::int64_t predicted(const Recipe& recipe, const Ranks& ranks) {
 
 int train(const Recipe& recipe, const Options& options) {
   if (options.ranks > 0) {
+    device_of(recipe);  // before there are ranks that would say it one by one
     if (!recipe.memory.limit.empty())
       check_limit(
           recipe,

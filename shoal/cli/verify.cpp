@@ -198,6 +198,9 @@ static int verify_drawn(const Recipe& recipe, const Options& options) {
 }
 
 int verify(const Recipe& asked, const Options& options) {
+  SHOAL_CHECK(
+      asked.training.device == DeviceType::CPU, InvalidInput,
+      "training.device is cuda, and verify compares ranks that are threads of the processor; leave it out");
   Recipe recipe = asked;
   const bool says_dtype = std::ranges::any_of(
       options.words, [](const std::string& word) { return word.starts_with("--training.dtype="); });

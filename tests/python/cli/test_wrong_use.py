@@ -2,6 +2,7 @@
 """Every wrong command line and recipe gets one line that names the thing, and exit code 2."""
 
 import pytest
+import torch
 
 OVERRIDES = [
     ("--training.stepz=3", "there is no key training.stepz; did you mean training.steps?"),
@@ -100,3 +101,23 @@ def test_an_incomplete_command_is_wrong_use(shoal, arguments):
     result = shoal(*arguments)
     assert result.returncode == 2
     assert result.stdout + result.stderr
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("ranks", [[], ["-n", "2"]])
+def test_a_device_that_is_not_there_is_named_once(shoal, tiny, ranks):
+    result = shoal("train", tiny, *ranks, "--training.device=cuda")
+    assert result.returncode == 1
+    assert result.stderr.startswith("shoal: training.device is cuda, and LibTorch ")
+    assert "Remedy: training.device=cpu" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_plan_for_another_machine_s_devices_is_made(shoal, tiny):
+    assert shoal("plan", tiny, "-n", "2", "--training.device=cuda").returncode == 0
+
+
+def test_verify_is_of_the_processor(shoal, tiny):
+    result = shoal("verify", tiny, "-n", "2", "--training.device=cuda")
+    assert result.returncode != 0
+    assert "verify compares ranks that are threads of the processor" in result.stderr
