@@ -29,7 +29,7 @@ set_target_properties(
 )
 target_link_libraries(
   shoal_python
-  PRIVATE shoal_train shoal_elastic shoal_comm_c10d shoal_torch ${TORCH_PYTHON_LIBRARY}
+  PRIVATE shoal_train shoal_collectives shoal_elastic shoal_comm_c10d shoal_torch ${TORCH_PYTHON_LIBRARY}
 )
 target_include_directories(shoal_python PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
 # pybind11, as torch ships it, wants hidden symbols: a precompiled header of its own, then.

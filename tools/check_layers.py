@@ -50,6 +50,7 @@ LAYERS = {
         "aten",
         "ir",
         "comm",
+        "collectives",
         "elastic",
         "sharding",
         "rewrite",

@@ -9,4 +9,6 @@ PYBIND11_MODULE(_shoal, module) {
   shoal::python::bind_capture(module);
   shoal::python::bind_world(module);
   shoal::python::bind_train(module);
+  auto collectives = module.def_submodule("_collectives");
+  shoal::python::bind_collectives(collectives);
 }

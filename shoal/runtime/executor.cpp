@@ -53,7 +53,7 @@ class CopyKernel final : public Kernel {
   Copy copy_;
 };
 
-struct Step {
+struct Action {
   std::unique_ptr<Kernel> kernel;
   const Compute* compute = nullptr;  // null for a copy; borrowed from the program
   std::vector<std::uint32_t> frees;  // after the kernel
@@ -72,21 +72,21 @@ struct Executor::State {
   Program program;
   std::vector<Slots> frames;  // by micro-batch
   std::vector<bool> is_source;
-  bool has_peers;                        // other ranks run the same instructions
-  std::vector<std::vector<Step>> steps;  // by segment
-  std::vector<bool> checks_types;        // likewise: in its next run
+  bool has_peers;                            // other ranks run the same instructions
+  std::vector<std::vector<Action>> actions;  // by segment
+  std::vector<bool> checks_types;            // likewise: in its next run
 
   State(Program lowered, const Groups* groups)
       : program(std::move(lowered)),
         frames(1, Slots(program.types.size())),
         is_source(program.types.size()),
         has_peers(groups != nullptr),
-        steps(program.segments.size()),
+        actions(program.segments.size()),
         checks_types(program.segments.size()) {
     for (const auto& source : program.sources) is_source[source.slot.index] = true;
-    for (std::size_t segment = 0; segment < steps.size(); ++segment)
+    for (std::size_t segment = 0; segment < actions.size(); ++segment)
       for (const auto& instruction : program.segments[segment].instructions)
-        add(steps[segment], instruction, groups);
+        add(actions[segment], instruction, groups);
   }
 
   // A new one has what all micro-batches have.
@@ -101,7 +101,7 @@ struct Executor::State {
   }
   static bool is_of_one(ir::Role role) { return role == ir::Role::Input || role == ir::Role::Scalar; }
 
-  void add(std::vector<Step>& list, const program::Instruction& instruction, const Groups* groups) const {
+  void add(std::vector<Action>& list, const program::Instruction& instruction, const Groups* groups) const {
     if (const auto* compute = std::get_if<Compute>(&instruction)) {
       auto kernel = sharding::is_collective(compute->op) ? make_collective(program, *compute, groups)
                                                          : make_kernel(program, *compute);
@@ -116,9 +116,9 @@ struct Executor::State {
 
   // What a kernel gives has to be what was recorded: a view of it fails otherwise, or another's sum has
   // another order.
-  void check_outputs(const Step& step, const Slots& slots) const {
-    if (step.compute == nullptr || !step.compute->op.starts_with("aten::")) return;
-    for (const auto& output : step.compute->outputs) {
+  void check_outputs(const Action& action, const Slots& slots) const {
+    if (action.compute == nullptr || !action.compute->op.starts_with("aten::")) return;
+    for (const auto& output : action.compute->outputs) {
       if (!output) continue;
       const auto& wanted = program.types[output->index];
       const auto& got = slots[output->index];
@@ -126,21 +126,21 @@ struct Executor::State {
       const auto type = aten::type_of(got);
       const bool same = type == wanted || (type.dtype == wanted.dtype && type.shape == wanted.shape &&
                                            (got.numel() == 0 || same_order(type, wanted)));
-      SHOAL_CHECK(same, Internal, step.compute->op, " in module ", step.compute->module, " was recorded as ",
-                  ir::to_text(wanted), " and gives ", ir::to_text(type));
+      SHOAL_CHECK(same, Internal, action.compute->op, " in module ", action.compute->module,
+                  " was recorded as ", ir::to_text(wanted), " and gives ", ir::to_text(type));
     }
   }
 
-  void run_step(Step& step, Slots& slots, bool checks) const {
-    step.kernel->run(slots);
-    if (checks) check_outputs(step, slots);
-    for (const auto slot : step.frees) slots[slot].reset();
+  void run_action(Action& action, Slots& slots, bool checks) const {
+    action.kernel->run(slots);
+    if (checks) check_outputs(action, slots);
+    for (const auto slot : action.frees) slots[slot].reset();
   }
 
-  std::int64_t bytes_made(const Step& step) const {
+  std::int64_t bytes_made(const Action& action) const {
     std::int64_t bytes = 0;
-    if (step.compute != nullptr)
-      for (const auto& output : step.compute->outputs)
+    if (action.compute != nullptr)
+      for (const auto& output : action.compute->outputs)
         if (output) bytes += ir::bytes_of(program.types[output->index]);
     return bytes;
   }
@@ -152,16 +152,16 @@ struct Executor::State {
   }
 
   // An error from below, told with the place it came from.
-  [[noreturn]] void fail_at(const Step& step, ErrorKind kind, std::string_view what) {
-    const std::string op = step.compute != nullptr ? step.compute->op : "copy";
-    const std::string module = step.compute != nullptr ? step.compute->module : "";
+  [[noreturn]] void fail_at(const Action& action, ErrorKind kind, std::string_view what) {
+    const std::string op = action.compute != nullptr ? action.compute->op : "copy";
+    const std::string module = action.compute != nullptr ? action.compute->module : "";
     release();
     fail(kind, op, module.empty() ? "" : " in module ", module, ": ", what);
   }
 
-  // `at` is the step that `body` has come to.
+  // `at` is the action that `body` has come to.
   template <class Body>
-  void guarded(const std::vector<Step>& list, const std::size_t& at, const Body& body) {
+  void guarded(const std::vector<Action>& list, const std::size_t& at, const Body& body) {
     try {
       body();
     } catch (const Error&) {
@@ -231,14 +231,14 @@ void Executor::set_argument(std::size_t segment, std::size_t instruction, std::s
   State& state = *state_;
   auto& compute = std::get<Compute>(state.program.segments.at(segment).instructions.at(instruction));
   compute.arguments.at(argument).value = std::move(value);
-  for (auto& step : state.steps[segment])
-    if (step.compute == &compute) step.kernel = make_kernel(state.program, compute);
+  for (auto& action : state.actions[segment])
+    if (action.compute == &compute) action.kernel = make_kernel(state.program, compute);
 }
 
 void Executor::run(std::size_t segment, std::size_t microbatch, observe::Trace* trace) {
   State& state = *state_;
-  auto& steps = state.steps.at(segment);
-  if (steps.empty()) return;
+  auto& actions = state.actions.at(segment);
+  if (actions.empty()) return;
   Slots& slots = state.frame(microbatch);
   state.check_bound(slots);
   const BelowAutograd below;
@@ -248,17 +248,18 @@ void Executor::run(std::size_t segment, std::size_t microbatch, observe::Trace* 
   std::size_t at = 0;
   const auto run_all = [&] {
     if (trace == nullptr) {
-      for (; at < steps.size(); ++at) state.run_step(steps[at], slots, checks);
+      for (; at < actions.size(); ++at) state.run_action(actions[at], slots, checks);
       return;
     }
-    for (; at < steps.size(); ++at) {
-      Step& step = steps[at];
-      const observe::Span span(trace, step.compute != nullptr ? std::string_view(step.compute->op) : "copy",
-                               state.bytes_made(step));
-      state.run_step(step, slots, checks);
+    for (; at < actions.size(); ++at) {
+      Action& action = actions[at];
+      const observe::Span span(trace,
+                               action.compute != nullptr ? std::string_view(action.compute->op) : "copy",
+                               state.bytes_made(action));
+      state.run_action(action, slots, checks);
     }
   };
-  state.guarded(steps, at, run_all);
+  state.guarded(actions, at, run_all);
 }
 
 void Executor::run_gradients(observe::Trace* trace) {
@@ -279,10 +280,10 @@ std::vector<program::MemoryUse> Executor::run_measured(std::size_t segment) {
   const BelowAutograd below;
   const PoolScope pool;
   std::vector<program::MemoryUse> uses;
-  auto& steps = state.steps.at(segment);
-  for (std::size_t at = 0; at < steps.size(); ++at) {
+  auto& actions = state.actions.at(segment);
+  for (std::size_t at = 0; at < actions.size(); ++at) {
     reset_peak();
-    state.guarded(steps, at, [&] { state.run_step(steps[at], slots, false); });
+    state.guarded(actions, at, [&] { state.run_action(actions[at], slots, false); });
     const MemoryCounts counts = memory_counts();
     uses.push_back({.peak = counts.peak_bytes, .after = counts.live_bytes});
   }
@@ -300,7 +301,7 @@ const at::Tensor& Executor::at(Slot slot, std::size_t microbatch) const {
   return state_->frames.at(microbatch).at(slot.index);
 }
 
-void Executor::check_types() { state_->checks_types.assign(state_->steps.size(), true); }
+void Executor::check_types() { state_->checks_types.assign(state_->actions.size(), true); }
 
 void Executor::release() { state_->release(); }
 
@@ -326,25 +327,25 @@ const Compute* Executor::first_not_finite() {
   const PoolScope pool;
   const Compute* infinite = nullptr;
   const Compute* found = nullptr;
-  const auto look_at = [&](const Step& step) {
-    if (step.compute != nullptr)
-      for (const auto& output : step.compute->outputs) {
+  const auto look_at = [&](const Action& action) {
+    if (action.compute != nullptr)
+      for (const auto& output : action.compute->outputs) {
         if (!output || !slots[output->index].is_floating_point()) continue;
         const auto& tensor = slots[output->index];
         if (found == nullptr && at::isnan(tensor).any().item<bool>())
-          found = infinite != nullptr ? infinite : step.compute;
-        if (infinite == nullptr && !is_masking(step.compute->op) && at::isinf(tensor).any().item<bool>())
-          infinite = step.compute;
+          found = infinite != nullptr ? infinite : action.compute;
+        if (infinite == nullptr && !is_masking(action.compute->op) && at::isinf(tensor).any().item<bool>())
+          infinite = action.compute;
       }
   };
-  for (std::size_t segment = 0; segment < state.steps.size(); ++segment) {
+  for (std::size_t segment = 0; segment < state.actions.size(); ++segment) {
     if (state.program.segments[segment].phase == ir::Phase::Update) continue;
-    auto& steps = state.steps[segment];
-    for (std::size_t at = 0; at < steps.size(); ++at) {
+    auto& actions = state.actions[segment];
+    for (std::size_t at = 0; at < actions.size(); ++at) {
       if (found != nullptr && !state.has_peers) break;  // others wait for this rank's collectives
-      state.guarded(steps, at, [&] { steps[at].kernel->run(slots); });
-      look_at(steps[at]);
-      for (const auto slot : steps[at].frees) slots[slot].reset();
+      state.guarded(actions, at, [&] { actions[at].kernel->run(slots); });
+      look_at(actions[at]);
+      for (const auto slot : actions[at].frees) slots[slot].reset();
     }
   }
   state.release();
