@@ -7,11 +7,16 @@
 
 #include <cmath>
 #include <filesystem>
+#include <fstream>
+#include <functional>
+#include <vector>
 
 #include "shoal/base/error_test.h"
 #include "shoal/base/file_system.h"
 #include "shoal/checkpoint/reader.h"
 #include "shoal/checkpoint/saver.h"
+#include "shoal/comm/inproc/inproc.h"
+#include "shoal/comm/ranks.h"
 #include "shoal/train/trainer.h"
 #include "shoal/train/training_state.h"
 
@@ -287,4 +292,86 @@ TEST_CASE("micro-batches draw random numbers of their own") {
   CHECK(std::abs(both - 2 * alone) > 1e-6);
   Trainer repeated(model, loss, SGD{.lr = 0});
   CHECK(repeated.step_over(std::vector<Batch>{ones, ones}).loss == both);
+}
+
+namespace {
+// A folder of the test's own, gone at its end.
+struct Folder {
+  fs::path path = fs::temp_directory_path() / concat("shoal_save_test_", ::getpid());
+  Folder() { fs::remove_all(path); }
+  ~Folder() { fs::remove_all(path); }
+};
+
+// Steps of one of several ranks that are threads, on its part of each batch.
+void on_ranks(int count, const std::function<void(Trainer&, comm::Communicator&)>& act) {
+  std::vector<torch::nn::Sequential> models;
+  for (int rank = 0; rank < count; ++rank) models.push_back(net(at::kDouble));
+  comm::run_as_threads(comm::inproc(count), [&](comm::Communicator& world) {
+    at::set_num_threads(1);
+    Trainer trainer(models[static_cast<std::size_t>(world.rank())], loss_of, AdamW{.lr = 0.01},
+                    {.parallelism = Parallelism{.mesh = mesh_of(count, 1, count, 1), .world = &world}});
+    act(trainer, world);
+  });
+}
+
+Batch part_of(const Batch& batch, const comm::Communicator& world) {
+  const std::int64_t rows = batch["y"].tensor().size(0), each = rows / world.size();
+  return map_tensors(batch, [&](const std::string&, const Tensor& tensor) {
+    return tensor.narrow(0, each * world.rank(), each);
+  });
+}
+}  // namespace
+
+TEST_CASE("save and load: one call each, whatever number of ranks has saved") {
+  const Folder folder;
+  std::vector<Batch> batches;
+  for (std::int64_t step = 1; step <= 6; ++step) batches.push_back(batch_of(step, 12, at::kDouble));
+  std::vector<double> losses;
+  {
+    auto model = net(at::kDouble);
+    Trainer trainer(model, loss_of, AdamW{.lr = 0.01});
+    CHECK(!trainer.load(folder.path));
+    for (std::size_t step = 0; step < 6; ++step) losses.push_back(trainer.step(batches[step]).loss);
+  }
+  on_ranks(2, [&](Trainer& trainer, comm::Communicator& world) {
+    CHECK(!trainer.load(folder.path));
+    for (std::size_t step = 0; step < 3; ++step) {
+      CHECK(std::fabs(trainer.step(part_of(batches[step], world)).loss - losses[step]) < 1e-12);
+      trainer.save(folder.path, concat("read to ", step), 2);
+    }
+    trainer.wait_for_saves();
+  });
+  CHECK(!fs::exists(folder.path / "step_00000001"));  // two stay
+  CHECK(fs::exists(folder.path / "step_00000002"));
+  for (const int count : {1, 3}) {
+    CAPTURE(count);
+    on_ranks(count, [&](Trainer& trainer, comm::Communicator& world) {
+      CHECK(trainer.load(folder.path) == "read to 2");
+      for (std::size_t step = 3; step < 6; ++step)
+        CHECK(std::fabs(trainer.step(part_of(batches[step], world)).loss - losses[step]) < 1e-12);
+    });
+  }
+}
+
+TEST_CASE(
+    "a save that cannot be written is thrown by the next one, and by waiting; what is damaged is said") {
+  const Folder folder;
+  auto model = net();
+  Trainer trainer(model, loss_of, SGD{.lr = 0.1});
+  trainer.step(batch_of(1));
+  trainer.save(folder.path);
+  trainer.wait_for_saves();
+  CHECK(error_of([&] {
+          trainer.save(folder.path, "\xff");
+        }).find("the note of a checkpoint is text in UTF-8") != std::string::npos);
+  CHECK(error_of([&] { trainer.save(folder.path, "", -1); }).find("save keeps the newest -1 checkpoints") !=
+        std::string::npos);
+  const fs::path blocked = folder.path / "file";
+  std::ofstream(blocked) << "a file";
+  trainer.save(blocked / "in");
+  CHECK(error_of([&] { trainer.wait_for_saves(); }).find("The checkpoints before are as they were") !=
+        std::string::npos);
+  fs::resize_file(folder.path / "step_00000001" / "model-0.safetensors", 10);
+  CHECK(error_of([&] { trainer.load(folder.path); }).find("none of its checkpoints is whole") !=
+        std::string::npos);
 }

@@ -22,6 +22,7 @@
 #include "shoal/runtime/redistribution.h"
 #include "shoal/train/agreement.h"
 #include "shoal/train/captured_steps.h"
+#include "shoal/train/checkpoints.h"
 #include "shoal/train/distribution.h"
 #include "shoal/train/given.h"
 #include "shoal/train/gradient_sums.h"
@@ -281,6 +282,21 @@ class Trainer::State {
     optimizer_.write(from.optimizer);
     set_progress({from.step, from.backwards, from.updates});
     last_ = nullptr;
+  }
+
+  void save(const std::filesystem::path& folder, const std::string& note, std::int64_t keep) {
+    checkpoints().save(folder, state(), note, keep);
+  }
+  void wait_for_saves() { checkpoints().wait(); }
+  std::optional<std::string> load(const std::filesystem::path& folder) {
+    auto found = checkpoints().load(folder);
+    if (!found) return std::nullopt;
+    restore(found->state);
+    return std::move(found->note);
+  }
+  train::Checkpoints& checkpoints() {
+    if (!checkpoints_) checkpoints_.emplace(ranks_ ? &ranks_->rank().control : nullptr);
+    return *checkpoints_;
   }
 
   const Tensors& outputs() const { return outputs_; }
@@ -615,7 +631,8 @@ class Trainer::State {
   TrainerOptions options_;
   train::ModelTensors model_;
   train::OptimizerState optimizer_;
-  std::unique_ptr<train::Distribution> ranks_;  // null: one device
+  std::unique_ptr<train::Distribution> ranks_;     // null: one device
+  std::optional<train::Checkpoints> checkpoints_;  // made when one is asked for
   train::CapturedSteps steps_captured_;
   at::Tensor seed_;
   Tensors outputs_;  // of the last step or evaluation
@@ -687,6 +704,11 @@ std::vector<const program::Program*> Trainer::ran() const { return state_->ran()
 const rewrite::Placed& Trainer::placed(const Batch& batch) { return state_->placed(batch); }
 TrainingState Trainer::state() const { return state_->state(); }
 void Trainer::restore(const TrainingState& state) { state_->restore(state); }
+void Trainer::save(const std::filesystem::path& folder, const std::string& note, std::int64_t keep) {
+  state_->save(folder, note, keep);
+}
+void Trainer::wait_for_saves() { state_->wait_for_saves(); }
+std::optional<std::string> Trainer::load(const std::filesystem::path& folder) { return state_->load(folder); }
 std::map<std::string, at::Tensor> Trainer::gradients() const { return state_->gradients(); }
 
 }  // namespace shoal

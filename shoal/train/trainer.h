@@ -12,6 +12,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -190,6 +191,20 @@ class Trainer {
   // Goes on from there: the state is written into the memory of the module and of the trainer. Throws
   // InvalidInput listing all names, shapes and types that do not fit; nothing has changed then.
   void restore(const TrainingState& state);
+  // A checkpoint in `folder`, as step_00000100 of as many updates and backward()s: parameters, buffers,
+  // optimizer state, counts, and a note of yours in UTF-8 (how far the data was read, say). Takes the time of
+  // one copy: a thread writes it while training goes on, whole or not at all. The newest `keep` stay, 0: all.
+  // Throws Infeasible where the save before could not be written: what was there before is. Called by all
+  // ranks alike; the first one writes.
+  void save(const std::filesystem::path& folder, const std::string& note = "", std::int64_t keep = 10);
+  // Until all that was saved is on the disk; throws Infeasible with what is not. The end of the trainer waits
+  // too, and says nothing.
+  void wait_for_saves();
+  // Goes on from the newest checkpoint of the folder whose every byte is as it was written, bit for bit,
+  // whatever number of ranks has saved it; a damaged newer one is warned of. Returns its note, or nothing
+  // where there is none. Throws Corrupt where all are damaged, InvalidInput listing what does not fit the
+  // model. All ranks read the folder.
+  std::optional<std::string> load(const std::filesystem::path& folder);
   // Gradients of the last step, before clipping, by parameter name. Parameters without one are left out.
   std::map<std::string, at::Tensor> gradients() const;
   // Parameters that ranks keep in parts are gathered into the module, for others to read, until the next
