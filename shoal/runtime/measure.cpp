@@ -43,6 +43,7 @@ Measured measure(const program::Program& program, const program::Memory& said, c
   for (const auto& source : program.sources)
     executor.bind(source.slot, source_of(source, program.types.at(source.slot.index)));
   for (std::size_t segment = 0; segment < program.segments.size(); ++segment) executor.run(segment);
+  executor.release();
   Measured measured = {.said = said.peak.total(), .was = 0, .misjudged = {}};
   for (std::size_t segment = 0; segment < program.segments.size(); ++segment) {
     const auto texts = texts_of(program, segment);
