@@ -11,14 +11,11 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sched.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -26,15 +23,14 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <tuple>
 #include <utility>
 
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
 #include "shoal/elastic/culprit.h"
-#include "shoal/elastic/flight.h"
 #include "shoal/elastic/hosts.h"
-#include "shoal/elastic/output.h"
+#include "shoal/elastic/local_rank.h"
+#include "shoal/elastic/machine.h"
 #include "shoal/elastic/process.h"
 #include "shoal/rendezvous/deadline.h"
 
@@ -46,9 +42,6 @@ using rendezvous::Clock;
 
 static constexpr std::chrono::milliseconds kLastWords = 300ms, kTerminate = 1500ms, kGrace = 30s;
 static constexpr int kMostRanks = 1024;
-static constexpr std::size_t kCallsKept = 40;  // of a report: more than a rank can be ahead of others
-
-// --- What is wanted.
 
 void check(const Launch& launch) {
   const auto wanted = [](bool holds, std::string_view flag, const auto& got, std::string_view wants) {
@@ -72,62 +65,7 @@ void check(const Launch& launch) {
               "with the same 32 random bytes on each host, mode 0600");
 }
 
-static std::vector<int> usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> cores;
-  if (sched_getaffinity(0, sizeof set, &set) == 0)
-    for (int core = 0; core < CPU_SETSIZE; ++core)
-      if (CPU_ISSET(static_cast<unsigned>(core), &set)) cores.push_back(core);
-  if (cores.empty()) cores = {0};
-  return cores;
-}
-
-// A rank needs four descriptors here, and a process at least its stack and the C library's pages.
-static void check_machine(int ranks) {
-  rlimit files = {};
-  if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
-    const rlim_t needed = 64 + 4 * static_cast<rlim_t>(ranks);
-    files.rlim_cur = std::min(std::max(files.rlim_cur, needed), files.rlim_max);
-    setrlimit(RLIMIT_NOFILE, &files);
-    SHOAL_CHECK(files.rlim_cur >= needed, Infeasible, "run: ", ranks, " ranks need ", needed,
-                " descriptors, ", files.rlim_cur, " are allowed; raise ulimit -n, or start fewer ranks");
-  }
-  std::ifstream file("/proc/meminfo");
-  std::string word;
-  std::int64_t kibibytes = 0;
-  while (file >> word)
-    if (word == "MemAvailable:" && file >> kibibytes) break;
-  constexpr std::int64_t kLeast = 4 << 20;
-  SHOAL_CHECK(kibibytes == 0 || kibibytes * 1024 / ranks >= kLeast, Infeasible, "run: ", ranks,
-              " ranks have ", human_bytes(kibibytes * 1024 / ranks), " of memory each, wanted at least ",
-              human_bytes(kLeast), "; start fewer ranks on this host");
-}
-
-// Processes that the kernel has killed for memory, since it started.
-static std::int64_t num_killed_for_memory() {
-  std::ifstream file("/proc/vmstat");
-  std::string word;
-  std::int64_t num = 0;
-  while (file >> word >> num)
-    if (word == "oom_kill") return num;
-  return 0;
-}
-
 namespace {
-
-// --- A rank of this host.
-
-struct Rank {
-  int rank = 0;
-  std::unique_ptr<Flight> flight;
-  Started started;
-  Lines out{""}, err{""};
-  int log = -1;
-  std::optional<int> status;  // as waitpid has it
-  RankReport report;
-  bool noted = false;  // the report is what it was when the job failed
-};
 
 class Launcher {
  public:
@@ -154,12 +92,9 @@ class Launcher {
   Command command_of(const Rank& rank, int local, int attempt) const;
   void watch();
   int patience() const;
-  void take_output(Rank& rank, int& descriptor, Lines& lines, int to);
-  void write_log(const Rank& rank, std::string_view lines) const;
   void take_signals();
   void reap();
   void fail_here(const std::string& why);
-  void note(Rank& rank);
   void advance_end();
   void signal_all(int signal);
   bool all_ended() const;
@@ -183,8 +118,6 @@ class Launcher {
   int passed_on_ = 0;  // the signal that the launcher got
   bool terminated_ = false, killed_ = false;
 };
-
-// --- Starting.
 
 void Launcher::begin(int attempt) {
   attempt_ = attempt;
@@ -254,8 +187,6 @@ void Launcher::start_rank(int local, int attempt) {
   rank.report = {.rank = rank.rank, .host = hosts_.name(), .process = rank.started.process};
 }
 
-// --- Watching.
-
 bool Launcher::all_ended() const {
   return std::ranges::all_of(ranks_, [](const Rank& rank) { return rank.status.has_value(); });
 }
@@ -284,45 +215,13 @@ void Launcher::watch() {
       wanted.push_back({.fd = rank.started.err, .events = POLLIN});
     }
     poll(wanted.data(), wanted.size(), patience());
-    for (Rank& rank : ranks_) {
-      take_output(rank, rank.started.out, rank.out, STDOUT_FILENO);
-      take_output(rank, rank.started.err, rank.err, STDERR_FILENO);
-    }
+    for (Rank& rank : ranks_) take_output(rank);
     take_signals();
     reap();
     if (const std::string why = hosts_.ended_elsewhere(); !why.empty() && !ending_) fail_here(why);
     advance_end();
   }
-  for (Rank& rank : ranks_)  // what is still in the pipes; what others hold open is not waited for
-    for (auto [descriptor, lines, to] : {std::tuple(&rank.started.out, &rank.out, STDOUT_FILENO),
-                                         std::tuple(&rank.started.err, &rank.err, STDERR_FILENO)}) {
-      take_output(rank, *descriptor, *lines, to);
-      const std::string rest = lines->rest();
-      print(to, rest);
-      write_log(rank, rest);
-      if (*descriptor >= 0) close(std::exchange(*descriptor, -1));
-    }
-}
-
-void Launcher::take_output(Rank& rank, int& descriptor, Lines& lines, int to) {
-  std::array<char, 65536> bytes;
-  // A rank that prints without end does not keep the launcher from the others.
-  for (int turn = 0; descriptor >= 0 && turn < 16; ++turn) {
-    const ssize_t got = read(descriptor, bytes.data(), bytes.size());
-    if (got == 0) close(std::exchange(descriptor, -1));
-    if (got <= 0) return;
-    const std::string printed = lines.take({bytes.data(), static_cast<std::size_t>(got)});
-    print(to, printed);
-    write_log(rank, printed);
-  }
-}
-
-void Launcher::write_log(const Rank& rank, std::string_view lines) const {
-  while (rank.log >= 0 && !lines.empty()) {
-    const ssize_t wrote = write(rank.log, lines.data(), lines.size());
-    if (wrote <= 0) return;  // a full disk does not end the job
-    lines.remove_prefix(static_cast<std::size_t>(wrote));
-  }
+  for (Rank& rank : ranks_) take_rest(rank);
 }
 
 void Launcher::take_signals() {
@@ -353,7 +252,7 @@ void Launcher::reap() {
     const auto rank = std::ranges::find(ranks_, process, [](const Rank& one) { return one.started.process; });
     if (rank == ranks_.end()) continue;  // what a rank had started and left behind
     rank->status = status;
-    if (!rank->noted || (ending_ && !terminated_)) note(*rank);
+    if (!rank->noted || (ending_ && !terminated_)) note(*rank, killed_for_memory_);
     const bool failed = !WIFEXITED(status) || WEXITSTATUS(status) != 0;
     if (!failed || ending_) continue;
     const std::string why = concat("rank ", rank->rank, ": ", how_it_ended(status));
@@ -362,52 +261,11 @@ void Launcher::reap() {
   }
 }
 
-// --- Ending.
-
-void Launcher::note(Rank& rank) {
-  RankReport& report = rank.report;
-  rank.noted = true;
-  const FlightLog log = rank.flight->read();
-  report.num_calls = log.num_calls;
-  report.kind = log.kind;
-  report.error = log.error;
-  report.last = report.current = "";
-  report.calls.clear();
-  const std::size_t num_kept = std::min(log.records.size(), kCallsKept);
-  for (std::size_t i = log.records.size() - num_kept; i < log.records.size(); ++i) {
-    const FlightRecord& record = log.records[i];
-    report.calls.emplace_back(
-        concat("call ", record.number, record.group.empty() ? "" : " of " + record.group),
-        comm::describe(record.call));
-  }
-  for (const FlightRecord& record : log.records) {
-    if (record.state == CallState::Done) {
-      report.last = describe(record);
-    } else if (report.current.empty()) {
-      report.current = describe(record);
-    }
-  }
-  if (report.current.empty() && !log.module.empty()) report.current = log.module;
-  report.stopped = !rank.status && is_stopped(rank.started.process);
-  report.how = report.stopped ? "stopped" : "running";
-  if (!rank.status) return;
-  const int status = *rank.status;
-  report.ended = true;
-  report.by_signal = WIFSIGNALED(status);
-  report.code = report.by_signal ? WTERMSIG(status) : WEXITSTATUS(status);
-  report.how = how_it_ended(status);
-  if (report.by_signal && report.code == SIGKILL && num_killed_for_memory() > killed_for_memory_)
-    report.how += ", as the machine or the container had no more memory";
-  report.when_ms = std::chrono::duration_cast<std::chrono::milliseconds>(
-                       std::chrono::system_clock::now().time_since_epoch())
-                       .count();
-}
-
 void Launcher::fail_here(const std::string& why) {
   ending_ = Clock::now();
   why_ = why;
   for (Rank& rank : ranks_)
-    if (!rank.status) note(rank);
+    if (!rank.status) note(rank, killed_for_memory_);
 }
 
 void Launcher::advance_end() {
