@@ -2,13 +2,10 @@
 #include "shoal/rewrite/report.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <map>
 #include <optional>
 #include <set>
 #include <string_view>
-#include <tuple>
 #include <utility>
 
 #include "shoal/base/error.h"
@@ -28,8 +25,6 @@ using sharding::Mesh;
 using sharding::Replicate;
 using sharding::Shape;
 using sharding::Shard;
-
-// --- Where things lie.
 
 // "h.11.attn" -> "h.*.attn"
 static std::string folded(std::string_view path) {
@@ -222,8 +217,6 @@ static std::vector<LayerLine> layers_of(const Placed& placed) {
   return lines;
 }
 
-// --- What is sent.
-
 // Values on their way to be a gradient: what collectives of gradients read and make.
 static std::vector<bool> to_be_gradients(const ir::Graph& local) {
   std::vector<bool> marked(local.values.size());
@@ -290,8 +283,6 @@ static std::vector<Traffic> traffic_of(const Mesh& mesh, const ir::Graph& local,
   return found;
 }
 
-// --- Ranks that are alike.
-
 std::vector<RankClass> rank_classes(const Placed& placed) {
   std::set<std::pair<std::string, Shape>> seen;
   std::vector<std::pair<Layout, Shape>> kinds;
@@ -341,110 +332,6 @@ Report report_of(const Placed& placed, const ir::Graph& local, int rank) {
   report.traffic = traffic_of(placed.mesh, local, rank);
   report.whole = whole_ops(placed);
   return report;
-}
-
-// --- In text.
-
-// Axes of one rank place nothing.
-static std::string text_of(const Mesh& mesh, const Layout& layout) {
-  std::string text;
-  for (std::size_t axis = 0; axis < mesh.axes.size(); ++axis)
-    if (!is_whole(layout, axis) && mesh.axes[axis].size > 1)
-      text += concat(text.empty() ? "" : " ", mesh.axes[axis].name, "=",
-                     sharding::to_text(layout.placements[axis]));
-  return text.empty() ? "whole" : text;
-}
-
-static std::string padded(std::string text, std::size_t width) {
-  text.resize(std::max(text.size() + 1, width), ' ');
-  return text;
-}
-
-static std::string percent(double share) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f %%", 100 * share);
-  return text;
-}
-
-static std::string flops_in_words(double flops) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.4g", flops);
-  return text;
-}
-
-static std::string text_of(const Shape& shape) {
-  std::string text;
-  for (const std::int64_t size : shape) text += concat(text.empty() ? "" : ", ", size);
-  return concat("[", text, "]");
-}
-
-// The first groups of ranks along each axis.
-static std::string text_of_ranks(const Mesh& mesh) {
-  constexpr int kGroups = 4, kRanks = 8;
-  std::string text = concat("mesh: ", to_text(mesh), ", ", mesh.size(), " ranks\n");
-  for (std::size_t axis = mesh.axes.size(); axis-- > 0;) {
-    if (mesh.axes[axis].size == 1) continue;
-    text += padded(concat("  along ", mesh.axes[axis].name), 20);
-    int groups = 0;
-    for (int rank = 0; rank < mesh.size() && groups <= kGroups; ++rank) {
-      if (mesh.coordinate(rank, static_cast<int>(axis)) != 0) continue;
-      if (++groups > kGroups) {
-        text += " | ...";
-        break;
-      }
-      const auto members = mesh.group(rank, {static_cast<int>(axis)});
-      text += groups > 1 ? " |" : "";
-      for (std::size_t i = 0; i < members.size(); ++i) {
-        if (i == kRanks && members.size() > kRanks + 1) text += " ...";
-        if (i < kRanks || i + 1 == members.size()) text += concat(' ', members[i]);
-      }
-    }
-    text += '\n';
-  }
-  return text;
-}
-
-static std::string text_of_layers(const Mesh& mesh, const Report& report) {
-  std::string text;
-  for (const bool parameters : {true, false}) {
-    text += parameters ? "parameters, as they are kept -> as they are used:\n" : "outputs of modules:\n";
-    for (const LayerLine& line : report.layers) {
-      if (line.is_parameter != parameters) continue;
-      const std::string name = concat(line.path.empty() ? "(the model)" : line.path,
-                                      line.count > 1 ? concat(" x", line.count) : "");
-      text += concat(padded("  " + name, 46), padded(text_of(line.shape), 18), text_of(mesh, line.kept),
-                     line.used == line.kept ? "" : " -> " + text_of(mesh, line.used), '\n');
-    }
-  }
-  return text;
-}
-
-std::string traffic_text(const Report& report, std::string_view of) {
-  std::string text = concat("collectives of ", of, ", bytes that a rank sends:\n");
-  std::int64_t all = 0;
-  for (const Traffic& traffic : report.traffic) {
-    all += traffic.bytes;
-    text += concat(padded("  " + traffic.what, 14), padded(std::string(ir::name_of(traffic.phase)), 10),
-                   padded(concat(traffic.op, " x", traffic.count), 24), padded(traffic.axis, 11),
-                   padded(human_bytes(traffic.bytes), 12), traffic.module, '\n');
-  }
-  return text + concat("  in all ", human_bytes(all), '\n');
-}
-
-std::string to_text(const Mesh& mesh, const Report& report, std::string_view of) {
-  std::string text = text_of_ranks(mesh) + text_of_layers(mesh, report) + traffic_text(report, of);
-  text += concat("work: ", flops_in_words(report.flops), " flops of all ranks together\n");
-  for (const std::string& op : report.unknown) text += concat("  of ", op, " it is not known\n");
-  for (const AxisShare& share : report.shares)
-    text += concat("  split along ", padded(share.axis, 10), percent(share.flops), " of the flops, ",
-                   percent(share.parameter_bytes), " of the parameters' bytes\n");
-  text += concat("ops that run whole along an axis that could cut them: ", report.whole.empty() ? "none" : "",
-                 '\n');
-  for (const WholeOp& op : report.whole)
-    text += concat("  ", padded(concat(op.op, " x", op.count), 36), padded(op.axes, 18),
-                   padded(human_bytes(op.bytes), 12), padded(flops_in_words(op.flops) + " flops", 16),
-                   op.module, '\n');
-  return text;
 }
 
 }  // namespace shoal::rewrite
