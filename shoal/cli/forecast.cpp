@@ -9,6 +9,7 @@
 
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
+#include "shoal/cli/flops.h"
 #include "shoal/cli/hollow.h"
 #include "shoal/cli/ranks.h"
 #include "shoal/cli/verbs.h"
@@ -121,13 +122,6 @@ static std::int64_t input_bytes(const program::Program& program) {
   for (const auto& source : program.sources)
     if (source.role == ir::Role::Input) bytes += ir::bytes_of(program.types.at(source.slot.index));
   return bytes;
-}
-
-bool counts_flops(const Recipe& recipe) {
-  const models::Config& config = recipe.model.config;
-  return std::holds_alternative<models::MlpConfig>(config) ||
-         std::holds_alternative<models::Gpt2Config>(config) ||
-         std::holds_alternative<models::LlamaConfig>(config);
 }
 
 // What follows the micro-batches; their sums are among its sources.

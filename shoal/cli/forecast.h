@@ -15,11 +15,6 @@
 
 namespace shoal::cli {
 
-// Rows and columns of the matrices by which the first rank measures the machine, before the first step.
-inline constexpr std::int64_t kMeasuredMatrix = 768;
-// Whether a model's matrix products are known, so that this is done.
-bool counts_flops(const Recipe& recipe);
-
 // What a rank is at.
 struct Phase {
   std::string name;  // "the model", "a step"

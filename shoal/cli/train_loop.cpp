@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// The steps of a run and the validations between them, with what is printed and counted of each.
+#include <c10/util/ParallelGuard.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "shoal/base/error.h"
+#include "shoal/base/text.h"
+#include "shoal/cli/interrupt.h"
+#include "shoal/cli/train_run.h"
+#include "shoal/data/prefetch.h"
+#include "shoal/observe/summary.h"
+
+namespace shoal::cli {
+
+using nlohmann::json;
+
+std::int64_t units_per_step(const TrainRun& run) { return run.task.units_per_sample * run.sizes.samples(); }
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+double seconds_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string three_digits(double number) {
+  char text[64];
+  std::snprintf(text, sizeof(text), "%.3f", number);
+  return text;
+}
+
+Validation validate(TrainRun& run, std::int64_t most_batches) {
+  const HeldOut& held_out = run.task.held_out;
+  const std::int64_t num_batches = std::min(most_batches, held_out.num_batches);
+  double nats = 0;
+  std::int64_t targets = 0;
+  for (std::int64_t i = 0; i < num_batches; ++i) {
+    // Spread over the whole text, so that a few batches speak for all.
+    const std::int64_t index = i * held_out.num_batches / num_batches;
+    const std::int64_t count = held_out.num_targets(index);
+    const Batch batch = part_of(held_out.batch(index), run.ranks.part_of(run.sizes.microbatch));
+    nats += run.learner.trainer.evaluate(batch) * static_cast<double>(count);
+    targets += count;
+  }
+  Validation result = {.loss = nats / static_cast<double>(targets)};
+  if (held_out.num_bytes > 0) {
+    std::int64_t all_targets = 0;
+    for (std::int64_t i = 0; i < held_out.num_batches; ++i) all_targets += held_out.num_targets(i);
+    const double bytes_per_target =
+        static_cast<double>(held_out.num_bytes) / static_cast<double>(all_targets);
+    result.bits_per_byte = result.loss / std::log(2.0) / bytes_per_target;
+  }
+  return result;
+}
+
+void report(TrainRun& run, const Validation& validation) {
+  if (run.metrics == nullptr) return;
+  json line = {{"step", run.progress.step}, {"validation_loss", validation.loss}};
+  std::string text = concat("validate step: ", run.progress.step, "  loss: ", three_digits(validation.loss));
+  if (validation.bits_per_byte) {
+    line["validation_bits_per_byte"] = *validation.bits_per_byte;
+    text += "  bits per byte: " + three_digits(*validation.bits_per_byte);
+  }
+  run.metrics->write(line.dump());
+  run.validation_losses.push_back({run.progress.step, validation.loss});
+  if (run.events != nullptr)
+    run.events->write(seconds_since_1970(), run.progress.step,
+                      {{"validation_metrics/loss", validation.loss}});
+  say(text);
+}
+
+// The gradients of the last step are not kept beside what an evaluation makes.
+static void validate_now(TrainRun& run) {
+  run.memory->end("steps");
+  run.learner.trainer.release();
+  report(run, validate(run, run.recipe.validation.steps));
+  run.memory->end("validation");
+}
+
+Microbatches microbatches_at(const TrainRun& run, std::int64_t position) {
+  const c10::ParallelGuard one_thread(true);  // the step has the others
+  Microbatches batches;
+  const std::int64_t samples = run.sizes.microbatch;
+  for (std::int64_t i = 0; i < run.sizes.num_microbatches; ++i)
+    batches.push_back(run.task.batch(
+        {.position = position + i * samples, .samples = samples, .part = run.ranks.part_of(samples)}));
+  return batches;
+}
+
+// Makes batches ahead on a thread, if the recipe wants that, and measures how long a step waits for them.
+class BatchSource {
+ public:
+  BatchSource(const TrainRun& run, std::int64_t position)
+      : make_([&run, position](std::int64_t index) {
+          return microbatches_at(run, position + index * run.sizes.samples());
+        }) {
+    if (const std::int64_t prefetch = run.recipe.dataset.prefetch; prefetch > 0)
+      prefetcher_.emplace(make_, 0, kThreads, static_cast<int>(prefetch));
+  }
+
+  Microbatches next() {
+    const auto begin = Clock::now();
+    Microbatches batches = prefetcher_ ? prefetcher_->next() : make_(index_++);
+    seconds_waited_ += seconds_since(begin);
+    return batches;
+  }
+  double seconds_waited() const { return seconds_waited_; }
+
+ private:
+  static constexpr int kThreads = 1;  // a batch costs far less than a step
+  std::function<Microbatches(std::int64_t)> make_;
+  std::optional<data::Prefetcher<Microbatches>> prefetcher_;
+  std::int64_t index_ = 0;
+  double seconds_waited_ = 0;
+};
+
+static void write_metrics(TrainRun& run, const StepResult& result, double tps) {
+  run.metrics->write(json{{"step", result.step},
+                          {"loss", result.loss},
+                          {"grad_norm", result.grad_norm},
+                          {"lr", result.learning_rate},
+                          {"tps", tps},
+                          {"memory_bytes", observe::peak_memory_bytes()}}
+                         .dump());
+  if (run.events != nullptr)
+    run.events->write(seconds_since_1970(), result.step,
+                      {{"loss_metrics/loss", result.loss},
+                       {"grad_norm", result.grad_norm},
+                       {"lr", result.learning_rate},
+                       {"throughput(tps)", tps}});
+}
+
+// Whether a signal has come, to any rank.
+static bool is_interrupted(const TrainRun& run) {
+  const auto signal = static_cast<int>(run.ranks.largest(interrupted()));
+  if (signal != 0) interrupt(signal);
+  return signal != 0;
+}
+
+void train_steps(TrainRun& run) {
+  const Recipe& recipe = run.recipe;
+  const auto units = static_cast<double>(units_per_step(run));
+  BatchSource batches(run, run.progress.position);
+  double since_line = 0;
+  std::int64_t steps_since_line = 0;
+  while (run.progress.step < recipe.training.steps && !is_interrupted(run)) {
+    const auto begin = Clock::now();
+    const Microbatches microbatches = batches.next();
+    const StepResult result = microbatches.size() == 1 ? run.learner.trainer.step(microbatches[0])
+                                                       : run.learner.trainer.step_over(microbatches);
+    const double seconds = seconds_since(begin);
+    run.progress = {
+        .step = result.step, .position = run.progress.position + run.sizes.samples(), .loss = result.loss};
+    run.seconds += seconds;
+    run.losses.push_back({result.step, result.loss});
+    since_line += seconds;
+    ++steps_since_line;
+    if (run.metrics != nullptr) write_metrics(run, result, units / seconds);
+    if (run.metrics != nullptr &&
+        (result.step == run.first_step + 1 || result.step % recipe.metrics.log_freq == 0)) {
+      observe::StepSummary summary = {.step = result.step,
+                                      .loss = result.loss,
+                                      .grad_norm = result.grad_norm,
+                                      .memory_bytes = observe::peak_memory_bytes()};
+      summary.tokens_per_second = units * static_cast<double>(steps_since_line) / since_line;
+      summary.seconds_left = static_cast<double>(recipe.training.steps - result.step) * since_line /
+                             static_cast<double>(steps_since_line);
+      if (run.flops_per_unit) {
+        summary.flops_per_second = *run.flops_per_unit * summary.tokens_per_second;
+        // The machine may have been busy when it was measured.
+        run.peak_flops_per_second = std::max(run.peak_flops_per_second, *summary.flops_per_second);
+        summary.peak_flops_per_second = run.peak_flops_per_second;
+      }
+      say(observe::to_line(summary));
+      run.memory->look();
+      since_line = 0;
+      steps_since_line = 0;
+    }
+    const auto saving = Clock::now();
+    run.checkpoints.after(run.progress);
+    run.seconds_saving += seconds_since(saving);
+    const bool is_last = run.progress.step == recipe.training.steps;
+    if (recipe.validation.freq > 0 && result.step % recipe.validation.freq == 0 && !is_last &&
+        !is_interrupted(run))
+      validate_now(run);
+  }
+  run.seconds_waited = batches.seconds_waited();
+  run.memory->end("steps");
+}
+
+}  // namespace shoal::cli
