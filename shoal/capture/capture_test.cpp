@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Above 400 lines: one case for each thing that a model may do; they share the models and the replay.
 #include "shoal/capture/capture.h"
 
 #include <ATen/ATen.h>

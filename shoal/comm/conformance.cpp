@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Above 400 lines: one suite, of which what is wanted of a call and how it is made are read together.
 #include "shoal/comm/conformance.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Above 400 lines: one case for each way in which ranks of a group may end; they share the group.
 #include "shoal/comm_c10d/gloo.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Above 400 lines: one case for each rule; they share how a rule is run and timed.
 #include "shoal/rewrite/cleanup.h"
 
 #include <doctest/doctest.h>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One function for ops that are alike. Letters are given in the order of dims: "self:abc", and one that stays
 // whole is a dot.
+// Above 400 lines: a table, of which each row is a function of a few lines.
 #include "shoal/sharding/op_dims.h"
 
 #include <algorithm>

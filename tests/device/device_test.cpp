@@ -2,6 +2,7 @@
 // Training on a CUDA device equals eager LibTorch on the same device: losses, gradients, parameters, buffers.
 // Where LibTorch has no CUDA the device is a stand-in, and where there is no GPU every test says that it is
 // skipped: device.h.
+// Above 400 lines: one case for each kind of step; they share the models and the device.
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 #include <torch/nn.h>

@@ -8,6 +8,7 @@
 //
 // Only what LibTorch hides in its CUDA library alone is written here: copies, reading a value, and the fused
 // cells of recurrent networks that it takes there.
+// Above 400 lines: all that LibTorch asks of one device.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -8,6 +8,7 @@
 //
 // A failure prints the seed, the fewest statements that still fail, and their graph. To run one seed alone,
 // set kFirstSeed to it and kNumSeeds to 1.
+// Above 400 lines: a table of statements, and what holds programs of them against eager.
 #include <ATen/ATen.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/Parallel.h>

@@ -106,3 +106,25 @@ def test_pictures_in_comments_survive_formatting(run):
     )
     result = run(".venv/bin/clang-format", "--assume-filename=shoal/ir/picture.h", input=picture)
     assert (result.returncode, result.stdout) == (0, picture)
+
+
+@pytest.mark.parametrize(
+    ("path", "header"),
+    [
+        ("shoal/ir/long.cpp", "// SPDX-License-Identifier: Apache-2.0\n{}\n#include <string>\n"),
+        ("tests/python/long.py", "#!/usr/bin/env python3\n# SPDX\n{}\nimport re\n"),
+        ("tests/python/doc.py", '"""What it is.\n\n{}\n"""\nimport re\n'),
+    ],
+)
+def test_a_file_above_400_lines_says_why(run, tmp_path, path, header):
+    comment = "//" if path.endswith(".cpp") else "" if '{}\n"' in header else "#"
+    reason = f"{comment} Above 400 lines: one table."
+    code = "x = 1\n" * 400
+    file = tree(tmp_path, path, header.format(reason) + code) / path
+    assert run("tools/check_conventions.py", tmp_path).returncode == 0
+    file.write_text(header.format(comment) + code + f"{comment or '#'} Above 400 lines: too late to say.\n")
+    result = run("tools/check_conventions.py", tmp_path)
+    assert result.returncode == 1
+    assert re.search(rf"^{path}:1: 40\d lines: split it, or say in its header ", result.stdout)
+    file.write_text("\n".join(file.read_text().splitlines()[:400]))
+    assert run("tools/check_conventions.py", tmp_path).returncode == 0

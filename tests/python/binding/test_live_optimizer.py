@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# Above 400 lines: one test for each thing that may be done to an optimizer's state.
 """optimizer.state and param_groups are those of PyTorch's optimizer, whoever changes them between steps."""
 
 import copy

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# Above 400 lines: one script after the other; each stands alone.
 """Scripts as people have them, after PyTorch's examples, small and on made-up data. Each is run twice, with
 the same lines: gradients come from eager PyTorch, and from a Trainer. Losses and models have to be equal."""
 

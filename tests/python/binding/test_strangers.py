@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# Above 400 lines: one probe after the other; each stands alone.
 """Ways to change a living program between or inside steps, as a stranger to the code would: each trains as by
 PyTorch, or is refused by name. Spot checks are off, so that nothing comes right by luck.
 

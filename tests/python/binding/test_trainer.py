@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# Above 400 lines: one test for each call of the trainer.
 import collections
 import copy
 import dataclasses

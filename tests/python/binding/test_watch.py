@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# Above 400 lines: one test for each change; they share the models.
 """What a living program changes between and inside steps is followed as eager does, or refused by name."""
 
 import collections
