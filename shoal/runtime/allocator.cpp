@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Size classes, eight to a power of two, each with a stack of idle blocks; the last one freed, still in the
-// cache, is the first to go out again. Every block begins with a header of one cache line:
+// Every block begins with a header of one cache line:
 //
-//   | bytes asked for | class | from the pool? |        … 64 bytes | what the tensor sees
+//   | bytes asked for | where from | class |        … 64 bytes | what the tensor sees
 //
-// A header on every block, pooled or not, lets one deleter serve all and keeps the counts exact. The pool may
-// hold at most half of the largest live amount: past that the class that waited longest is given back.
+// A header on every block, wherever it is from, lets one deleter serve all and keeps the counts exact.
+//
+// Small blocks of the pool have size classes, eight to a power of two, each with a stack of idle blocks; the last
+// one freed, still in the cache, is the first to go out again. Large ones are cut from an arena, where memory
+// that one tensor has left serves others of any size. With what is live the pool holds no more than there once
+// was alive, and a sixteenth: past that the largest part of the arena or the class that waited longest is given
+// back.
 #include "shoal/runtime/allocator.h"
 
 #include <c10/core/Allocator.h>
@@ -21,21 +25,30 @@
 #include <new>
 #include <vector>
 
+#include "shoal/runtime/arena.h"
+
 namespace shoal::runtime {
 
 namespace {
 
-constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kAlignment = Arena::kAlignment;
 constexpr std::size_t kSteps = 8;  // classes to a power of two
-constexpr std::size_t kClasses = 48 * kSteps;
-constexpr std::int64_t kSmallestLimit = std::int64_t{64} << 20;
+constexpr std::size_t kLarge = std::size_t{256} << 10;
+constexpr std::int64_t kSlack = std::int64_t{16} << 20;
+
+enum class From : std::uint8_t { System, Pool, Arena };
 
 struct alignas(kAlignment) Header {
   std::size_t bytes;
-  std::uint32_t size_class;
-  bool pooled;
+  From from;
+  std::uint32_t size_class;  // of the pool's
 };
 static_assert(sizeof(Header) == kAlignment);
+
+// With its header, without gaps.
+constexpr std::size_t whole(std::size_t bytes) {
+  return sizeof(Header) + (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
 
 // The class whose blocks hold this many bytes, and how many those are.
 constexpr std::uint32_t class_of(std::size_t bytes) {
@@ -52,10 +65,12 @@ constexpr std::size_t bytes_in(std::uint32_t size_class) {
 }
 static_assert(bytes_in(class_of(512)) == 512 && bytes_in(class_of(1025)) == 1152 &&
               bytes_in(class_of(1152)) == 1152);
+constexpr std::size_t kClasses = class_of(kLarge) + 1;
 
 struct Counts {
   std::atomic<std::int64_t> live{0};
   std::atomic<std::int64_t> peak{0};
+  std::atomic<std::int64_t> most{0};  // of the peaks before
 
   void add(std::int64_t bytes) {
     const std::int64_t now = live.fetch_add(bytes, std::memory_order_relaxed) + bytes;
@@ -64,14 +79,24 @@ struct Counts {
     }
   }
   void subtract(std::int64_t bytes) { live.fetch_sub(bytes, std::memory_order_relaxed); }
+  std::int64_t most_ever() const {
+    return std::max(peak.load(std::memory_order_relaxed), most.load(std::memory_order_relaxed));
+  }
 };
 
 // Any thread; the mutex guards everything in it.
 class Pool {
  public:
-  Header* take(std::uint32_t size_class) {
+  // Null where the system is to be asked: for a whole block of its class.
+  Header* take(std::size_t bytes) {
     const std::lock_guard lock(mutex_);
+    if (bytes >= kLarge) {
+      auto* block = reinterpret_cast<Header*>(arena_.take(whole(bytes)));
+      if (block != nullptr) block->from = From::Arena;
+      return block;
+    }
     // A block of up to a quarter more will do.
+    const std::uint32_t size_class = class_of(bytes);
     for (std::uint32_t candidate = size_class; candidate <= size_class + 2 && candidate < kClasses;
          ++candidate) {
       auto& blocks = idle_[candidate].blocks;
@@ -84,23 +109,28 @@ class Pool {
     return nullptr;
   }
 
+  // `limit`: what may be idle.
   void give(Header* block, std::int64_t limit) {
     const std::lock_guard lock(mutex_);
-    auto& idle = idle_[block->size_class];
-    idle.blocks.push_back(block);
-    idle.last_use = ++clock_;
-    idle_bytes_ += static_cast<std::int64_t>(bytes_in(block->size_class));
-    while (idle_bytes_ > limit) drop_oldest();
+    if (block->from == From::Arena) {
+      arena_.give(reinterpret_cast<std::byte*>(block), whole(block->bytes));
+    } else {
+      auto& idle = idle_[block->size_class];
+      idle.blocks.push_back(block);
+      idle.last_use = ++clock_;
+      idle_bytes_ += static_cast<std::int64_t>(bytes_in(block->size_class));
+    }
+    shrink(limit);
   }
 
   void trim() {
     const std::lock_guard lock(mutex_);
-    while (idle_bytes_ > 0) drop_oldest();
+    shrink(0);
   }
 
   std::int64_t idle_bytes() {
     const std::lock_guard lock(mutex_);
-    return idle_bytes_;
+    return idle_bytes_ + arena_.idle_bytes();
   }
 
  private:
@@ -108,6 +138,15 @@ class Pool {
     std::vector<Header*> blocks;
     std::uint64_t last_use = 0;
   };
+
+  void shrink(std::int64_t limit) {
+    while (idle_bytes_ + arena_.idle_bytes() > limit) {
+      if (arena_.idle_bytes() >= idle_bytes_)
+        arena_.give_back();
+      else
+        drop_oldest();
+    }
+  }
 
   void drop_oldest() {
     Idle* oldest = nullptr;
@@ -120,8 +159,9 @@ class Pool {
   }
 
   std::mutex mutex_;
+  Arena arena_;
   std::array<Idle, kClasses> idle_;
-  std::int64_t idle_bytes_ = 0;
+  std::int64_t idle_bytes_ = 0;  // of the classes
   std::uint64_t clock_ = 0;
 };
 
@@ -142,27 +182,33 @@ void release(void* data) {
   auto* header = static_cast<Header*>(data) - 1;
   Counts& all = counts();
   all.subtract(static_cast<std::int64_t>(header->bytes));
-  if (!header->pooled) {
+  if (header->from == From::System) {
     std::free(header);
     return;
   }
-  pool().give(header, std::max(all.peak.load(std::memory_order_relaxed) / 2, kSmallestLimit));
+  const std::int64_t most = all.most_ever();
+  pool().give(header, most + std::max(most / 16, kSlack) - all.live.load(std::memory_order_relaxed));
+}
+
+// A block of the system's.
+Header* taken(std::size_t bytes) {
+  auto* header = static_cast<Header*>(std::aligned_alloc(kAlignment, bytes));
+  TORCH_CHECK_WITH(OutOfMemoryError, header != nullptr, "out of memory: ", bytes,
+                   " more bytes were asked for, ", counts().live.load(), " are in use");
+  return header;
 }
 
 class CountingAllocator final : public c10::Allocator {
  public:
   at::DataPtr allocate(std::size_t bytes) override {
     if (bytes == 0) return {nullptr, nullptr, &release, at::Device(at::kCPU)};
-    const std::uint32_t size_class = class_of(bytes);
-    Header* header = pool_is_on ? pool().take(size_class) : nullptr;
+    Header* header = pool_is_on ? pool().take(bytes) : nullptr;
     if (header == nullptr) {
-      const std::size_t whole =
-          pool_is_on ? bytes_in(size_class) : (bytes + kAlignment - 1) / kAlignment * kAlignment;
-      header = static_cast<Header*>(std::aligned_alloc(kAlignment, sizeof(Header) + whole));
-      TORCH_CHECK_WITH(OutOfMemoryError, header != nullptr, "out of memory: ", bytes,
-                       " more bytes were asked for, ", counts().live.load(), " are in use");
+      const bool is_pooled = pool_is_on && bytes < kLarge;
+      const std::uint32_t size_class = is_pooled ? class_of(bytes) : 0;
+      header = taken(is_pooled ? sizeof(Header) + bytes_in(size_class) : whole(bytes));
       header->size_class = size_class;
-      header->pooled = pool_is_on;
+      header->from = is_pooled ? From::Pool : From::System;
     }
     header->bytes = bytes;
     counts().add(static_cast<std::int64_t>(bytes));
@@ -184,7 +230,11 @@ void install_allocator() {
 
 MemoryCounts memory_counts() { return {counts().live.load(), counts().peak.load(), pool().idle_bytes()}; }
 
-void reset_peak() { counts().peak.store(counts().live.load()); }
+void reset_peak() {
+  Counts& all = counts();
+  all.most.store(all.most_ever());
+  all.peak.store(all.live.load());
+}
 
 PoolScope::PoolScope() : outer_(pool_is_on) { pool_is_on = true; }
 PoolScope::~PoolScope() { pool_is_on = outer_; }

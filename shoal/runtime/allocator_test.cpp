@@ -4,7 +4,9 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <thread>
+#include <vector>
 
 using namespace shoal::runtime;
 
@@ -58,13 +60,38 @@ TEST_CASE("blocks may be freed after the scope and on another thread") {
   CHECK(memory_counts().live_bytes == before);
 }
 
-TEST_CASE("the pool holds no more than half of the largest live amount, or 64 MiB") {
+TEST_CASE("large tensors of other sizes take the memory that a large one has left") {
   install_allocator();
   trim_pool();
   const PoolScope scope;
+  constexpr std::int64_t kMebibyte = 1 << 20;
   reset_peak();
-  for (std::int64_t mebibytes = 1; mebibytes < 40; ++mebibytes) at::empty({mebibytes << 20}, at::kByte);
-  CHECK(memory_counts().idle_bytes <= std::int64_t{64} << 20);
+  auto whole = at::empty({24 * kMebibyte}, at::kByte);
+  whole.reset();
+  const auto idle = memory_counts().idle_bytes;
+  CHECK(idle >= 24 * kMebibyte);
+  const auto first = at::empty({15 * kMebibyte}, at::kByte), second = at::empty({8 * kMebibyte}, at::kByte);
+  CHECK(memory_counts().idle_bytes <= idle - 23 * kMebibyte);
+}
+
+TEST_CASE("live and idle together are no more than what was once live, and a little") {
+  install_allocator();
+  trim_pool();
+  CHECK(memory_counts().idle_bytes == 0);
+  const PoolScope scope;
+  reset_peak();
+  std::int64_t most = 0;  // of all that this process has had
+  for (const std::int64_t kibibytes : {1, 100, 300, 5000, 70000}) {
+    std::vector<at::Tensor> tensors;
+    for (int i = 0; i < 9; ++i) tensors.push_back(at::empty({kibibytes << 10}, at::kByte));
+    most = std::max(most, memory_counts().peak_bytes);
+    while (!tensors.empty()) {
+      tensors.pop_back();
+      const MemoryCounts counts = memory_counts();
+      CHECK(counts.live_bytes + counts.idle_bytes <= most + std::max<std::int64_t>(most / 16, 16 << 20));
+    }
+  }
+  CHECK(memory_counts().idle_bytes > std::int64_t{600} << 20);
   trim_pool();
   CHECK(memory_counts().idle_bytes == 0);
 }
