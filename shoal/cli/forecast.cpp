@@ -30,24 +30,29 @@ const Phase& Forecast::largest() const { return *std::ranges::max_element(phases
 
 namespace {
 
-// A parameter, whole and as this rank keeps it.
+// A parameter, or a part of the optimizer's state, whole and as this rank keeps it.
 struct Kept {
   std::string name;
   std::int64_t whole = 0, part = 0;
   bool is_part() const { return part != whole; }
 };
 
+struct Update {
+  program::Memory memory;
+  std::vector<Kept> state;  // of the optimizer
+};
+
 }  // namespace
 
 // One device has no layouts.
-static std::vector<Kept> kept_of(const compile::Whole& whole, int rank) {
+static std::vector<Kept> kept_of(const compile::Whole& whole, int rank, ir::Role wanted) {
   const bool is_placed = !whole.placed.kept.empty();
   const ir::Graph& graph = is_placed ? whole.placed.graph : whole.graph;
   std::vector<Kept> kept;
   for (std::size_t i = 0; i < graph.sources.size(); ++i) {
     const auto& [value, name, fingerprint] = graph.sources[i];
     const auto& [type, role, producer] = graph.at(value);
-    if (role != ir::Role::Parameter) continue;
+    if (role != wanted) continue;
     const auto shape =
         is_placed ? sharding::local_shape(whole.mesh, whole.placed.kept[i], type.shape, rank) : type.shape;
     kept.push_back({name, ir::bytes_of(type), ir::bytes_of(ir::contiguous(type.dtype, shape))});
@@ -85,6 +90,27 @@ static std::int64_t model_bytes(const std::vector<Kept>& kept, std::int64_t buff
   return most;
 }
 
+// Whole again, tensor by tensor: what was gathered is copied to where the model has it, and the part goes.
+static std::int64_t end_bytes(const std::vector<Kept>& kept, std::int64_t buffers) {
+  std::int64_t now = buffers;
+  for (const Kept& each : kept) now += each.is_part() ? train::bytes_of_part(each.part) : each.whole;
+  std::int64_t most = now;
+  for (const Kept& each : kept) {
+    if (!each.is_part()) continue;
+    most = std::max(most, now + 2 * each.whole);
+    now += each.whole - train::bytes_of_part(each.part);
+  }
+  return most;
+}
+
+// What a checkpoint is written from: each rank gathers all that it keeps in part.
+static std::int64_t gathered_bytes(const std::vector<Kept>& kept) {
+  std::int64_t bytes = 0;
+  for (const Kept& each : kept)
+    if (each.is_part()) bytes += each.whole;
+  return bytes;
+}
+
 // How large what oneDNN's LSTM keeps will be only the library knows: a capture runs such a layer once, whole.
 static std::int64_t capture_bytes(const ir::Graph& graph, int threads) {
   program::Types types;
@@ -102,13 +128,13 @@ static std::int64_t capture_bytes(const ir::Graph& graph, int threads) {
   return most;
 }
 
-// What a capture takes while the trainer is there: the batch of all ranks, an op's output where the op runs
-// to tell its shape (one at a time), and small tensors.
-static std::int64_t recorded_bytes(const ir::Graph& graph) {
+// What a capture takes while the trainer is there: the batch of all ranks where ranks share it, an op's
+// output where the op runs to tell its shape (one at a time), and small tensors.
+static std::int64_t recorded_bytes(const ir::Graph& graph, bool shares_batch) {
   constexpr std::int64_t kSmall = 16 << 10;
   std::int64_t batch = 0, output = 0;
   for (const auto& source : graph.sources)
-    if (const auto& value = graph.at(source.value); value.role == ir::Role::Input)
+    if (const auto& value = graph.at(source.value); shares_batch && value.role == ir::Role::Input)
       batch += ir::bytes_of(value.type);
   for (const ir::Node& node : graph.nodes)
     for (const auto& value : node.outputs)
@@ -125,7 +151,7 @@ static std::int64_t input_bytes(const program::Program& program) {
 }
 
 // What follows the micro-batches; their sums are among its sources.
-static program::Memory update_of_sums(const compile::Whole& microbatch, int rank, int threads) {
+static Update update_of_sums(const compile::Whole& microbatch, int rank, int threads) {
   std::vector<std::pair<std::string, ir::TensorType>> sums;
   for (const auto& source : microbatch.graph.sources)
     if (const auto& value = microbatch.graph.at(source.value); value.role == ir::Role::Gradient)
@@ -135,7 +161,7 @@ static program::Memory update_of_sums(const compile::Whole& microbatch, int rank
   settings.print = {};
   const auto made =
       compile::compile(compile::graph_of_sums(sums), microbatch.plan, microbatch.mesh, rank, settings);
-  return program::memory_of(made.program, threads);
+  return {program::memory_of(made.program, threads), kept_of(made.whole, rank, ir::Role::OptimizerState)};
 }
 
 Forecast forecast_of(const Recipe& recipe, const compile::Whole& whole, int rank, int threads) {
@@ -143,9 +169,9 @@ Forecast forecast_of(const Recipe& recipe, const compile::Whole& whole, int rank
   forecast.program = compile::compile_local(whole, rank).program;
   forecast.step = program::memory_of(forecast.program, threads);
   const program::Memory& step = forecast.step;
-  const std::int64_t num_microbatches =
-      sizes_of(recipe, parallelism_of(recipe, whole.mesh.size())).num_microbatches;
-  const std::vector<Kept> kept = kept_of(whole, rank);
+  const Parallelism parallelism = parallelism_of(recipe, whole.mesh.size());
+  const std::int64_t num_microbatches = sizes_of(recipe, parallelism).num_microbatches;
+  const std::vector<Kept> kept = kept_of(whole, rank, ir::Role::Parameter);
   const std::int64_t batch = input_bytes(forecast.program), buffers = step.sources[MemoryKind::Buffers];
   const std::int64_t alone = communicator_bytes(whole.mesh);
   forecast.batches = (recipe.dataset.prefetch + 1) * num_microbatches * batch - batch;
@@ -167,21 +193,30 @@ Forecast forecast_of(const Recipe& recipe, const compile::Whole& whole, int rank
   }
   std::int64_t beside =
       forecast.batches + forecast.communicator + step.sources[MemoryKind::Constants] + kSeed;
+  std::vector<Kept> state = kept_of(whole, rank, ir::Role::OptimizerState);
   if (num_microbatches > 1) {
-    const program::Memory update = update_of_sums(whole, rank, threads);
+    const auto [update, its_state] = update_of_sums(whole, rank, threads);
     forecast.phases.push_back(
         {"the update", update.peak.total() + buffers + beside, "of the gradients' sums"});
     beside += update.sources[MemoryKind::OptimizerState] + buffers;  // as they were before the step
+    state = its_state;
   }
-  forecast.phases.push_back({"a spot check",
-                             step.sources.total() + batch + recorded_bytes(whole.graph) + beside,
-                             "the batch of all ranks"});
+  // The batch may lie otherwise than the one that was recorded: then it is copied.
+  forecast.phases.push_back(
+      {"a spot check",
+       step.sources.total() + batch + recorded_bytes(whole.graph, data_ranks_of(parallelism) > 1) + beside,
+       "the batch of all ranks"});
   forecast.phases.push_back(
       {"a step", step.peak.total() + beside, program::place_of_peak(forecast.program, step)});
+  if (recipe.checkpoint.enable)
+    forecast.phases.push_back({"a checkpoint",
+                               step.end.total() + beside + gathered_bytes(kept) + gathered_bytes(state),
+                               "the model and the optimizer's state, whole on each rank"});
   // All parameters at once, for what reads the model itself.
   if (whole.mesh.size() > 1)
     forecast.phases.push_back(
-        {"the end", all + alone + step.peak[MemoryKind::Activations], "the model, whole on each rank"});
+        {"the end", alone + std::max(end_bytes(kept, buffers), all + step.peak[MemoryKind::Activations]),
+         "the model, whole on each rank"});
   return forecast;
 }
 
@@ -205,10 +240,10 @@ int threads_of_rank(int ranks_of_this_host) {
   return std::max(1, cores / ranks_of_this_host);
 }
 
-void check_limit(const Recipe& recipe, const Phase& largest, std::int64_t beside) {
+void check_limit(const Recipe& recipe, const Phase& largest) {
   if (recipe.memory.limit.empty()) return;
   const std::int64_t limit = parse_bytes(recipe.memory.limit).value();
-  const std::int64_t least = largest.bytes + beside;
+  const std::int64_t least = largest.bytes;
   constexpr std::int64_t kMebibyte = std::int64_t{1} << 20;
   SHOAL_CHECK(
       least <= limit, Infeasible, "memory.limit is ", recipe.memory.limit, ", and a rank takes ", least,

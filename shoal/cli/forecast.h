@@ -44,8 +44,7 @@ Forecast forecast_of(const Recipe& recipe, const Parallelism& parallelism, int r
 int threads_of_rank(int ranks_of_this_host);
 
 // Throws Infeasible where memory.limit is less, with the least that would do and where it is needed.
-// `beside`: what is there already.
-void check_limit(const Recipe& recipe, const Phase& largest, std::int64_t beside);
+void check_limit(const Recipe& recipe, const Phase& largest);
 
 std::string to_text(const Forecast& forecast);
 

@@ -18,7 +18,7 @@ MemoryLog::MemoryLog() {
 void MemoryLog::look() { proportional_ = std::max(proportional_, observe::proportional_memory_bytes()); }
 
 void MemoryLog::end(const std::string& phase) {
-  const std::int64_t peak = runtime::memory_counts().peak_bytes + comm::held().bytes;
+  const std::int64_t peak = runtime::memory_counts().peak_bytes + comm::most_held();
   auto known = std::ranges::find(phases_, phase, &Phase::name);
   if (known == phases_.end()) known = phases_.insert(known, {.name = phase});
   known->peak = std::max(known->peak, peak);

@@ -105,7 +105,7 @@ int plan(const Recipe& recipe, const Options& options) {
   const std::string memory = to_text(forecast);
   say(memory.substr(0, memory.size() - 1));
   if (options.dry_run || !recipe.memory.limit.empty())
-    check_limit(recipe, dry_run(recipe, whole, threads, options.dry_run), 0);
+    check_limit(recipe, dry_run(recipe, whole, threads, options.dry_run));
   if (options.measure) {
     at::set_num_threads(threads);
     const std::string measured = to_text(runtime::measure(forecast.program, forecast.step, mesh, 0));

@@ -93,20 +93,18 @@ static Task make_task(Recipe recipe, const StepSizes& sizes, const Ranks& ranks)
 static std::int64_t predicted(const Recipe& recipe, const Ranks& ranks) {
   const std::int64_t beside = runtime::memory_counts().live_bytes;  // what the task keeps
   Phase largest = forecast_of(recipe, ranks.said(), ranks.rank(), at::get_num_threads()).largest();
-  largest.bytes = ranks.largest(largest.bytes);
-  check_limit(recipe, largest, beside);
-  return largest.bytes + beside;
+  largest.bytes = ranks.largest(largest.bytes + beside);  // all refuse, or none does
+  check_limit(recipe, largest);
+  return largest.bytes;
 }
 
 int train(const Recipe& recipe, const Options& options) {
   if (options.ranks > 0) {
     device_of(recipe);  // before there are ranks that would say it one by one
     if (!recipe.memory.limit.empty())
-      check_limit(
-          recipe,
-          forecast_of(recipe, parallelism_of(recipe, options.ranks), 0, threads_of_rank(options.ranks))
-              .largest(),
-          0);
+      check_limit(recipe, forecast_of(recipe, parallelism_of(recipe, options.ranks), 0,
+                                      threads_of_rank(options.ranks))
+                              .largest());
     return start_ranks("train", options);
   }
   const auto begin = Clock::now();

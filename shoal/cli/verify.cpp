@@ -201,6 +201,9 @@ int verify(const Recipe& asked, const Options& options) {
   SHOAL_CHECK(
       asked.training.device == DeviceType::CPU, InvalidInput,
       "training.device is cuda, and verify compares ranks that are threads of the processor; leave it out");
+  SHOAL_CHECK(asked.memory.limit.empty(), InvalidInput, "verify: memory.limit is ", asked.memory.limit,
+              ", and all ranks are threads of one process here, which keeps no limit. Remedy: "
+              "--memory.limit=\"\", and shoal plan for what a rank takes");
   Recipe recipe = asked;
   const bool says_dtype = std::ranges::any_of(
       options.words, [](const std::string& word) { return word.starts_with("--training.dtype="); });

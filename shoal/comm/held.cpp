@@ -16,7 +16,10 @@ static Counts& counts() {
   return all;
 }
 
-Held held() { return {counts().now.load(), counts().most.load()}; }
+std::int64_t most_held() noexcept {
+  auto& [now, most] = counts();
+  return most.exchange(now.load());
+}
 
 void hold(std::int64_t bytes) noexcept {
   auto& [now, most] = counts();

@@ -7,11 +7,8 @@
 
 namespace shoal::comm {
 
-struct Held {
-  std::int64_t bytes = 0;
-  std::int64_t peak = 0;
-};
-Held held();
+// The most at once since this was last asked, or since the process began.
+std::int64_t most_held() noexcept;
 
 // Any thread. `bytes`: more, or less, than before.
 void hold(std::int64_t bytes) noexcept;

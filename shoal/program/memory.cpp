@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shoal/program/memory.h"
 
+#include <limits>
 #include <numeric>
 #include <optional>
 
@@ -53,6 +54,7 @@ class Walk {
     // A gradient may be a view of what several of them were packed into: all of that lives as long.
     for (const Source& source : program_.sources) take(source.slot, kind_of(source.role));
     memory_.sources = memory_.peak = now_;
+    memory_.instruction = std::numeric_limits<std::size_t>::max();  // none takes more than that yet
     mark_gradients();
     for (std::size_t segment = 0; segment < program_.segments.size(); ++segment) {
       const auto& list = program_.segments[segment].instructions;
@@ -64,7 +66,7 @@ class Walk {
           uses.push_back({.peak = run(*compute, segment, at), .after = 0});
         else
           uses.push_back({.peak = now_.total(), .after = 0});
-        uses.back().after = now_.total();
+        if (!uses.empty()) uses.back().after = now_.total();
       }
     }
     memory_.end = now_;
@@ -151,9 +153,9 @@ class Walk {
 Memory memory_of(const Program& program, int threads) { return Walk(program, threads).run(); }
 
 std::string place_of_peak(const Program& program, const Memory& memory) {
-  if (memory.segment >= program.segments.size()) return "the parameters alone";
+  if (memory.segment >= program.segments.size()) return "what is there before it";
   const auto& list = program.segments[memory.segment].instructions;
-  if (memory.instruction >= list.size()) return "the parameters alone";
+  if (memory.instruction >= list.size()) return "what is there before it";
   const auto* compute = std::get_if<Compute>(&list[memory.instruction]);
   if (compute == nullptr) return "a copy";
   return compute->module.empty() ? compute->op : concat(compute->op, " in module \"", compute->module, '"');

@@ -29,6 +29,13 @@ return output "y" %4
   CHECK(memory.uses[0] == wanted);
 }
 
+TEST_CASE("a program that makes nothing takes most before its first instruction") {
+  const Program program = lowered("%0 = input \"x\" : f32[100]\nreturn output \"y\" %0\n");
+  const Memory memory = memory_of(program, 1);
+  CHECK(memory.peak.total() == 400);
+  CHECK(place_of_peak(program, memory) == "what is there before it");
+}
+
 TEST_CASE("what is written over its input takes nothing") {
   const Memory memory = memory_of(lowered(R"(%0 = input "x" : f32[100]
 %1 : f32[100] = aten::cumsum(self=%0) @forward

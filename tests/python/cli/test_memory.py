@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is said of a rank's memory before a run, beside what its allocator says."""
 
+import importlib.util
 import json
+import pathlib
 import random
 import re
 
 import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 # Small, but with what each recipe has: its layers, its optimizer, clipping.
 SMALL = {
@@ -27,23 +31,13 @@ SMALL = {
     "vit": "--model.hidden_size=32 --model.num_attention_heads=2 --model.intermediate_size=64 "
     "--training.local_batch_size=16",
 }
-SHARDED = "-n 2 --parallelism.data_parallel_shard_degree=2 --zero.stage="
-STRATEGIES = {
-    "alone": "-n 1",
-    "data": "-n 2",
-    "zero1": SHARDED + "1",
-    "zero2": SHARDED + "2",
-    "zero3": SHARDED + "3",
-    "tensor": "-n 2 --parallelism.tensor_parallel_degree=2",
-}
-PLANS = {"gpt": "gpt2_tensor", "llama": "llama_tensor"}
+SPEC = importlib.util.spec_from_file_location("bench_memory", ROOT / "bench" / "memory.py")
+BENCH = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(BENCH)
 
 
 def words(recipe, strategy):
-    words = SMALL[recipe].split() + STRATEGIES[strategy].split()
-    if strategy == "tensor" and recipe in PLANS:
-        words.append(f"--parallelism.plan=recipes/plans/{PLANS[recipe]}.plan")
-    return words
+    return SMALL[recipe].split() + (BENCH.words_of(recipe, strategy) or ["-n", "1"])
 
 
 @pytest.fixture
@@ -51,7 +45,7 @@ def one_thread(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", BENCH.STRATEGIES)
 @pytest.mark.parametrize("recipe", SMALL)
 def test_no_instruction_takes_more_than_is_said(shoal, one_thread, recipe, strategy):
     result = shoal("plan", f"recipes/{recipe}.toml", *words(recipe, strategy), "--measure")
@@ -69,15 +63,18 @@ def memory_of(recipe):
     return json.loads((recipe.parent / "out" / "results.json").read_text())["memory"]
 
 
-@pytest.mark.parametrize("strategy", ["alone", "zero3"])
-def test_a_run_takes_what_was_said(shoal, one_thread, tiny, strategy):
-    ranks = STRATEGIES[strategy].split() if strategy != "alone" else []
+SAVES = ["--checkpoint.enable=true", "--checkpoint.interval=2"]
+
+
+@pytest.mark.parametrize("more", [[], SAVES], ids=["", "saving"])
+@pytest.mark.parametrize("strategy", ["1 rank", "ZeRO-3"])
+def test_a_run_takes_what_was_said(shoal, one_thread, tiny, strategy, more):
     bigger = "--model.n_embd=256 --training.seq_len=16 --training.local_batch_size=8".split()
-    result = shoal("train", tiny, *ranks, *bigger)
+    result = shoal("train", tiny, *BENCH.STRATEGIES[strategy].split(), *bigger, *more)
     assert result.returncode == 0, result.stderr
     memory = memory_of(tiny)
     assert memory["peak_bytes"] <= memory["predicted_bytes"] <= 1.1 * memory["peak_bytes"]
-    assert re.search(r"^(\[0\] )?memory:  .* at most, for steps; predicted ", result.stdout, re.M)
+    assert re.search(r"^(\[0\] )?memory:  .* at most, for .*; predicted ", result.stdout, re.M)
 
 
 def test_a_run_stays_below_its_limit_or_is_refused(shoal, one_thread, tiny):
@@ -107,3 +104,11 @@ def test_a_plan_refuses_and_says_what_would_do(shoal, one_thread, tiny):
     assert shoal("plan", tiny, "-n", 2, f"--memory.limit={least}MiB").returncode == 0
     result = shoal("plan", tiny, "-n", 2, "--memory.limit=2 GB")
     assert 'memory.limit is "2 GB"; it is a number with a unit' in result.stderr
+
+
+def test_verify_refuses_a_limit_that_it_would_not_keep(shoal, tiny):
+    words = ["-n", 2, "--verify.steps=1"]
+    result = shoal("verify", tiny, *words, "--memory.limit=1GiB")
+    assert result.returncode != 0
+    assert "verify: memory.limit is 1GiB, and all ranks are threads of one process here" in result.stderr
+    assert shoal("verify", tiny, *words, "--memory.limit=").returncode == 0
