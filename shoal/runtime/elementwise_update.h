@@ -7,6 +7,7 @@
 #include <ATen/ops/_foreach_neg.h>
 
 #include <array>
+#include <iterator>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -49,6 +50,8 @@ std::vector<const std::vector<std::uint32_t>*> pointers_to(
 
 template <class Rule>
 class ElementwiseUpdate final : public Kernel {
+  static_assert(Rule::kStates.size() <= std::size(Row{}.state), "update_rows.h: a Row has too few states");
+
  public:
   explicit ElementwiseUpdate(const program::Compute& compute)
       : rule_(compute),

@@ -8,6 +8,10 @@
 #include "shoal/aten/types.h"
 #include "shoal/base/error.h"
 #include "shoal/base/error_test.h"
+#include "shoal/comm/inproc/inproc.h"
+#include "shoal/ir/own_ops.h"
+#include "shoal/runtime/collective_kernels.h"
+#include "shoal/runtime/kernel.h"
 #include "shoal/runtime/run.h"
 
 using namespace shoal;
@@ -487,4 +491,26 @@ TEST_CASE("a trace has a span for every instruction, with the bytes it made") {
   REQUIRE(trace.events.size() == 1);
   CHECK(trace.events[0].name == "aten::exp");
   CHECK(trace.events[0].bytes == 8);
+}
+
+TEST_CASE("each op of Shoal's own has a kernel") {
+  const auto ranks = comm::inproc(1);
+  const Groups groups(sharding::mesh_from_text("tensor=1"), *ranks[0]);
+  const program::Program program;
+  for (const ir::OwnOp& own : ir::own_ops()) {
+    const program::Compute compute{.op =
+                                       std::string(own.name)};  // without arguments: no kernel is made of it
+    const bool is_message = own.kind == ir::OwnOp::Kind::Message;
+    std::string error;
+    try {
+      is_message ? make_collective(program, compute, &groups) : make_kernel(program, compute);
+    } catch (const std::exception& wrong) {  // an argument is missing
+      error = wrong.what();
+    }
+    CAPTURE(compute.op);
+    CAPTURE(error);
+    const bool is_missing = error.find("is not loaded") != std::string::npos ||
+                            error.find("is not a collective") != std::string::npos;
+    CHECK(is_missing == (own.kind == ir::OwnOp::Kind::Plan));
+  }
 }

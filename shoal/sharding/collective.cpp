@@ -26,7 +26,8 @@ Collective collective_from_text(std::string_view name) {
 
 static std::optional<Collective> kind_of(std::string_view op) {
   const ir::OwnOp* own = ir::find_own_op(op);
-  return own == nullptr ? std::nullopt : parse_in(kCollectives, own->message);
+  if (own == nullptr || own->kind != ir::OwnOp::Kind::Message) return std::nullopt;
+  return collective_from_text(own->message);
 }
 
 bool is_collective(std::string_view op) { return kind_of(op).has_value(); }

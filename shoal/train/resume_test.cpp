@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <set>
+#include <variant>
 #include <vector>
 
 #include "shoal/base/error_test.h"
@@ -64,6 +66,12 @@ static const std::vector<std::pair<const char*, Optimizer>>& optimizers() {
       {"Adafactor", Adafactor{.lr = 0.01}},
   };
   return all;
+}
+
+TEST_CASE("every optimizer is among these") {
+  std::set<std::size_t> kinds;
+  for (const auto& [name, optimizer] : optimizers()) kinds.insert(optimizer.index());
+  CHECK(kinds.size() == std::variant_size_v<Optimizer> - 1);  // Muon is for matrices alone
 }
 
 TEST_CASE("a run that goes on from a checkpoint has the bits of one that was never interrupted") {

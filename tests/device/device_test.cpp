@@ -14,8 +14,10 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "shoal/base/error.h"
@@ -179,7 +181,11 @@ TEST_CASE("every optimizer updates on the device as in main memory") {
       {"RAdam", RAdam{.lr = 0.01, .weight_decay = 0.1}},
       {"RAdam, decoupled", RAdam{.lr = 0.01, .weight_decay = 0.1, .decoupled_weight_decay = true}},
       {"Rprop", Rprop{.lr = 0.001}},
-      {"Rprop, maximised", Rprop{.lr = 0.001, .grow = 1.5, .largest_step = 0.002, .maximize = true}}};
+      {"Rprop, maximised", Rprop{.lr = 0.001, .grow = 1.5, .largest_step = 0.002, .maximize = true}},
+      {"AdamW", AdamW{.lr = 0.01}}};
+  std::set<std::size_t> kinds;
+  for (const auto& [name, optimizer] : all) kinds.insert(optimizer.index());
+  CHECK(kinds.size() == std::variant_size_v<Optimizer> - 4);  // four say that they update in main memory
   const ModelCase& model = model_named("mlp");
   for (const auto& [name, optimizer] : all) {
     CAPTURE(std::string(name));

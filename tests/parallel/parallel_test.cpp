@@ -13,6 +13,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "shoal/base/error.h"
@@ -153,6 +154,9 @@ TEST_CASE("every optimizer trains in parts as it does whole") {
                            NAdam{.lr = 0.01},
                            ASGD{.lr = 0.05, .lambd = 0.1, .t0 = 1},
                            Adafactor{.lr = 0.01}};
+  std::set<std::size_t> kinds;
+  for (const Optimizer& optimizer : all) kinds.insert(optimizer.index());
+  CHECK(kinds.size() == std::variant_size_v<Optimizer> - 1);  // Muon is for matrices alone
   for (const Optimizer& optimizer : all)
     for (const int stage : {1, 3}) {
       const matrix::Strategy strategy{
