@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shoal/aten/memory.h"
 
+#include <ATen/EmptyTensor.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/StorageImpl.h>
 
@@ -25,8 +27,8 @@ bool share_storage(const at::Tensor& a, const at::Tensor& b) {
   return has_memory(a) && has_memory(b) && a.is_alias_of(b);
 }
 
-// The deleter of memory that was taken away, by which it is known.
-static void taken(void*) {}
+// The deleter of memory that was taken away, or never there, by which it is known.
+static void taken(void* origin) { delete static_cast<Origin*>(origin); }
 
 bool has_memory(const at::Tensor& tensor) {
   return !tensor.has_storage() || pointer_of(tensor).get_deleter() != &taken;
@@ -43,6 +45,33 @@ void give_memory(const at::Tensor& tensor) {
   auto* storage = tensor.storage().unsafeGetStorageImpl();
   storage->clear_data_ptr_access_error_msg_();
   storage->set_data_ptr_noswap(c10::GetAllocator(tensor.device().type())->allocate(storage->nbytes()));
+}
+
+void give_memory(const at::Tensor& tensor, c10::Storage memory) {
+  auto* storage = tensor.storage().unsafeGetStorageImpl();
+  storage->clear_data_ptr_access_error_msg_();
+  storage->set_data_ptr_noswap(memory.set_data_ptr(at::DataPtr()));
+  storage->set_resizable(true);
+}
+
+at::Tensor empty_without_memory(at::IntArrayRef sizes, at::IntArrayRef strides, at::TensorOptions options,
+                                std::string text, std::unique_ptr<Origin> origin) {
+  const auto device = options.device();
+  const std::size_t bytes = at::detail::computeStorageNbytes(sizes, strides, options.dtype().itemsize());
+  at::Tensor tensor = at::empty({0}, options);
+  auto* impl = tensor.unsafeGetTensorImpl();
+  impl->set_storage_keep_dtype(c10::Storage(c10::Storage::use_byte_size_t(), bytes,
+                                            at::DataPtr(nullptr, origin.release(), &taken, device),
+                                            c10::GetAllocator(device.type()), /*resizable=*/false));
+  impl->set_sizes_and_strides(sizes, strides);
+  tensor.storage().unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
+      std::move(text));
+  return tensor;
+}
+
+const Origin* origin_of(const at::Tensor& tensor) {
+  if (!tensor.has_storage() || has_memory(tensor)) return nullptr;
+  return static_cast<const Origin*>(pointer_of(tensor).get_context());
 }
 
 }  // namespace shoal::aten

@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <string>
 
 namespace shoal::aten {
@@ -18,7 +19,18 @@ bool has_memory(const at::Tensor& tensor);
 // Frees the memory of a tensor that owns its storage. Each use of its elements, or of a view's, is then a
 // c10::Error with this text (in Python: RuntimeError).
 void take_memory(const at::Tensor& tensor, std::string text);
-// Gives it memory again, not initialised.
+// Gives it memory again, not initialised, or this.
 void give_memory(const at::Tensor& tensor);
+void give_memory(const at::Tensor& tensor, c10::Storage memory);
+
+// What a tensor without memory would be made of.
+struct Origin {
+  virtual ~Origin() = default;
+};
+// A tensor that never had memory, and as above says so when it is used. `origin` lives as
+// long as no memory is given.
+at::Tensor empty_without_memory(at::IntArrayRef sizes, at::IntArrayRef strides, at::TensorOptions options,
+                                std::string text, std::unique_ptr<Origin> origin);
+const Origin* origin_of(const at::Tensor& tensor);  // null: it has none; the storage owns it
 
 }  // namespace shoal::aten

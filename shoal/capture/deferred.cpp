@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a constructor asks ATen for is asked of the Meta device, which knows shapes alone, and written on a
+// tape (tape.h). What comes back says that it is on the CPU, and has no memory:
+//
+//   torch::empty({50257, 12288})     [50257, 12288] f32 on the CPU; call 0 makes storage 0
+//   weight.normal_(0, 0.02)          call 1 writes it; the generator moves on
+//   weight[3].zero_()                a view of the same storage, by ATen itself; call 2 writes it
+//   weight.abs().max().item()        made for this, and let go of
+//
+// What the tape cannot say (another device, results whose shape depends on values) runs at once, on values.
+#include "shoal/capture/deferred.h"
+
+#include <ATen/Context.h>
+#include <ATen/Functions.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "shoal/aten/memory.h"
+#include "shoal/aten/operators.h"
+#include "shoal/aten/whole_draw.h"
+#include "shoal/base/error.h"
+#include "shoal/capture/operands.h"
+#include "shoal/capture/random.h"
+#include "shoal/capture/tape.h"
+
+namespace shoal {
+
+namespace capture {
+
+namespace {
+
+constexpr std::int64_t kSmall = 1024;  // elements
+
+// Of a tensor without memory.
+struct Origin final : aten::Origin {
+  Origin(std::shared_ptr<Tape> from, std::size_t number) : tape(std::move(from)), storage(number) {}
+
+  std::shared_ptr<Tape> tape;  // of all that were made together; null: of shapes alone
+  std::size_t storage;
+};
+
+const Origin* origin_of(const at::Tensor& tensor) {
+  return static_cast<const Origin*>(aten::origin_of(tensor));
+}
+
+Place place_of(const at::Tensor& tensor) {
+  return {.storage = origin_of(tensor)->storage,
+          .dtype = tensor.scalar_type(),
+          .sizes = tensor.sizes().vec(),
+          .strides = tensor.strides().vec(),
+          .offset = tensor.storage_offset()};
+}
+
+// As it is now, in memory that is nobody else's.
+at::Tensor copy_of(const at::Tensor& tensor) {
+  const Origin* origin = origin_of(tensor);
+  if (origin == nullptr || origin->tape == nullptr) return tensor.clone();
+  return tensor_at(place_of(tensor), origin->tape->made(origin->storage));
+}
+
+bool is_written(const c10::Argument& argument) {
+  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+}
+
+bool is_view(const c10::OperatorHandle& op) {
+  if (op.hasTag(at::Tag::inplace_view)) return true;
+  return std::ranges::any_of(op.schema().returns(), [](const c10::Argument& result) {
+    return result.alias_info() != nullptr && !result.alias_info()->isWrite();
+  });
+}
+
+class Deferring final : public Interceptor {
+ public:
+  explicit Deferring(Deferral::For what)
+      : tape_(what == Deferral::For::Making ? std::make_shared<Tape>() : nullptr) {}
+
+  // Those that draw are a factory and a draw over it.
+  bool wants_factory(const c10::OperatorHandle& op) override {
+    return op.schema().argumentIndexWithName("device").has_value() && !is_random(op);
+  }
+
+  void call(const c10::OperatorHandle& op, torch::jit::Stack& stack) override {
+    if (is_view(op)) return op.callBoxed(stack);
+    const c10::FunctionSchema& schema = op.schema();
+    const torch::jit::Stack in = popped(stack, schema.arguments().size());
+    const auto written = written_by(schema, in);
+    std::optional<torch::jit::Stack> results;
+    if (can_wait(op, in, written)) results = written.empty() ? deferred(op, in) : write(op, in);
+    if (!results) results = run(op, in, written);
+    stack.insert(stack.end(), results->begin(), results->end());
+  }
+
+ private:
+  using Tensors = std::vector<at::Tensor>;
+
+  static Tensors written_by(const c10::FunctionSchema& schema, const torch::jit::Stack& in) {
+    Tensors written;
+    for (std::size_t i = 0; i < in.size(); ++i)
+      if (is_written(schema.arguments()[i]))
+        for_each_tensor(in[i], [&](const at::Tensor& tensor) { written.push_back(tensor); });
+    return written;
+  }
+
+  bool is_ours(const at::Tensor& tensor) const {
+    const Origin* origin = origin_of(tensor);
+    return origin != nullptr && origin->tape == tape_;
+  }
+
+  bool can_wait(const c10::OperatorHandle& op, const torch::jit::Stack& in, const Tensors& written) const {
+    const auto& results = op.schema().returns();
+    return device_of(op.schema(), in).is_cpu() &&
+           std::ranges::all_of(written, [&](const at::Tensor& tensor) { return is_ours(tensor); }) &&
+           (!is_random(op) || aten::generator_argument(op.schema())) &&
+           std::ranges::all_of(results, [&](const c10::Argument& result) {
+             return written.empty() ? result.alias_info() == nullptr : result.alias_info() != nullptr;
+           });
+  }
+
+  // A call that writes over what is deferred returns it.
+  torch::jit::Stack write(const c10::OperatorHandle& op, const torch::jit::Stack& in) {
+    const c10::FunctionSchema& schema = op.schema();
+    record(op, in, {});
+    torch::jit::Stack results;
+    for (const c10::Argument& result : schema.returns())
+      for (std::size_t i = 0; i < in.size(); ++i) {
+        const auto* alias = schema.arguments()[i].alias_info();
+        if (alias == nullptr || alias->beforeSets() != result.alias_info()->beforeSets()) continue;
+        results.push_back(in[i]);
+        break;
+      }
+    return results;
+  }
+
+  // What the call makes, without memory; nothing where Meta does not know what that is, or it is so little
+  // that it is made at once.
+  std::optional<torch::jit::Stack> deferred(const c10::OperatorHandle& op, const torch::jit::Stack& in) {
+    auto results = on_meta(op, in);
+    if (!results || results->empty()) return std::nullopt;
+    bool is_small = true, is_plain = true;
+    for (const c10::IValue& argument : in)
+      for_each_tensor(argument,
+                      [&](const at::Tensor& tensor) { is_small = is_small && aten::has_memory(tensor); });
+    for (const c10::IValue& result : *results) {
+      is_plain = is_plain && (result.isTensor() || result.isTensorList());
+      for_each_tensor(result, [&](const at::Tensor& tensor) {
+        is_small = is_small && tensor.numel() <= kSmall;
+        is_plain = is_plain && tensor.layout() == at::kStrided && tensor.is_meta();
+      });
+    }
+    if (is_small || !is_plain) return std::nullopt;
+    std::vector<Place> made;
+    for (c10::IValue& result : *results)
+      result = with_tensors(result, [&](const at::Tensor& meta) {
+        const at::Tensor tensor = without_memory(meta);
+        made.push_back(place_of(tensor));
+        return tensor;
+      });
+    record(op, in, std::move(made));
+    return results;
+  }
+
+  static std::optional<torch::jit::Stack> on_meta(const c10::OperatorHandle& op, torch::jit::Stack stack) {
+    for (c10::IValue& value : stack) value = with_tensors(value, meta_of);
+    if (const auto device = op.schema().argumentIndexWithName("device"))
+      stack[static_cast<std::size_t>(*device)] = c10::Device(c10::kMeta);
+    try {
+      op.callBoxed(stack);
+    } catch (const c10::Error&) {  // a shape that depends on values, an argument that is wrong on the CPU too
+      return std::nullopt;
+    }
+    return stack;
+  }
+
+  at::Tensor without_memory(const at::Tensor& meta) {
+    const std::size_t bytes =
+        at::detail::computeStorageNbytes(meta.sizes(), meta.strides(), meta.element_size());
+    return aten::empty_without_memory(
+        meta.sizes(), meta.strides(), at::TensorOptions(meta.dtype()),
+        tape_ == nullptr
+            ? "this tensor is of a model of shapes alone, which has no values"
+            : "this tensor has no data yet: it was made under deferred_init. Remedy: give its model to a "
+              "Trainer, or call shoal's materialize() of the model, or of the tensor, first",
+        std::make_unique<Origin>(tape_, tape_ == nullptr ? 0 : tape_->add_storage(bytes)));
+  }
+
+  void record(const c10::OperatorHandle& op, const torch::jit::Stack& in, std::vector<Place> made) {
+    if (tape_ == nullptr) return;
+    Call call{.op = op, .made = std::move(made)};
+    for (const at::Tensor& tensor : written_by(op.schema(), in))
+      call.writes.push_back(origin_of(tensor)->storage);
+    for (const c10::IValue& argument : in)
+      call.arguments.push_back(with_tensors(argument, [&](const at::Tensor& tensor) {
+        if (is_ours(tensor))
+          call.tensors.emplace_back(place_of(tensor), at::Tensor());
+        else
+          call.tensors.emplace_back(std::nullopt, kept(tensor));
+        return hole_;
+      }));
+    if (is_random(op)) call.generator = draw(op, in);
+    tape_->add(std::move(call));
+  }
+
+  // Of another's tensor, which may be another one later.
+  static at::Tensor kept(const at::Tensor& tensor) {
+    at::Tensor copy = copy_of(tensor);
+    if (tensor.unsafeGetTensorImpl()->is_wrapped_number())
+      copy.unsafeGetTensorImpl()->set_wrapped_number(true);
+    return copy;
+  }
+
+  // Moves the generator on as the call would; as it was before.
+  static at::Generator draw(const c10::OperatorHandle& op, torch::jit::Stack in) {
+    const auto& arguments = op.schema().arguments();
+    const c10::IValue& given = in[*aten::generator_argument(op.schema())];
+    const at::Generator before =
+        (given.isNone() ? at::globalContext().defaultGenerator(at::kCPU) : given.toGenerator()).clone();
+    const bool reads = !overwrites(op.schema());
+    for (std::size_t i = 0; i < in.size(); ++i)
+      in[i] = with_tensors(in[i], [&](const at::Tensor& tensor) {
+        if (reads || !is_written(arguments[i])) return copy_of(tensor);
+        return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options());
+      });
+    op.callBoxed(in);
+    return before;
+  }
+
+  // On values. What it writes gets its memory; what it reads, for this call.
+  static torch::jit::Stack run(const c10::OperatorHandle& op, torch::jit::Stack in, const Tensors& written) {
+    for (const at::Tensor& tensor : written) materialize(tensor);
+    for (c10::IValue& value : in)
+      value = with_tensors(value, [](const at::Tensor& tensor) {
+        return aten::has_memory(tensor) ? tensor : copy_of(tensor);
+      });
+    op.callBoxed(in);
+    return in;
+  }
+
+  std::shared_ptr<Tape> tape_;
+  at::Tensor hole_ = at::empty({0});
+};
+
+}  // namespace
+
+Deferral::Deferral(For what)
+    : interceptor_(std::make_unique<Deferring>(what)), interception_(*interceptor_) {}
+
+Deferral::~Deferral() = default;
+
+}  // namespace capture
+
+bool is_deferred(const at::Tensor& tensor) { return tensor.defined() && aten::origin_of(tensor) != nullptr; }
+
+void materialize(const at::Tensor& tensor, const std::string& name) {
+  if (!is_deferred(tensor)) return;
+  const auto* origin = capture::origin_of(tensor);
+  SHOAL_CHECK(origin->tape != nullptr, InvalidInput, name,
+              " is of a model of shapes alone, and nothing says how it is made");
+  aten::give_memory(tensor, origin->tape->made(origin->storage));
+}
+
+void materialize(torch::nn::Module& module) {
+  for (const auto& item : module.named_parameters()) materialize(item.value(), item.key());
+  for (const auto& item : module.named_buffers()) materialize(item.value(), item.key());
+}
+
+}  // namespace shoal
