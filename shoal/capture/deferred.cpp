@@ -15,6 +15,7 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <exception>
 #include <optional>
 #include <vector>
 
@@ -168,7 +169,7 @@ class Deferring final : public Interceptor {
       stack[static_cast<std::size_t>(*device)] = c10::Device(c10::kMeta);
     try {
       op.callBoxed(stack);
-    } catch (const c10::Error&) {  // a shape that depends on values, an argument that is wrong on the CPU too
+    } catch (const std::exception&) {  // of ATen or Python: a shape or number that depends on values
       return std::nullopt;
     }
     return stack;

@@ -9,6 +9,7 @@ namespace shoal::python {
 void bind_base(pybind11::module_& module);
 void bind_capture(pybind11::module_& module);
 void bind_collectives(pybind11::module_& module);
+void bind_deferred(pybind11::module_& module);
 void bind_ir(pybind11::module_& module);
 void bind_train(pybind11::module_& module);
 void bind_world(pybind11::module_& module);

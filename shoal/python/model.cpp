@@ -18,6 +18,8 @@
 #include "shoal/aten/memory.h"
 #include "shoal/base/error.h"
 #include "shoal/capture/capture.h"
+#include "shoal/capture/deferred.h"
+#include "shoal/python/deferred.h"
 #include "shoal/python/source_line.h"
 #include "shoal/python/wrappers.h"
 
@@ -54,6 +56,7 @@ Model::Model(py::object module, py::object loss, std::vector<std::string> ignore
       loss_(std::move(loss)),
       watch_(checked_module(module_), checked_loss(loss_), std::move(ignores)),
       max_effects_(4 * max_graphs + 16) {  // graphs are looked up more often than they run
+  materialize_attributes(module_);
   watch_.look();
   for (const auto& [name, tensor] : parameters())
     SHOAL_CHECK(tensor.layout() == at::kStrided, InvalidInput, "trainer: parameter ", name,
@@ -61,7 +64,7 @@ Model::Model(py::object module, py::object loss, std::vector<std::string> ignore
   for (const auto& [name, tensor] : parameters()) refuse_float8("parameter " + name, tensor);
   for (const auto& [name, tensor] : buffers()) refuse_float8("buffer " + name, tensor);
   for (const auto& [name, tensor] : parameters())
-    SHOAL_CHECK(aten::has_memory(tensor), InvalidInput, "trainer: parameter ", name,
+    SHOAL_CHECK(aten::has_memory(tensor) || is_deferred(tensor), InvalidInput, "trainer: parameter ", name,
                 " has no memory: another Trainer keeps it in parts; call its materialize() first, on every "
                 "rank");
 }

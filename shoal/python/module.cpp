@@ -7,6 +7,7 @@ PYBIND11_MODULE(_shoal, module) {
   shoal::python::bind_base(module);
   shoal::python::bind_ir(module);
   shoal::python::bind_capture(module);
+  shoal::python::bind_deferred(module);
   shoal::python::bind_world(module);
   shoal::python::bind_train(module);
   auto collectives = module.def_submodule("_collectives");

@@ -8,6 +8,7 @@
 #include "shoal/aten/memory.h"
 #include "shoal/aten/types.h"
 #include "shoal/base/error.h"
+#include "shoal/capture/deferred.h"
 #include "shoal/compile/pins.h"
 #include "shoal/ir/text.h"
 #include "shoal/runtime/redistribution.h"
@@ -51,12 +52,13 @@ Distribution::Distribution(Parallelism parallelism, const NamedTensors& paramete
   for (const auto& [name, tensor] : parameters) names.push_back(name);
   check_fits(parallelism_.plan, parallelism_.mesh, names, parallelism_.plan_name);
   const at::NoGradGuard no_grad;
-  for (const auto* tensors : {&parameters, &buffers})
-    for (const auto& [name, tensor] : *tensors)
-      if (tensor.defined()) {
-        at::Tensor detached = tensor.detach();
-        runtime::broadcast(detached, 0, groups_.world());
-      }
+  const auto share = [&](const std::string& name, const at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    shoal::materialize(tensor, name);
+    at::Tensor detached = tensor.detach();
+    runtime::broadcast(detached, 0, groups_.world());
+  };
+  for (const auto& [name, tensor] : buffers) share(name, tensor);
   std::map<std::pair<const void*, std::string>, std::string> first_names;  // by memory and type
   for (const auto& [name, tensor] : parameters) {
     const std::pair<const void*, std::string> where(
@@ -67,16 +69,15 @@ Distribution::Distribution(Parallelism parallelism, const NamedTensors& paramete
       first_name_.emplace(name, first->second);
       continue;
     }
+    share(name, tensor);
     const Shape shape = tensor.sizes().vec();
     const auto& pins = pins_
                            .emplace(name, compile::pins_of(parallelism_.plan, parallelism_.mesh, name, shape,
                                                            needs_whole(name), parallelism_.plan_name))
                            .first->second;
     if (local_shape(parallelism_.mesh, pins.kept, shape, rank_) == shape) continue;
-    kept_.emplace(name, Kept{tensor.detach(), {}});
+    cut(kept_.emplace(name, Kept{tensor.detach(), {}}).first->second, name);
   }
-  is_materialized_ = true;
-  drop();
 }
 
 const std::string& Distribution::first_name(const std::string& parameter) const {
@@ -115,20 +116,22 @@ at::Tensor Distribution::in_shared_memory(const at::Tensor& tensor) const {
   return shared;
 }
 
+void Distribution::cut(Kept& kept, const std::string& name) {
+  const at::Tensor part = part_of(rank(), kept.whole, pins_.at(name).kept);
+  if (kept.part.defined())
+    kept.part.copy_(part);  // executors are bound to its memory
+  else
+    kept.part = in_shared_memory(part);
+  if (!owns_storage(kept.whole)) return;
+  aten::take_memory(kept.whole, concat("parameter ", name,
+                                       " has no data here: the ranks keep it in parts. Remedy: call the "
+                                       "trainer's materialize() on every rank, and use, save or change the "
+                                       "parameter before the next step"));
+}
+
 void Distribution::drop() {
   if (!is_materialized_) return;
-  for (auto& [name, kept] : kept_) {
-    const at::Tensor part = part_of(rank(), kept.whole, pins_.at(name).kept);
-    if (kept.part.defined())
-      kept.part.copy_(part);  // executors are bound to its memory
-    else
-      kept.part = in_shared_memory(part);
-    if (!owns_storage(kept.whole)) continue;
-    aten::take_memory(kept.whole, concat("parameter ", name,
-                                         " has no data here: the ranks keep it in parts. Remedy: call the "
-                                         "trainer's materialize() on every rank, and use, save or change the "
-                                         "parameter before the next step"));
-  }
+  for (auto& [name, kept] : kept_) cut(kept, name);
   is_materialized_ = false;
 }
 

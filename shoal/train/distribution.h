@@ -28,7 +28,8 @@ class Distribution {
   using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
   // Called by all ranks at once. Parameters and buffers become those of rank 0; parameters that are kept in
-  // parts leave the module, whose tensors are without memory until `materialize`. Throws InvalidInput where
+  // parts leave the module, whose tensors are without memory until `materialize`. One after the other: of a
+  // module made under deferred_init one is in memory at a time. Throws InvalidInput where
   // the ranks' models differ. `needs_whole`: whose update looks at the whole tensor.
   Distribution(Parallelism parallelism, const NamedTensors& parameters, const NamedTensors& buffers,
                const std::function<bool(const std::string& parameter)>& needs_whole);
@@ -54,6 +55,7 @@ class Distribution {
     at::Tensor part;
   };
 
+  void cut(Kept& kept, const std::string& name);
   void gather(Kept& kept, const std::string& name);
   const std::string& first_name(const std::string& parameter) const;
   at::Tensor in_shared_memory(const at::Tensor& tensor) const;

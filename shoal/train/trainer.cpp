@@ -15,6 +15,7 @@
 #include "shoal/aten/types.h"
 #include "shoal/base/error.h"
 #include "shoal/capture/capture.h"
+#include "shoal/capture/deferred.h"
 #include "shoal/compile/accumulate.h"
 #include "shoal/compile/compile.h"
 #include "shoal/data/hash.h"
@@ -81,7 +82,11 @@ class Trainer::State {
                 "parameters (clip_grad_norm_)");
     train::refuse_shared_memory(view_.parameters);
     set_seed(options_.seed);
-    if (!options_.parallelism) return;
+    if (!options_.parallelism) {
+      for (const auto* tensors : {&view_.parameters, &view_.buffers})
+        for (const auto& [name, tensor] : *tensors) shoal::materialize(tensor, name);
+      return;
+    }
     if (options_.parallelism->tensors == nullptr) check_in_main_memory();
     ranks_ = std::make_unique<train::Distribution>(
         *options_.parallelism, view_.parameters, view_.buffers,
