@@ -215,11 +215,12 @@ def capture(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Graph:
     given."""
 
 def deferred_init(make: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """What make(*args, **kwargs) returns, with tensors that have no memory until a Trainer, or materialize, makes
-    each: eager's values."""
+    """What make(*args, **kwargs) returns, with tensors that have no memory until a Trainer, or materialize,
+    makes each: eager's values."""
 
 def materialize(model: Any) -> Any:
-    """Gives the tensors of a module, or one tensor, that deferred_init made their memory and values; returns it."""
+    """Gives the tensors of a module, or one tensor, that deferred_init made their memory and values, and
+    returns it."""
 
 def rank() -> int:
     """This process among those of the job; 0 outside of one."""

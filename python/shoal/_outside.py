@@ -73,8 +73,8 @@ _SYSTEM = ("/proc/", "/sys/", "/dev/")
 
 
 def watch_outside(ignores):
-    """Until it is undone, notes files that this thread reads. Throws for those that it writes, and for threads
-    that it starts."""
+    """Until it is undone, notes files that this thread reads. Throws for those that it writes, and for
+    threads that it starts."""
     from shoal._shoal import InvalidInput
 
     files = {}

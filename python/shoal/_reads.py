@@ -99,7 +99,7 @@ _ordinary_check = None
 
 
 def check_instances():
-    """isinstance(x, torch.FloatTensor), which the module of x's backend answers, answers for recorded ones."""
+    """isinstance(x, torch.FloatTensor), which the module of x's backend answers, answers recorded ones."""
     from shoal._shoal import _set_instance_check
 
     global _recording, _ordinary_check

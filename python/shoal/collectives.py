@@ -6,8 +6,8 @@ all ranks of the job unless another is given. Results are new tensors. A script 
 
 The gradient is that of the sum of all ranks' losses, and each operation's derivative is another of them:
 broadcast and reduce, gather and scatter, all_gather and reduce_scatter, send and receive; all_reduce and
-all_to_all are their own. So every rank has to take part in backward: a tensor requires a gradient on all ranks
-or on none, and each rank's loss depends on every result, if only by adding result.sum() * 0.
+all_to_all are their own. So every rank has to take part in backward: a tensor requires a gradient on all
+ranks or on none, and each rank's loss depends on every result, if only by adding result.sum() * 0.
 
 Errors: shoal.InvalidInput where ranks call different things, or on wrong arguments; shoal.PeerLost where a
 rank has gone; shoal.Timeout after the group's limit.
@@ -81,7 +81,7 @@ def scatter(tensor, root, group=None):
 
 
 def all_to_all(tensor, in_counts=(), out_counts=(), group=None):
-    """in_counts[r] rows of dim 0 go to rank r, out_counts[r] come from it, joined by rank; (): equal parts."""
+    """in_counts[r] rows of dim 0 go to rank r, out_counts[r] come from it, joined by rank; (): equal ones."""
     return _collectives.all_to_all(tensor, list(in_counts), list(out_counts), group)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""examples/resume.cpp: killed at any moment and started again, it ends with the bits of a run that was not."""
+"""examples/resume.cpp: killed at any moment and started again, it ends with the bits of one that was not."""
 
 import os
 import pathlib
