@@ -2,6 +2,7 @@
 #include "shoal/runtime/arena.h"
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,10 +16,17 @@ static std::size_t page_bytes() { return static_cast<std::size_t>(sysconf(_SC_PA
 
 static std::size_t rounded_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 
-// As many addresses as are allowed: four times the machine's memory, for what lies between blocks.
+// Addresses to reserve: four times the machine's memory, for what lies between blocks, or half of what a
+// process is allowed (ulimit -v), which others want too.
+static std::size_t wanted_bytes() {
+  const std::size_t wanted = 4 * static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * page_bytes();
+  rlimit allowed{};
+  if (getrlimit(RLIMIT_AS, &allowed) != 0 || allowed.rlim_cur == RLIM_INFINITY) return wanted;
+  return std::min<std::size_t>(wanted, allowed.rlim_cur / 2);
+}
+
 Arena::Arena() {
-  for (std::size_t bytes = 4 * static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * page_bytes();
-       bytes >= kStride; bytes /= 2) {
+  for (std::size_t bytes = wanted_bytes(); bytes >= kStride; bytes /= 2) {
     bytes = bytes / kStride * kStride;
     void* row = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (row != MAP_FAILED) {
