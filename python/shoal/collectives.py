@@ -31,15 +31,16 @@ __all__ = [
 ]
 
 
-def Group(ranks=None, *, limit=300.0):  # noqa: N802
-    """Ranks of the job that call together, in this order; None: all. Called by exactly those ranks.
+class Group(_collectives.Group):
+    """Ranks of the job that call together, in this order; None: all. Made by exactly those ranks.
 
     limit: seconds that each wait may take. It lasts as long as the process: make a group once.
     .ranks: of the job; .rank: this process's place among them; len(): how many.
     """
-    group = _collectives.Group(ranks, limit=limit)
-    group._keep()
-    return group
+
+    def __init__(self, ranks=None, *, limit=300.0):
+        super().__init__(ranks, limit)
+        _collectives.keep(self)
 
 
 def all_reduce(tensor, op="sum", group=None):

@@ -48,6 +48,8 @@ struct Installed : c10::DebugInfoBase {
 
 static Installed* installed() { return static_cast<Installed*>(c10::ThreadLocalDebugInfo::get(kInstalled)); }
 
+bool is_intercepted() { return installed() != nullptr; }
+
 static void intercept(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   Installed* to = installed();
   SHOAL_CHECK(

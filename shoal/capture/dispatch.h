@@ -39,4 +39,7 @@ class Interception {
   std::unique_ptr<State> state_;
 };
 
+// Whether this thread is under one: a model is recorded, or deferred.
+bool is_intercepted();
+
 }  // namespace shoal::capture

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "shoal/base/error.h"
+#include "shoal/capture/dispatch.h"
 #include "shoal/comm/inproc/inproc.h"
 #include "shoal/python/bindings.h"
 #include "shoal/python/world.h"
@@ -104,111 +105,82 @@ static const Group& group_or_all(const py::object& given) {
   if (!given.is_none()) return py::cast<const Group&>(given);
   const py::object module = py::module_::import("shoal._shoal").attr("_collectives");
   if (!py::hasattr(module, "_all_ranks")) {
-    module.attr("_all_ranks") = module.attr("Group")();
+    module.attr("_all_ranks") = module.attr("Group")(py::none(), Degrees{}.limit);
     keep(module.attr("_all_ranks"));
   }
   return py::cast<const Group&>(module.attr("_all_ranks"));
 }
 
-// The call without the interpreter's lock, so that other threads go on.
-template <class Act>
-static at::Tensor called(const char* name, const at::Tensor& tensor, const py::object& group,
-                         const Act& act) {
-  SHOAL_CHECK(!tensor.key_set().has(c10::DispatchKey::PrivateUse1), InvalidInput,
-              "capture: the model calls shoal.collectives.", name,
+// A captured step would make the call at none of its runs.
+static void check_outside_of_capture(const char* name) {
+  SHOAL_CHECK(!capture::is_intercepted(), InvalidInput, "capture: the model calls shoal.collectives.", name,
               " while it is recorded, and a captured step has the collectives that its Parallelism makes. "
               "Remedy: Trainer(…, parallelism=…), or call it between steps");
+}
+
+// Without the interpreter's lock, so that other threads go on.
+template <class Act>
+static at::Tensor called(const char* name, const py::object& group, const Act& act) {
+  check_outside_of_capture(name);
   const collectives::Ranks ranks = group_or_all(group).in_call();
   const py::gil_scoped_release unlocked;
   return act(ranks);
 }
 
+using Ranks = collectives::Ranks;
+using at::Tensor;
+
+// A rank of the group, by whatever name, stands beside the tensor.
+static void def_with_rank(py::module_& module, const char* name,
+                          Tensor (*function)(const Tensor&, Ranks, int)) {
+  module.def(name, [name, function](const Tensor& tensor, int rank, const py::object& group) {
+    return called(name, group, [&](Ranks ranks) { return function(tensor, ranks, rank); });
+  });
+}
+
+static void def_with_reduction(py::module_& module, const char* name,
+                               Tensor (*function)(const Tensor&, Ranks, comm::ReduceOp)) {
+  module.def(name, [name, function](const Tensor& tensor, const std::string& op, const py::object& group) {
+    return called(name, group, [&](Ranks ranks) { return function(tensor, ranks, reduction_named(op)); });
+  });
+}
+
+// Arguments by place alone: python/shoal/collectives.py has their names and defaults.
 void bind_collectives(py::module_& module) {
-  using Counts = std::vector<std::int64_t>;
-  py::class_<Group>(module, "Group", "Ranks of the job that call collectives together.")
-      .def(py::init<std::optional<std::vector<int>>, double>(), py::arg("ranks") = py::none(), py::kw_only(),
-           py::arg("limit") = Degrees{}.limit)
+  py::class_<Group>(module, "Group")
+      .def(py::init<std::optional<std::vector<int>>, double>())
       .def_property_readonly("ranks", &Group::ranks, "Of the job, in the group's order.")
       .def_property_readonly(
           "rank", [](const Group& group) { return group.in_call().communicator.rank(); },
           "This process among them: its place in ranks.")
-      .def("__len__", [](const Group& group) { return group.ranks().size(); })
-      .def("_keep", [](const py::object& group) { keep(group); });
-  module.def(
-      "all_reduce",
-      [](const at::Tensor& of, const std::string& by, const py::object& with) {
-        return called("all_reduce", of, with,
-                      [&](auto ranks) { return collectives::all_reduce(of, ranks, reduction_named(by)); });
-      },
-      py::arg("tensor"), py::arg("op"), py::arg("group"));
-  module.def(
-      "broadcast",
-      [](const at::Tensor& of, int from, const py::object& with) {
-        return called("broadcast", of, with,
-                      [&](auto ranks) { return collectives::broadcast(of, ranks, from); });
-      },
-      py::arg("tensor"), py::arg("root"), py::arg("group"));
-  module.def(
-      "reduce",
-      [](const at::Tensor& of, int to, const std::string& by, const py::object& with) {
-        return called("reduce", of, with,
-                      [&](auto ranks) { return collectives::reduce(of, ranks, to, reduction_named(by)); });
-      },
-      py::arg("tensor"), py::arg("root"), py::arg("op"), py::arg("group"));
-  module.def(
-      "all_gather",
-      [](const at::Tensor& of, const py::object& with) {
-        return called("all_gather", of, with, [&](auto ranks) { return collectives::all_gather(of, ranks); });
-      },
-      py::arg("tensor"), py::arg("group"));
-  module.def(
-      "gather",
-      [](const at::Tensor& of, int to, const py::object& with) {
-        return called("gather", of, with, [&](auto ranks) { return collectives::gather(of, ranks, to); });
-      },
-      py::arg("tensor"), py::arg("root"), py::arg("group"));
-  module.def(
-      "reduce_scatter",
-      [](const at::Tensor& of, const std::string& by, const py::object& with) {
-        return called("reduce_scatter", of, with, [&](auto ranks) {
-          return collectives::reduce_scatter(of, ranks, reduction_named(by));
-        });
-      },
-      py::arg("tensor"), py::arg("op"), py::arg("group"));
-  module.def(
-      "scatter",
-      [](const at::Tensor& of, int from, const py::object& with) {
-        return called("scatter", of, with, [&](auto ranks) { return collectives::scatter(of, ranks, from); });
-      },
-      py::arg("tensor"), py::arg("root"), py::arg("group"));
-  module.def(
-      "all_to_all",
-      [](const at::Tensor& of, const Counts& in, const Counts& out, const py::object& with) {
-        return called("all_to_all", of, with,
-                      [&](auto ranks) { return collectives::all_to_all(of, ranks, in, out); });
-      },
-      py::arg("tensor"), py::arg("in_counts"), py::arg("out_counts"), py::arg("group"));
-  module.def(
-      "send",
-      [](const at::Tensor& of, int to, const py::object& with) {
-        return called("send", of, with, [&](auto ranks) { return collectives::send(of, ranks, to); });
-      },
-      py::arg("tensor"), py::arg("to"), py::arg("group"));
-  module.def(
-      "receive",
-      [](const at::Tensor& like, int from, const py::object& with) {
-        return called("receive", like, with,
-                      [&](auto ranks) { return collectives::receive(like, ranks, from); });
-      },
-      py::arg("like"), py::arg("source"), py::arg("group"));
-  module.def(
-      "barrier",
-      [](const py::object& with) {
-        const collectives::Ranks ranks = group_or_all(with).in_call();
-        const py::gil_scoped_release unlocked;
-        ranks.communicator.barrier()->wait(ranks.limit);
-      },
-      py::arg("group"));
+      .def("__len__", [](const Group& group) { return group.ranks().size(); });
+  module.def("keep", keep);
+  def_with_rank(module, "broadcast", collectives::broadcast);
+  def_with_rank(module, "gather", collectives::gather);
+  def_with_rank(module, "receive", collectives::receive);
+  def_with_rank(module, "scatter", collectives::scatter);
+  def_with_rank(module, "send", collectives::send);
+  def_with_reduction(module, "all_reduce", collectives::all_reduce);
+  def_with_reduction(module, "reduce_scatter", collectives::reduce_scatter);
+  module.def("all_gather", [](const Tensor& tensor, const py::object& group) {
+    return called("all_gather", group, [&](Ranks ranks) { return collectives::all_gather(tensor, ranks); });
+  });
+  module.def("reduce", [](const Tensor& tensor, int root, const std::string& op, const py::object& group) {
+    return called("reduce", group,
+                  [&](Ranks ranks) { return collectives::reduce(tensor, ranks, root, reduction_named(op)); });
+  });
+  using Counts = std::vector<std::int64_t>;
+  module.def("all_to_all",
+             [](const Tensor& tensor, const Counts& in, const Counts& out, const py::object& group) {
+               return called("all_to_all", group,
+                             [&](Ranks ranks) { return collectives::all_to_all(tensor, ranks, in, out); });
+             });
+  module.def("barrier", [](const py::object& group) {
+    check_outside_of_capture("barrier");
+    const Ranks ranks = group_or_all(group).in_call();
+    const py::gil_scoped_release unlocked;
+    ranks.communicator.barrier()->wait(ranks.limit);
+  });
 }
 
 }  // namespace shoal::python
