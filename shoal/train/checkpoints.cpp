@@ -36,11 +36,12 @@ void Checkpoints::save(const std::filesystem::path& folder, const TrainingState&
               " checkpoints; it is how many stay, 0 for all");
   on_all([&] {
     if (!is_first()) return;
-    auto& saver = savers_[folder];
-    if (saver == nullptr)
+    auto& [saver, kept] = savers_[folder];
+    if (saver != nullptr) throw_failures(*saver);
+    if (saver == nullptr || kept != keep)
       saver = std::make_unique<checkpoint::Saver>(files_, folder,
                                                   checkpoint::SaverOptions{.keep_latest_k = keep});
-    throw_failures(*saver);
+    kept = keep;
     std::string document;
     try {
       document = json({{"trainer", json::parse(counts_of(state))}, {"note", note}}).dump();
@@ -53,7 +54,7 @@ void Checkpoints::save(const std::filesystem::path& folder, const TrainingState&
 
 void Checkpoints::wait() {
   on_all([&] {
-    for (auto& [folder, saver] : savers_) throw_failures(*saver);
+    for (auto& [folder, kept] : savers_) throw_failures(*kept.saver);
   });
 }
 
@@ -61,7 +62,7 @@ std::optional<Checkpoints::Found> Checkpoints::load(const std::filesystem::path&
   std::int64_t step = -1;
   on_all([&] {
     if (!is_first()) return;
-    if (const auto saver = savers_.find(folder); saver != savers_.end()) throw_failures(*saver->second);
+    if (const auto saver = savers_.find(folder); saver != savers_.end()) throw_failures(*saver->second.saver);
     const checkpoint::Newest newest = checkpoint::newest_whole(files_, folder);
     for (const std::string& fault : newest.broken) TORCH_WARN(fault, "; the checkpoint before it is tried");
     SHOAL_CHECK(newest.checkpoint || newest.broken.empty(), Corrupt, folder.string(),

@@ -2,7 +2,9 @@
 // Checkpoints of a trainer, saved and gone on from by one call each: Trainer::save and load.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -21,8 +23,8 @@ class Checkpoints {
   // `control`: of all ranks, borrowed; null: one device.
   explicit Checkpoints(const runtime::Group* control) : control_(control) {}
 
-  // Waits for the save before into that folder, and throws Infeasible where it has failed; then takes the time
-  // of one copy. The newest `keep` stay, 0: all.
+  // Waits for the save before into that folder, and throws Infeasible where it has failed; then takes the
+  // time of one copy. The newest `keep` stay, 0: all.
   void save(const std::filesystem::path& folder, const TrainingState& state, const std::string& note,
             std::int64_t keep);
   // Until all is on the disk; throws Infeasible with what is not.
@@ -41,8 +43,11 @@ class Checkpoints {
 
   const runtime::Group* control_;
   DiskFileSystem files_;
-  std::map<std::filesystem::path, std::unique_ptr<checkpoint::Saver>>
-      savers_;  // by folder; of the first rank
+  struct Kept {
+    std::unique_ptr<checkpoint::Saver> saver;
+    std::int64_t keep = 0;
+  };
+  std::map<std::filesystem::path, Kept> savers_;  // by folder; of the first rank
 };
 
 }  // namespace shoal::train

@@ -374,12 +374,18 @@ TEST_CASE(
         }).find("the note of a checkpoint is text in UTF-8") != std::string::npos);
   CHECK(error_of([&] { trainer.save(folder.path, "", -1); }).find("save keeps the newest -1 checkpoints") !=
         std::string::npos);
+  for (int step = 0; step < 3; ++step) {
+    trainer.step(batch_of(1));
+    trainer.save(folder.path, "", step < 2 ? 10 : 1);  // another number to keep is followed
+  }
+  trainer.wait_for_saves();
+  CHECK(!fs::exists(folder.path / "step_00000003"));
   const fs::path blocked = folder.path / "file";
   std::ofstream(blocked) << "a file";
   trainer.save(blocked / "in");
   CHECK(error_of([&] { trainer.wait_for_saves(); }).find("The checkpoints before are as they were") !=
         std::string::npos);
-  fs::resize_file(folder.path / "step_00000001" / "model-0.safetensors", 10);
+  fs::resize_file(folder.path / "step_00000004" / "model-0.safetensors", 10);
   CHECK(error_of([&] { trainer.load(folder.path); }).find("none of its checkpoints is whole") !=
         std::string::npos);
 }
