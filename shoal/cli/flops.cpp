@@ -42,14 +42,16 @@ std::optional<double> flops_per_unit(const Recipe& recipe, const torch::nn::Modu
   return std::nullopt;
 }
 
-double measured_peak_flops_per_second(FloatType type) {
+double measured_peak_flops_per_second(FloatType type, at::Device device) {
   constexpr std::int64_t kSize = kMeasuredMatrix;
   constexpr int kRuns = 8;
-  const at::Tensor a = at::ones({kSize, kSize}, type == FloatType::Float64 ? at::kDouble : at::kFloat);
+  const auto dtype = type == FloatType::Float64 ? at::kDouble : at::kFloat;
+  const at::Tensor a = at::ones({kSize, kSize}, at::TensorOptions(dtype).device(device));
   double best = 0;
   for (int run = 0; run < kRuns; ++run) {
     const auto begin = std::chrono::steady_clock::now();
-    at::mm(a, a);
+    const at::Tensor product = at::mm(a, a);
+    if (!device.is_cpu()) static_cast<void>(product[0][0].item<double>());  // waits for it
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     best = std::max(best, 2.0 * std::pow(kSize, 3) / took.count());
   }

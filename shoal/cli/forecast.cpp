@@ -242,6 +242,10 @@ int threads_of_rank(int ranks_of_this_host) {
 
 void check_limit(const Recipe& recipe, const Phase& largest) {
   if (recipe.memory.limit.empty()) return;
+  SHOAL_CHECK(recipe.training.device == DeviceType::CPU, InvalidInput, "memory.limit is ",
+              recipe.memory.limit,
+              " of main memory, and training.device is cuda, whose memory is not predicted. Remedy: "
+              "--memory.limit=\"\"");
   const std::int64_t limit = parse_bytes(recipe.memory.limit).value();
   const std::int64_t least = largest.bytes;
   constexpr std::int64_t kMebibyte = std::int64_t{1} << 20;

@@ -151,8 +151,10 @@ int train(const Recipe& recipe, const Options& options) {
       run.events = &events.emplace(folder / recipe.metrics.save_tb_folder, seconds_since_1970());
     if (progress.step > 0) lines_up_to(progress.step, path, &run);
     run.flops_per_unit = flops_per_unit(recipe, *learner.model.ptr());
+    const at::Device device = device_of(recipe);
     if (run.flops_per_unit)
-      run.peak_flops_per_second = at_once * measured_peak_flops_per_second(recipe.training.dtype);
+      run.peak_flops_per_second = (device.is_cpu() ? at_once : ranks.size()) *
+                                  measured_peak_flops_per_second(recipe.training.dtype, device);
   }
   describe(run);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A training run, and what its parts do with it: train.cpp begins and ends it, train_loop.cpp makes its steps and
-// validations, train_results.cpp writes what came of them.
+// A training run, and what its parts do with it: train.cpp begins and ends it, train_loop.cpp makes its
+// steps and validations, train_results.cpp writes what came of them.
 #pragma once
 
 #include <chrono>
@@ -62,8 +62,8 @@ void train_steps(TrainRun& run);
 
 // Validates all, and writes what a run leaves: results.json, sample.txt, trace.json, loss.svg.
 void write_results(TrainRun& run, const observe::Trace& trace, double seconds_in_all);
-// Of metrics.jsonl, the lines of the steps up to this one: a run that was killed wrote lines of steps that are
-// now made again. The run, where there is one, gets their losses.
+// Of metrics.jsonl, the lines of the steps up to this one: a run that was killed wrote lines of steps that
+// are now made again. The run, where there is one, gets their losses.
 std::string lines_up_to(std::int64_t step, const std::filesystem::path& path, TrainRun* run);
 
 double seconds_since(Clock::time_point begin);

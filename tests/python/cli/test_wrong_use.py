@@ -117,6 +117,12 @@ def test_a_plan_for_another_machine_s_devices_is_made(shoal, tiny):
     assert shoal("plan", tiny, "-n", "2", "--training.device=cuda").returncode == 0
 
 
+def test_a_limit_is_of_main_memory(shoal, tiny):
+    result = shoal("plan", tiny, "-n", "2", "--training.device=cuda", "--memory.limit=2GiB")
+    assert result.returncode != 0
+    assert "memory.limit is 2GiB of main memory, and training.device is cuda" in result.stderr
+
+
 def test_verify_is_of_the_processor(shoal, tiny):
     result = shoal("verify", tiny, "-n", "2", "--training.device=cuda")
     assert result.returncode != 0
