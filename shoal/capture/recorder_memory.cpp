@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which memory is whose: parameters, buffers and inputs are known by the bytes that they lie in; what else is read
-// is a constant, until a value is written into it.
+// Which memory is whose: parameters, buffers and inputs are known by the bytes that they lie in; what else
+// is read is a constant, until a value is written into it.
 #include <ATen/ATen.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The communicator on c10d's engines, as its three sources have it: communicator.cpp (lanes, ends, the watch),
-// compare.cpp (whether all ranks call the same) and move.cpp (what each call is to c10d).
+// The communicator on c10d's engines, as its three sources have it: communicator.cpp (lanes, ends, the
+// watch), compare.cpp (whether all ranks call the same) and move.cpp (what each call is to c10d).
 #pragma once
 
 #include <atomic>

@@ -7,8 +7,8 @@
 // The order within a lane is that of the calls. A message to one rank does not wait for those to others: a
 // ring in which every rank sends before it receives goes round.
 //
-// Where the engine has tags, whoever has waited for 100 ms shows its last calls in the store, and reads those of
-// the rank before it (of several in a row that wait for different things two neighbours differ):
+// Where the engine has tags, whoever has waited for 100 ms shows its last calls in the store, and reads
+// those of the rank before it (of several in a row that wait for different things two neighbours differ):
 //
 //   0 ms     rank 1 calls something else
 //   < 200    each rank's watch sees that a call is late, and shows its log

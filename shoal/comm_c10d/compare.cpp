@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether all ranks call the same. Where the engine has tags, a call's is made of its number and of what it asks
-// for: calls that differ never meet, and all their ranks wait, until the watch finds out. Without tags, and for
-// the parts of all_to_all, which may be of any size, the ranks exchange records of their calls and compare them
-// before data moves.
+// Whether all ranks call the same. Where the engine has tags, a call's is made of its number and of what it
+// asks for: calls that differ never meet, and all their ranks wait, until the watch finds out. Without tags,
+// and for the parts of all_to_all, which may be of any size, the ranks exchange records of their calls and
+// compare them before data moves.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>

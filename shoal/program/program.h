@@ -103,8 +103,8 @@ std::size_t size_of(const Program& program);  // instructions of all segments
 const Source* find_source(const Program& program, ir::Role role, std::string_view name);
 const Result* find_result(const Program& program, ir::Role role, std::string_view name);
 
-// The program of a graph that runs on one device: one segment of each phase, some of them empty. Throws Internal for a graph that breaks the rules of
-// graph.h.
+// The program of a graph that runs on one device: one segment of each phase, some of them empty. Throws
+// Internal for a graph that breaks the rules of graph.h.
 Program lower(const ir::Graph& graph);
 
 std::string to_text(const Program& program);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What code reads: of a function its globals, what it closes over, settings of libraries' objects; of a class its
-// bases.
+// What code reads: of a function its globals, what it closes over, settings of libraries' objects; of a
+// class its bases.
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers that keep changing: what has had three values is an argument of the graph, and no new graph for each.
+// Numbers that keep changing: what has had three values is an argument of the graph, and no new graph for
+// each.
 #include <algorithm>
 
 #include "shoal/python/watch_python.h"

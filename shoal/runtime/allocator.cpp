@@ -5,11 +5,11 @@
 //
 // A header on every block, wherever it is from, lets one deleter serve all and keeps the counts exact.
 //
-// Small blocks of the pool have size classes, eight to a power of two, each with a stack of idle blocks; the last
-// one freed, still in the cache, is the first to go out again. Large ones are cut from an arena, where memory
-// that one tensor has left serves others of any size. With what is live the pool holds no more than there once
-// was alive, and a sixteenth: past that the largest part of the arena or the class that waited longest is given
-// back.
+// Small blocks of the pool have size classes, eight to a power of two, each with a stack of idle blocks; the
+// last one freed, still in the cache, is the first to go out again. Large ones are cut from an arena, where
+// memory that one tensor has left serves others of any size. With what is live the pool holds no more than
+// there once was alive, and a sixteenth: past that the largest part of the arena or the class that waited
+// longest is given back.
 #include "shoal/runtime/allocator.h"
 
 #include <c10/core/Allocator.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A row of memory that large blocks are cut from. A freed block joins the free ones beside it, so that what was
-// two tensors can be one next, and the row gets hardly longer than what is alive at once:
+// A row of memory that large blocks are cut from. A freed block joins the free ones beside it, so that what
+// was two tensors can be one next, and the row gets hardly longer than what is alive at once:
 //
 //   |████ a ████|▒▒▒▒ free ▒▒▒▒|██ b ██|▒▒ free ▒▒|   addresses alone …
 //                                                 ^ end_

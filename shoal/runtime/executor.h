@@ -42,7 +42,8 @@ class Executor {
   void run_gradients(observe::Trace* trace = nullptr);
   void run_update(observe::Trace* trace = nullptr);
 
-  // Another constant in place of a number that an op of ATen's takes; `instruction` counts within the segment.
+  // Another constant in place of a number that an op of ATen's takes; `instruction` counts within the
+  // segment.
   void set_argument(std::size_t segment, std::size_t instruction, std::size_t argument, ir::Attribute value);
 
   // The next run of each segment holds what ATen's kernels give against the types of the program, strides
