@@ -21,6 +21,7 @@ LAYERS = {
     "sharding": ["base", "ir"],
     "rewrite": ["base", "ir", "sharding"],
     "program": ["base", "ir"],
+    "schedule": ["base"],
     "compile": ["base", "ir", "sharding", "rewrite", "program"],
     "checkpoint": ["base"],
     "data": ["base", "observe"],

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pipeline schedules as data: for each rank what it does, of which stage and micro-batch, in which order.
+// A row a rank, in PyTorch's letters; here 1f1b on two ranks, stage s on rank s, three micro-batches:
+//
+//   0F0 0F1 0B0 0F2 0B1 0B2
+//   1F0 1B0 1F1 1B1 1F2 1B2
+//
+// Nothing here computes, sends or waits. What crosses between stages follows from the order: see needs.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace shoal::schedule {
+
+// Backward is one action, B, or two: I gives the gradient of what came in, W those of the weights.
+enum class Kind { Forward, Backward, InputGradient, WeightGradient };
+
+struct Action {
+  Kind kind = Kind::Forward;
+  int stage = 0;
+  int microbatch = 0;
+  bool with_next = false;  // a forward and a backward of two micro-batches that may share the device
+  friend bool operator==(const Action&, const Action&) = default;
+};
+
+struct Timeline {
+  std::vector<int> rank_of_stage;
+  std::vector<std::vector<Action>> actions;  // one row a rank
+  std::string note = {};                     // what the schedule could not do at this size; "": nothing
+  friend bool operator==(const Timeline&, const Timeline&) = default;
+
+  int num_ranks() const { return static_cast<int>(actions.size()); }
+  int num_stages() const { return static_cast<int>(rank_of_stage.size()); }
+  int num_microbatches() const;  // that there are actions of
+};
+
+struct Schedule {
+  std::string_view name;
+  int stages_per_rank = 1;
+  bool more_stages = false;  // whether a rank may also have other numbers of them
+  Timeline (*make)(int ranks, int microbatches, int stages_per_rank) = nullptr;
+
+  // For any sizes from one up. Throws InvalidInput where a rank cannot have so many stages; 0: as many as said.
+  Timeline build(int ranks, int microbatches, int stages = 0) const;
+};
+
+std::span<const Schedule> all();
+// Throws InvalidInput that lists the names.
+const Schedule& named(std::string_view name);
+
+std::string to_text(const Action& action);      // "0F1"
+std::string to_text(const Timeline& timeline);  // a row a rank, then the note where there is one
+
+// What has to be done before it, of micro-batch and stages: the forward of the stage before; for a gradient,
+// the forward of its own stage and I or B of the one after (as I); for W, I of its own stage.
+std::vector<Action> needs(const Action& action, int num_stages);
+
+// Throws InvalidInput with rank, action and what it lacks, unless each rank's actions can go in their order,
+// each stage is done on its rank, and has each micro-batch once as F and once as B or as I and W.
+void verify(const Timeline& timeline);
+
+}  // namespace shoal::schedule
