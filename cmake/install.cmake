@@ -24,6 +24,7 @@ foreach(
   sharding
   rewrite
   program
+  schedule
   compile
   checkpoint
   data

@@ -7,8 +7,6 @@
 //   2F0 2B0 2F1 2B1 2F2 2B2 2F3 2B3
 //
 // Narayanan et al., arXiv:2006.09503 (the flushing one).
-#include <algorithm>
-
 #include "shoal/schedule/generators.h"
 
 namespace shoal::schedule {
@@ -16,12 +14,8 @@ namespace shoal::schedule {
 Timeline one_f_one_b(int ranks, int microbatches, int /*stages_per_rank*/) {
   Timeline timeline = {.rank_of_stage = looped_stages(ranks, 1)};
   for (int rank = 0; rank < ranks; ++rank) {
-    std::vector<Action>& row = timeline.actions.emplace_back();
-    const int ahead = std::min(ranks - rank - 1, microbatches);
-    for (int i = 0; i < microbatches + ahead; ++i) {
-      if (i < microbatches) row.push_back({Kind::Forward, rank, i});
-      if (i >= ahead) row.push_back({Kind::Backward, rank, i - ahead});
-    }
+    const std::vector<Part> parts = in_order(rank, microbatches);
+    timeline.actions.push_back(by_turns(parts, parts, ranks - 1 - rank));
   }
   return timeline;
 }

@@ -2,7 +2,8 @@
 #include "shoal/schedule/schedule.h"
 
 #include <algorithm>
-#include <array>
+#include <cstddef>
+#include <vector>
 
 #include "shoal/base/error.h"
 #include "shoal/base/names.h"
@@ -10,10 +11,17 @@
 
 namespace shoal::schedule {
 
-// In the order in which they were thought of: each mends something of an earlier one.
+// Each after the one that it changes.
 constexpr Schedule kSchedules[] = {
     {.name = "gpipe", .make = gpipe},
+    {.name = "looped_bfs", .stages_per_rank = 2, .more_stages = true, .make = looped_bfs},
     {.name = "1f1b", .make = one_f_one_b},
+    {.name = "eager_1f1b", .make = eager_one_f_one_b},
+    {.name = "interleaved_1f1b", .stages_per_rank = 2, .more_stages = true, .make = interleaved},
+    {.name = "zb_h1", .make = zb_h1},
+    {.name = "zb_h2", .make = zb_h2},
+    {.name = "zbv", .stages_per_rank = 2, .make = zbv},
+    {.name = "dualpipev", .stages_per_rank = 2, .make = dual_pipe_v},
 };
 
 constexpr Names<Kind, 4> kLetters = {{
@@ -50,11 +58,7 @@ int Timeline::num_microbatches() const {
   return count;
 }
 
-std::vector<int> looped_stages(int ranks, int stages_per_rank) {
-  std::vector<int> rank_of_stage;
-  for (int stage = 0; stage < ranks * stages_per_rank; ++stage) rank_of_stage.push_back(stage % ranks);
-  return rank_of_stage;
-}
+std::optional<Kind> parse_kind(std::string_view letter) { return parse_in(kLetters, letter); }
 
 std::string to_text(const Action& action) {
   return concat(action.stage, name_in(kLetters, action.kind), action.microbatch);
@@ -84,6 +88,30 @@ std::vector<Action> needs(const Action& action, int num_stages) {
     case Kind::WeightGradient: return {{Kind::InputGradient, stage, microbatch}};
   }
   return {};
+}
+
+Timeline first_microbatches(Timeline timeline, int microbatches) {
+  for (auto& row : timeline.actions) {
+    const auto gone = [&](const Action& action) { return action.microbatch >= microbatches; };
+    for (std::size_t i = 0; i + 1 < row.size(); ++i)
+      if (gone(row[i + 1])) row[i].with_next = false;
+    std::erase_if(row, gone);
+  }
+  return timeline;
+}
+
+std::vector<Held> most_held(const Timeline& timeline) {
+  std::vector<Held> most;
+  for (const auto& row : timeline.actions) {
+    Held now;
+    Held& largest = most.emplace_back();
+    for (const Action& action : row) {
+      now.backward += action.kind == Kind::Forward ? 1 : action.kind == Kind::WeightGradient ? 0 : -1;
+      now.weights += action.kind == Kind::InputGradient ? 1 : action.kind == Kind::WeightGradient ? -1 : 0;
+      if (now.backward + now.weights > largest.backward + largest.weights) largest = now;
+    }
+  }
+  return most;
 }
 
 }  // namespace shoal::schedule

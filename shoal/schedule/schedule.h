@@ -8,6 +8,7 @@
 // Nothing here computes, sends or waits. What crosses between stages follows from the order: see needs.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -51,6 +52,7 @@ std::span<const Schedule> all();
 // Throws InvalidInput that lists the names.
 const Schedule& named(std::string_view name);
 
+std::optional<Kind> parse_kind(std::string_view letter);
 std::string to_text(const Action& action);      // "0F1"
 std::string to_text(const Timeline& timeline);  // a row a rank, then the note where there is one
 
@@ -58,8 +60,26 @@ std::string to_text(const Timeline& timeline);  // a row a rank, then the note w
 // the forward of its own stage and I or B of the one after (as I); for W, I of its own stage.
 std::vector<Action> needs(const Action& action, int num_stages);
 
-// Throws InvalidInput with rank, action and what it lacks, unless each rank's actions can go in their order,
-// each stage is done on its rank, and has each micro-batch once as F and once as B or as I and W.
-void verify(const Timeline& timeline);
+// What is wrong with a timeline: each rank's actions can go in their order, each stage is done on its rank,
+// and has each micro-batch once as F and once as B or as I and W.
+struct Fault {
+  int rank = 0;
+  int index = -1;  // of the action in the rank's row; -1: of one that is not there
+  std::string what;
+};
+std::optional<Fault> fault_of(const Timeline& timeline);
+void verify(const Timeline& timeline);  // throws InvalidInput with rank, action and fault
+
+// The same order without the later micro-batches.
+Timeline first_microbatches(Timeline timeline, int microbatches);
+
+// How many stages' activations of a micro-batch a rank holds when it holds the most: those that backward
+// needs, from F to B or I, and those that weight gradients need alone, from I to W.
+struct Held {
+  int backward = 0;
+  int weights = 0;
+  friend bool operator==(const Held&, const Held&) = default;
+};
+std::vector<Held> most_held(const Timeline& timeline);  // by rank
 
 }  // namespace shoal::schedule

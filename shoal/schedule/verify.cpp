@@ -2,8 +2,11 @@
 // Plays a timeline: each rank does its next action as soon as what that needs is done. A timeline that comes
 // to its end in this way cannot deadlock, whatever takes how long.
 #include <algorithm>
-#include <array>
+#include <cstddef>
 #include <optional>
+#include <set>
+#include <tuple>
+#include <vector>
 
 #include "shoal/base/error.h"
 #include "shoal/schedule/schedule.h"
@@ -12,101 +15,133 @@ namespace shoal::schedule {
 
 namespace {
 
-// What has been done of every stage and micro-batch. B does what I and W do.
-class Done {
+// Kinds, stages and micro-batches. A B is there as I and W.
+class Actions {
  public:
-  Done(int num_stages, int num_microbatches)
-      : num_microbatches_(static_cast<std::size_t>(num_microbatches)),
-        done_(static_cast<std::size_t>(num_stages) * num_microbatches_) {}
-
   bool has(const Action& action) const {
-    return std::ranges::all_of(parts_of(action.kind), [&](int part) { return at(action)[index(part)]; });
+    return std::ranges::all_of(parts_of(action), [&](const Key& part) { return keys_.contains(part); });
   }
-  bool has_any(const Action& action) const {
-    return std::ranges::any_of(parts_of(action.kind), [&](int part) { return at(action)[index(part)]; });
+  bool has_any_of(const Action& action) const {
+    return std::ranges::any_of(parts_of(action), [&](const Key& part) { return keys_.contains(part); });
   }
   void add(const Action& action) {
-    for (const int part : parts_of(action.kind)) at(action)[index(part)] = true;
+    for (const Key& part : parts_of(action)) keys_.insert(part);
   }
 
  private:
-  using Parts = std::array<bool, 3>;  // forward, the gradient of what came in, those of the weights
+  using Key = std::tuple<int, int, Kind>;
 
-  static std::vector<int> parts_of(Kind kind) {
-    if (kind == Kind::Forward) return {0};
-    if (kind == Kind::InputGradient) return {1};
-    if (kind == Kind::WeightGradient) return {2};
-    return {1, 2};
-  }
-  static std::size_t index(int number) { return static_cast<std::size_t>(number); }
-  Parts& at(const Action& action) {
-    return done_[index(action.stage) * num_microbatches_ + index(action.microbatch)];
-  }
-  const Parts& at(const Action& action) const {
-    return done_[index(action.stage) * num_microbatches_ + index(action.microbatch)];
+  static std::vector<Key> parts_of(const Action& action) {
+    const auto part = [&](Kind kind) { return Key(action.stage, action.microbatch, kind); };
+    if (action.kind != Kind::Backward) return {part(action.kind)};
+    return {part(Kind::InputGradient), part(Kind::WeightGradient)};
   }
 
-  std::size_t num_microbatches_;
-  std::vector<Parts> done_;
+  std::set<Key> keys_;
 };
 
 }  // namespace
 
-static void check_places(const Timeline& timeline) {
-  for (int stage = 0; stage < timeline.num_stages(); ++stage) {
-    const int rank = timeline.rank_of_stage[static_cast<std::size_t>(stage)];
-    SHOAL_CHECK(rank >= 0 && rank < timeline.num_ranks(), InvalidInput, "schedule: stage ", stage,
-                " is on rank ", rank, " of ", timeline.num_ranks());
-  }
-  Done seen(timeline.num_stages(), timeline.num_microbatches());
-  for (int rank = 0; rank < timeline.num_ranks(); ++rank)
-    for (const Action& action : timeline.actions[static_cast<std::size_t>(rank)]) {
-      const std::string who = concat("schedule: rank ", rank, ", ", to_text(action), ": ");
-      SHOAL_CHECK(action.stage >= 0 && action.stage < timeline.num_stages() && action.microbatch >= 0,
-                  InvalidInput, who, "there are ", timeline.num_stages(), " stages");
-      const int place = timeline.rank_of_stage[static_cast<std::size_t>(action.stage)];
-      SHOAL_CHECK(place == rank, InvalidInput, who, "stage ", action.stage, " is on rank ", place);
-      SHOAL_CHECK(!seen.has_any(action), InvalidInput, who, "done before");
-      seen.add(action);
-    }
-  for (int stage = 0; stage < timeline.num_stages(); ++stage)
-    for (int microbatch = 0; microbatch < timeline.num_microbatches(); ++microbatch)
-      for (const Kind kind : {Kind::Forward, Kind::InputGradient, Kind::WeightGradient}) {
-        const Action action = {kind, stage, microbatch};
-        SHOAL_CHECK(seen.has(action), InvalidInput, "schedule: rank ",
-                    timeline.rank_of_stage[static_cast<std::size_t>(stage)], " never does ", to_text(action));
-      }
+static const std::vector<Action>& row_of(const Timeline& timeline, int rank) {
+  return timeline.actions[static_cast<std::size_t>(rank)];
 }
 
-// Of a rank's next action, what is not done; nullopt: it can go.
-static std::optional<Action> lacking(const Done& done, const Action& action, int num_stages) {
-  for (const Action& need : needs(action, num_stages))
-    if (!done.has(need)) return need;
+static int rank_of(const Timeline& timeline, int stage) {
+  return timeline.rank_of_stage[static_cast<std::size_t>(stage)];
+}
+
+static std::optional<Fault> misplaced(const Timeline& timeline) {
+  const int num_ranks = timeline.num_ranks(), num_stages = timeline.num_stages();
+  for (int stage = 0; stage < num_stages; ++stage)
+    if (const int rank = rank_of(timeline, stage); rank < 0 || rank >= num_ranks)
+      return Fault{.rank = rank,
+                   .what = concat("has stage ", stage, ", but there are ", num_ranks, " ranks")};
+  for (int rank = 0; rank < num_ranks; ++rank)
+    for (int i = 0; const Action& action : row_of(timeline, rank)) {
+      if (action.stage < 0 || action.stage >= num_stages || action.microbatch < 0)
+        return Fault{rank, i, concat("there are ", num_stages, " stages")};
+      if (const int place = rank_of(timeline, action.stage); place != rank)
+        return Fault{rank, i, concat("stage ", action.stage, " is on rank ", place)};
+      ++i;
+    }
   return std::nullopt;
 }
 
-void verify(const Timeline& timeline) {
-  check_places(timeline);
-  Done done(timeline.num_stages(), timeline.num_microbatches());
-  std::vector<std::size_t> next(timeline.actions.size(), 0);
+static std::optional<Fault> not_once(const Timeline& timeline) {
+  Actions seen;
+  for (int rank = 0; rank < timeline.num_ranks(); ++rank)
+    for (int i = 0; const Action& action : row_of(timeline, rank)) {
+      if (seen.has_any_of(action)) return Fault{rank, i, "done before"};
+      seen.add(action);
+      ++i;
+    }
+  const int num_microbatches = timeline.num_microbatches();
+  for (int stage = 0; stage < timeline.num_stages(); ++stage) {
+    const int rank = rank_of(timeline, stage);
+    for (int i = 0; i < std::max(num_microbatches, 1); ++i)
+      for (const Kind kind : {Kind::Forward, Kind::InputGradient, Kind::WeightGradient})
+        if (const Action action = {kind, stage, i}; !seen.has(action)) {
+          const Action whole = {Kind::Backward, stage, i};
+          const bool either = kind != Kind::Forward && !seen.has_any_of(whole);
+          return Fault{.rank = rank, .what = concat("never does ", to_text(either ? whole : action))};
+        }
+  }
+  return std::nullopt;
+}
+
+static std::optional<Fault> stuck(const Timeline& timeline) {
+  Actions done;
+  std::vector<int> next(timeline.actions.size(), 0);
+  const auto action_of = [&](int rank) -> const Action* {
+    const auto& row = row_of(timeline, rank);
+    const auto i = static_cast<std::size_t>(next[static_cast<std::size_t>(rank)]);
+    return i < row.size() ? &row[i] : nullptr;
+  };
+  // nullopt: it can go.
+  const auto lacking = [&](const Action& action) -> std::optional<Action> {
+    for (const Action& need : needs(action, timeline.num_stages()))
+      if (!done.has(need)) return need;
+    return std::nullopt;
+  };
   for (bool moved = true; moved;) {
     moved = false;
-    for (std::size_t rank = 0; rank < next.size(); ++rank) {
-      const auto& row = timeline.actions[rank];
-      while (next[rank] < row.size() && !lacking(done, row[next[rank]], timeline.num_stages())) {
-        done.add(row[next[rank]++]);
+    for (int rank = 0; rank < timeline.num_ranks(); ++rank)
+      for (const Action* action = action_of(rank); action && !lacking(*action); action = action_of(rank)) {
+        done.add(*action);
+        ++next[static_cast<std::size_t>(rank)];
         moved = true;
       }
+  }
+  const auto text_of = [](const Action& need) {  // a B would do for an I
+    const std::string also = to_text({Kind::Backward, need.stage, need.microbatch});
+    return need.kind == Kind::InputGradient ? concat(to_text(need), " or ", also) : to_text(need);
+  };
+  std::optional<Fault> first;
+  for (int rank = 0; rank < timeline.num_ranks(); ++rank)
+    if (const Action* action = action_of(rank)) {
+      const std::string need = text_of(*lacking(*action));
+      if (!first)
+        first = {rank, next[static_cast<std::size_t>(rank)], concat("waits for ", need, " for ever")};
+      else
+        first->what += concat("; so does rank ", rank, " at ", to_text(*action), " for ", need);
     }
-  }
-  std::string stuck;
-  for (std::size_t rank = 0; rank < next.size(); ++rank) {
-    if (next[rank] == timeline.actions[rank].size()) continue;
-    const Action& action = timeline.actions[rank][next[rank]];
-    stuck += concat(stuck.empty() ? "" : ", ", "rank ", rank, " at ", to_text(action), " for ",
-                    to_text(*lacking(done, action, timeline.num_stages())));
-  }
-  SHOAL_CHECK(stuck.empty(), InvalidInput, "schedule: no rank can go on; each waits: ", stuck);
+  return first;
+}
+
+std::optional<Fault> fault_of(const Timeline& timeline) {
+  if (auto fault = misplaced(timeline)) return fault;
+  if (auto fault = not_once(timeline)) return fault;
+  return stuck(timeline);
+}
+
+void verify(const Timeline& timeline) {
+  const auto fault = fault_of(timeline);
+  if (!fault) return;
+  std::string where = concat("rank ", fault->rank);
+  if (fault->index >= 0)
+    where += concat(", action ", fault->index + 1, " '",
+                    to_text(row_of(timeline, fault->rank)[static_cast<std::size_t>(fault->index)]), "':");
+  fail(ErrorKind::InvalidInput, "schedule: ", where, " ", fault->what);
 }
 
 }  // namespace shoal::schedule
