@@ -25,6 +25,7 @@ foreach(
   rewrite
   program
   schedule
+  simulate
   compile
   checkpoint
   data

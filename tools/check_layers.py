@@ -22,6 +22,7 @@ LAYERS = {
     "rewrite": ["base", "ir", "sharding"],
     "program": ["base", "ir"],
     "schedule": ["base"],
+    "simulate": ["base", "observe", "schedule"],
     "compile": ["base", "ir", "sharding", "rewrite", "program"],
     "checkpoint": ["base"],
     "data": ["base", "observe"],
