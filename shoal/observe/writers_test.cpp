@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <string>
 
 #include "shoal/base/error.h"
@@ -16,6 +17,7 @@
 #include "shoal/observe/loss_curve.h"
 #include "shoal/observe/summary.h"
 #include "shoal/observe/tensorboard.h"
+#include "shoal/observe/timeline.h"
 
 using namespace shoal;
 using namespace shoal::observe;
@@ -180,4 +182,36 @@ TEST_CASE("a file of lines goes on where it was") {
   LineFile(folder / "lines", LineFile::Begin::Continue).write("second");
   CHECK(text_of(folder / "lines") == "first\nsecond\n");
   fs::remove_all(folder);
+}
+
+TEST_CASE(
+    "a timeline page has a lane a stream, compute first, and one colour for names alike but for numbers") {
+  const Trace trace = {.events = {{0, "a link", "1I0", 160, 170, 64},
+                                  {0, "compute", "0F1", 130, 160, 0},
+                                  {1, "compute", "1F0", 130, 140, 0},
+                                  {0, "compute", "0F0", 100, 130, 0}},
+                       .dropped = 2};
+  const std::string page = timeline_html(trace, "a </script> of 2");
+  CHECK(page.starts_with(
+      "<!DOCTYPE html>\n<meta charset=\"utf-8\">\n<script>\n"
+      "const title = \"a \\u003c/script> of 2 (2 events were dropped)\";\n"
+      "const kinds = [{\"colour\":\"#4e79a7\",\"name\":\"F\"},{\"colour\":\"#e15759\",\"name\":\"I\"}];\n"
+      "const lanes = [{\"events\":[[0,30,0,\"0F0\"],[30,60,0,\"0F1\"]],\"first\":true,\"last\":60,\"rank\":0,"
+      "\"stream\":\"compute\"},\n"
+      "{\"events\":[[60,70,1,\"1I0\"]],\"first\":false,\"last\":70,\"rank\":0,\"stream\":\"a link\"},\n"
+      "{\"events\":[[30,40,0,\"1F0\"]],\"first\":true,\"last\":40,\"rank\":1,\"stream\":\"compute\"}];\n"
+      "</script>"));
+  CHECK(page.find("http") == std::string::npos);  // it loads nothing
+  CHECK(page.find("src=") == std::string::npos);
+}
+
+TEST_CASE("a timeline page gives other names other colours, while there are any") {
+  Trace trace;
+  std::set<std::string> colours;
+  for (int i = 0; i < 10; ++i)
+    trace.add({0, "compute", std::string(1, static_cast<char>('a' + i * 2)), 0, 1});
+  std::string page = timeline_html(trace, "");
+  for (std::size_t at = 0; (at = page.find("\"colour\":\"", at)) != std::string::npos; ++at)
+    colours.insert(page.substr(at, 18));
+  CHECK(colours.size() == 10);
 }

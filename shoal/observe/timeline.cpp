@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// The page has the events as data and draws what is in view, so that a million of them still move.
+#include "shoal/observe/timeline.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "shoal/base/error.h"
+
+namespace shoal::observe {
+
+using nlohmann::json;
+
+// What follows the data.
+static constexpr std::string_view kPage = R"(</script>
+<style>
+body { font: 13px system-ui, sans-serif; margin: 12px; color: #222; background: #fff; }
+h1 { font-size: 15px; margin: 0 0 6px; }
+#legend span { display: inline-block; margin-right: 14px; }
+#legend i { display: inline-block; width: 11px; height: 11px; margin-right: 4px; }
+#tip { position: fixed; display: none; background: #222; color: #fff; padding: 4px 7px; border-radius: 3px;
+       pointer-events: none; white-space: pre; }
+canvas { display: block; margin-top: 8px; width: 100%; cursor: grab; }
+</style>
+<h1></h1><div id="legend"></div><canvas></canvas><div id="tip"></div>
+<script>
+const LEFT = 132, TOP = 22, canvas = document.querySelector("canvas"), tip = document.getElementById("tip");
+const pen = canvas.getContext("2d"), last = Math.max(1, ...lanes.map(lane => lane.last));
+let begin = 0, end = last, drag = null;
+
+// Nanoseconds as people read them; with the digits that tell ticks so far apart from each other.
+function text(time, step) {
+  const size = step ? last : time;
+  const [unit, name] = size >= 1e9 ? [1e9, "s"] : size >= 1e6 ? [1e6, "ms"] : size >= 1e3 ? [1e3, "µs"] : [1, "ns"];
+  const digits = step ? Math.min(9, Math.max(0, Math.ceil(-Math.log10(step / unit)))) : unit > 1 ? 3 : 0;
+  return (time / unit).toFixed(digits) + " " + name;
+}
+let height = TOP;
+for (const lane of lanes) {
+  lane.top = height + (lane.first ? 6 : 1);
+  lane.height = lane.stream === "compute" ? 22 : 11;
+  height = lane.top + lane.height;
+}
+const x = time => LEFT + (time - begin) / (end - begin) * (canvas.clientWidth - LEFT);
+const time = px => begin + (px - LEFT) / (canvas.clientWidth - LEFT) * (end - begin);
+
+// The first event of a lane that ends after a time.
+function after(lane, time) {
+  let low = 0, high = lane.events.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (lane.events[middle][1] > time) high = middle; else low = middle + 1;
+  }
+  return low;
+}
+function draw() {
+  const ratio = window.devicePixelRatio || 1, width = canvas.clientWidth;
+  canvas.width = width * ratio; canvas.height = (height + 4) * ratio;
+  canvas.style.height = height + 4 + "px";
+  pen.scale(ratio, ratio);
+  pen.font = "11px system-ui, sans-serif"; pen.textBaseline = "middle";
+  const raw = (end - begin) / Math.max(2, (width - LEFT) / 110), power = 10 ** Math.floor(Math.log10(raw));
+  const step = power * [1, 2, 5, 10].find(factor => factor * power >= raw);
+  pen.textAlign = "center";
+  for (let tick = Math.ceil(begin / step) * step; tick <= end; tick += step) {
+    pen.fillStyle = "#ddd"; pen.fillRect(x(tick), TOP - 4, 1, height);
+    pen.fillStyle = "#555"; pen.fillText(text(tick, step), Math.min(x(tick), width - 28), 9);
+  }
+  for (const lane of lanes) {
+    const middle = lane.top + lane.height / 2;
+    pen.textAlign = "left"; pen.fillStyle = "#555";
+    if (lane.first) pen.fillText("rank " + lane.rank, 0, middle);
+    pen.fillText(lane.stream, 56, middle, LEFT - 60);
+    pen.fillStyle = "#f3f3f3"; pen.fillRect(LEFT, lane.top, width - LEFT, lane.height);
+    pen.textAlign = "center";
+    let drawn = -1;  // to this pixel: what is narrower and before it is not seen
+    for (let i = after(lane, begin); i < lane.events.length && lane.events[i][0] < end; ++i) {
+      const [from, to, kind, name] = lane.events[i];
+      const left = Math.max(x(from), LEFT), right = Math.min(x(to), width);
+      if (right < drawn + 0.5) continue;
+      drawn = right;
+      pen.fillStyle = kinds[kind].colour;
+      pen.fillRect(left, lane.top, Math.max(right - left - (right - left > 3 ? 1 : 0), 0.5), lane.height);
+      if (lane.height > 12 && right - left > pen.measureText(name).width + 4) {
+        pen.fillStyle = "#fff"; pen.fillText(name, (left + right) / 2, middle);
+      }
+    }
+  }
+}
+function point(event) {
+  const box = canvas.getBoundingClientRect(), px = event.clientX - box.left, py = event.clientY - box.top;
+  const lane = lanes.find(lane => py >= lane.top && py < lane.top + lane.height);
+  const hit = lane && px >= LEFT ? lane.events[after(lane, time(px))] : undefined;
+  const is_there = hit !== undefined && hit[0] <= time(px);
+  tip.style.display = is_there ? "block" : "none";
+  if (!is_there) return;
+  tip.textContent = `${hit[3]}  ${text(hit[1] - hit[0])}\n${text(hit[0])} to ${text(hit[1])}` +
+                    `\nrank ${lane.rank}, ${lane.stream}`;
+  tip.style.left = Math.min(event.clientX + 12, window.innerWidth - tip.offsetWidth - 4) + "px";
+  tip.style.top = event.clientY + 14 + "px";
+}
+function show(from, to) {
+  const width = Math.min(Math.max(to - from, last * 1e-7), last);
+  begin = Math.min(Math.max(from, 0), last - width);
+  end = begin + width;
+  draw();
+}
+canvas.addEventListener("wheel", event => {
+  event.preventDefault();
+  const at = time(event.clientX - canvas.getBoundingClientRect().left), factor = 1.2 ** Math.sign(event.deltaY);
+  show(at - (at - begin) * factor, at + (end - at) * factor);
+}, {passive: false});
+canvas.addEventListener("mousedown", event => drag = {x: event.clientX, begin, end});
+window.addEventListener("mouseup", () => drag = null);
+canvas.addEventListener("mouseleave", () => tip.style.display = "none");
+canvas.addEventListener("dblclick", () => show(0, last));
+canvas.addEventListener("mousemove", event => {
+  if (!drag) return point(event);
+  const by = (drag.x - event.clientX) / (canvas.clientWidth - LEFT) * (drag.end - drag.begin);
+  show(drag.begin + by, drag.end + by);
+});
+document.querySelector("h1").textContent = document.title = title;
+for (const {name, colour} of kinds) {
+  const mark = document.createElement("i"), row = document.createElement("span");
+  mark.style.background = colour;
+  row.append(mark, name);
+  document.getElementById("legend").append(row);
+}
+window.addEventListener("resize", draw);
+draw();
+</script>
+)";
+
+constexpr std::array<std::string_view, 10> kColours = {"#4e79a7", "#b07aa1", "#76b7b2", "#e15759", "#9c755f",
+                                                       "#edc948", "#f28e2b", "#59a14f", "#ff9da7", "#8d8683"};
+
+// The same name has the same colour on every page, unless another one has it already.
+static std::vector<std::string_view> colours_of(const std::vector<std::string>& kinds) {
+  std::vector<std::string_view> chosen;
+  for (const std::string& kind : kinds) {
+    std::size_t place = 0;
+    for (const char c : kind) place += static_cast<unsigned char>(c);
+    const auto is_taken = [&] {
+      return std::ranges::find(chosen, kColours[place % kColours.size()]) != chosen.end();
+    };
+    for (std::size_t i = 0; i < kColours.size() && is_taken(); ++i) ++place;
+    chosen.push_back(kColours[place % kColours.size()]);
+  }
+  return chosen;
+}
+
+// As JavaScript reads it inside a page.
+static std::string text_of(const json& value) {
+  std::string text;
+  for (const char c : value.dump(-1, ' ', false, json::error_handler_t::replace))
+    text += c == '<' ? "\\u003c" : std::string(1, c);
+  return text;
+}
+
+static std::string kind_of(const std::string& name) {
+  std::string kind;
+  for (const char c : name)
+    if (c < '0' || c > '9') kind += c;
+  return kind;
+}
+
+std::string timeline_html(const Trace& trace, const std::string& title) {
+  std::int64_t first = std::numeric_limits<std::int64_t>::max();
+  for (const Event& event : trace.events) first = std::min(first, event.begin);
+
+  // A rank's lanes are together, "compute" first.
+  std::map<std::pair<int, std::string>, std::vector<const Event*>> lanes;
+  for (const Event& event : trace.events)
+    lanes[{event.rank, event.stream == "compute" ? "" : event.stream}].push_back(&event);
+
+  std::vector<std::string> kinds;
+  std::unordered_map<std::string, std::size_t> place_of;
+  std::string text;
+  int last_rank = -1;
+  for (auto& [place, events] : lanes) {
+    std::ranges::stable_sort(events, {}, &Event::begin);
+    std::int64_t last = 0;
+    json rows = json::array();
+    for (const Event* event : events) {
+      const auto [kind, is_new] = place_of.try_emplace(kind_of(event->name), kinds.size());
+      if (is_new) kinds.push_back(kind->first);
+      rows.push_back({event->begin - first, event->end - first, kind->second, event->name});
+      last = std::max(last, event->end - first);
+    }
+    text += concat(text.empty() ? "" : ",\n",
+                   text_of({{"rank", place.first},
+                            {"stream", place.second.empty() ? "compute" : place.second},
+                            {"first", place.first != last_rank},
+                            {"last", last},
+                            {"events", std::move(rows)}}));
+    last_rank = place.first;
+  }
+  json legend = json::array();
+  const std::vector<std::string_view> colours = colours_of(kinds);
+  for (std::size_t i = 0; i < kinds.size(); ++i)
+    legend.push_back({{"name", kinds[i]}, {"colour", colours[i]}});
+  const std::string dropped = trace.dropped > 0 ? concat(" (", trace.dropped, " events were dropped)") : "";
+  return concat(
+      "<!DOCTYPE html>\n<meta charset=\"utf-8\">\n<script>\nconst title = ", text_of(title + dropped),
+      ";\nconst kinds = ", text_of(legend), ";\nconst lanes = [", text, "];\n", kPage);
+}
+
+}  // namespace shoal::observe
