@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/cli/arguments.h"
+
+#include <CLI/CLI.hpp>
+
+#include "shoal/cli/bench.h"
+#include "shoal/cli/bench_ps.h"
+#include "shoal/cli/data.h"
+#include "shoal/cli/run.h"
+
+namespace shoal::cli {
+
+namespace {
+
+// An option whose default --help shows.
+struct Adder {
+  CLI::App& command;
+
+  void operator()(const char* name, auto& value, const char* help) const {
+    command.add_option(name, value, help)->capture_default_str();
+  }
+};
+
+}  // namespace
+
+void add_options(CLI::App& command, BenchComm& options) {
+  const Adder add = {command};
+  add("--op", options.op, "Operations with commas between, or all");
+  add("--backend", options.backend, "What is measured: shm or gloo");
+  add("--compare", options.compare, "Another one, which takes turns with it");
+  add("-n,--ranks", options.ranks, "Processes, which the command starts");
+  add("--sizes", options.sizes, "Bytes of the larger of input and output, with K, M or G");
+  add("--dtype", options.dtype, "Of the elements");
+  add("--buffers", options.buffers, "allocated (by the communicator) or foreign");
+  add("--format", options.format, "text or csv");
+  add("--repeats", options.repeats, "Samples of each row, of which the median is printed");
+  command.add_option("--rank", options.rank)->group("");  // of the processes that it starts
+  command.add_option("--store", options.store)->group("");
+  command.footer(
+      "\nalgorithm_gbps is bytes / time; bus_gbps is that times what nccl-tests gives the operation. "
+      "bound_us is how\n"
+      "long all ranks at once take here to memcpy as much as the operation has to read and write, share is\n"
+      "bound_us / median_us. times: how often it is done while the other backend is done once.");
+}
+
+void add_options(CLI::App& command, BenchPs& options) {
+  const Adder add = {command};
+  add("--op", options.op, "pull, push, or both with a comma between");
+  add("--transport", options.transport, "memory (in process), tcp (a server of one loop), or both");
+  add("--rows", options.rows, "Of the table, with K, M or G");
+  add("--dim", options.dim, "Values of a row; Adagrad keeps as many beside");
+  add("--batch", options.batch, "Keys of a request");
+  add("--format", options.format, "text or csv");
+  add("--repeats", options.repeats, "Of half a million keys each; the median is printed");
+  command.footer(
+      "\nrows_per_second_per_core is by the processor time of the core that works on rows: over tcp the "
+      "server's.\n"
+      "p99_us is how long a request takes by the clock. Keys are uniform.");
+}
+
+void add_options(CLI::App& command, DataGenerate& options) {
+  data::ClickWorldOptions& world = options.world;
+  const Adder add = {command};
+  command.add_option("FOLDER", options.folder, "Where day_0_part_0.tsv and so on are written")->required();
+  add("--samples", options.samples, "Lines a day");
+  add("--days", options.days, "Days");
+  add("--files", options.files, "Files a day");
+  command.add_option("--threads", options.threads, "That write files; one a core unless said otherwise");
+  add("--seed", world.seed, "Of everything that is drawn");
+  add("--smallest-field", world.smallest_field, "Ids of the first of 26 fields");
+  add("--largest-field", world.largest_field, "Ids of the last one; those between grow by a constant factor");
+  add("--zipf", world.zipf, "Exponent of how often ids are drawn");
+  add("--deviation", world.deviation, "Of the hidden weight of an id");
+  add("--factor-deviation", world.factor_deviation, "Of each of an id's four hidden factors");
+  add("--click-share", world.click_share, "Of samples of day 0, about");
+  add("--gaps", world.gaps, "Share of ids and integers that are missing");
+  add("--drift", world.drift, "Radians by which hidden weights turn a day");
+  add("--new-ids", world.new_ids, "Share of ids that are replaced a day");
+  command.footer(
+      "\nClicks are drawn from a hidden factorisation machine; the oracle knows it, so that no model has a "
+      "larger\n"
+      "AUC but by chance. The 13 integers say nothing.");
+}
+
+void add_options(CLI::App& command, Run& options) {
+  elastic::Launch& launch = options.launch;
+  const Adder add = {command};
+  add("-n,--nproc-per-node,--nproc_per_node", launch.ranks, "Ranks on this host");
+  add("--nnodes", launch.num_hosts, "Hosts, each of which runs this command");
+  add("--node-rank,--node_rank", launch.host, "Which of them this is, from 0");
+  add("--master-addr,--master_addr", launch.master_address, "An address of host 0 that all hosts reach");
+  add("--master-port,--master_port", launch.master_port, "A free port there; with one host any is taken");
+  add("--max-restarts,--max_restarts", launch.max_restarts,
+      "How often all ranks start again when one has failed");
+  command.add_option("--log-dir,--log_dir", options.log_folder,
+                     "Folder for the output of each rank, and its last calls when one has failed");
+  command.add_option("--key-file", options.key_file, "With several hosts: a file with the job's key");
+  command.add_option("--interface", launch.interface, "Network interface between hosts; else found");
+  add("--limit", options.limit_seconds, "Seconds that a rank waits for others before that is an error");
+  command.add_flag("--pin-cores", launch.pin_cores, "Keep each rank on its share of the cores");
+  command.prefix_command();
+  command.footer(
+      "\nThe program and its arguments come last: shoal run -n 4 ./train --steps 10. It finds RANK, "
+      "WORLD_SIZE,\n"
+      "LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment, as under torchrun.\n"
+      "Exit codes: 0 all ranks ended with 0, else that of the rank that failed first (128 + its signal),\n"
+      "2 wrong use, 128 + the signal that ended this command.");
+}
+
+}  // namespace shoal::cli

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// What verbs without a recipe take on the command line, and what their --help says.
+#pragma once
+
+namespace CLI {  // NOLINT(readability-identifier-naming): CLI11 calls itself so
+class App;
+}
+
+namespace shoal::cli {
+
+struct BenchComm;
+struct BenchPs;
+struct DataGenerate;
+struct Run;
+
+void add_options(CLI::App& command, BenchComm& options);
+void add_options(CLI::App& command, BenchPs& options);
+void add_options(CLI::App& command, DataGenerate& options);
+void add_options(CLI::App& command, Run& options);
+
+}  // namespace shoal::cli
