@@ -72,6 +72,8 @@ LAYERS = {
         "sharding",
         "rewrite",
         "program",
+        "schedule",
+        "simulate",
         "compile",
         "checkpoint",
         "data",

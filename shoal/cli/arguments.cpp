@@ -7,6 +7,7 @@
 #include "shoal/cli/bench_ps.h"
 #include "shoal/cli/data.h"
 #include "shoal/cli/run.h"
+#include "shoal/cli/simulate.h"
 
 namespace shoal::cli {
 
@@ -105,6 +106,25 @@ void add_options(CLI::App& command, Run& options) {
       "LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment, as under torchrun.\n"
       "Exit codes: 0 all ranks ended with 0, else that of the rank that failed first (128 + its signal),\n"
       "2 wrong use, 128 + the signal that ended this command.");
+}
+
+void add_options(CLI::App& command, Simulate& options) {
+  const Adder add = {command};
+  add("--schedule", options.schedule, "Of the pipeline; a wrong name gets the list of them");
+  command.add_option("--stages", options.stages, "That the model is cut into, on all ranks");
+  command.add_option("--stages-per-rank", options.stages_per_rank,
+                     "Of interleaved_1f1b and looped_bfs, where it is not 2");
+  command.add_option("--microbatches", options.microbatches, "Of a step");
+  add("--times", options.times,
+      "Milliseconds of forward, input gradient, weight gradient and transfer, of a stage and micro-batch");
+  command.add_option("--csv", options.csv, "Read the schedule from a file in PyTorch's letters instead");
+  command.add_option("--save", options.save, "Write the schedule as such a file");
+  command.add_option("--timeline", options.timeline, "Draw ranks and time as an HTML page");
+  command.footer(
+      "\nA rank's bubble is its time from first start to last end in which it computes nothing; the rate is "
+      "that of\n"
+      "the rank that waits longest. Activations are of one stage and micro-batch each, when a rank holds the "
+      "most.");
 }
 
 }  // namespace shoal::cli

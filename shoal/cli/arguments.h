@@ -12,10 +12,12 @@ struct BenchComm;
 struct BenchPs;
 struct DataGenerate;
 struct Run;
+struct Simulate;
 
 void add_options(CLI::App& command, BenchComm& options);
 void add_options(CLI::App& command, BenchPs& options);
 void add_options(CLI::App& command, DataGenerate& options);
 void add_options(CLI::App& command, Run& options);
+void add_options(CLI::App& command, Simulate& options);
 
 }  // namespace shoal::cli

@@ -25,6 +25,7 @@
 #include "shoal/cli/ranks.h"
 #include "shoal/cli/recipe.h"
 #include "shoal/cli/run.h"
+#include "shoal/cli/simulate.h"
 #include "shoal/cli/verbs.h"
 #include "shoal/compile/compile.h"
 
@@ -192,7 +193,7 @@ static int run(Options& options, int (*act)(const Options&)) {
 // A first word that is no verb; nullopt when it is one, or an option.
 static std::optional<std::string> no_verb(int argc, char** argv) {
   if (argc < 2 || argv[1][0] == '-') return std::nullopt;
-  std::vector<std::string_view> names = {"bench", "checkpoint", "data", "run"};
+  std::vector<std::string_view> names = {"bench", "checkpoint", "data", "run", "simulate"};
   if (std::ranges::find(names, argv[1]) != names.end()) return std::nullopt;
   for (const Verb& verb : kVerbs) {
     if (argv[1] == std::string_view(verb.name)) return std::nullopt;
@@ -256,6 +257,10 @@ int main(int argc, char** argv) {
   cli::Run run_options;
   CLI::App* launch = app.add_subcommand("run", "Start a program once a rank, and end all when one fails");
   add_options(*launch, run_options);
+  cli::Simulate simulate_options;
+  CLI::App* simulate =
+      app.add_subcommand("simulate", "Play a pipeline schedule: step time, bubble, activations");
+  add_options(*simulate, simulate_options);
   try {
     auto arguments = without_separator(argc, argv);
     app.parse(static_cast<int>(arguments.size()), arguments.data());
@@ -272,6 +277,7 @@ int main(int argc, char** argv) {
   if (bench_ps->parsed()) return run(bench_ps_options, cli::bench_ps);
   if (bench->parsed()) return run(bench_options, cli::bench_comm);
   if (data->parsed()) return run(data_options, cli::data_generate);
+  if (simulate->parsed()) return run(simulate_options, cli::simulate);
   if (launch->parsed()) {
     run_options.launch.command = launch->remaining();
     return run(run_options, cli::run);

@@ -13,7 +13,7 @@ namespace shoal::simulate {
 using schedule::Action;
 using schedule::Kind;
 
-static std::int64_t nanoseconds_of(Kind kind, const PassTimes& times) {
+static std::int64_t nanoseconds_of(Kind kind, const ActionTimes& times) {
   switch (kind) {
     case Kind::Forward: return times.forward;
     case Kind::Backward: return times.input_gradient + times.weight_gradient;
@@ -27,7 +27,7 @@ namespace {
 
 class Builder {
  public:
-  Builder(const schedule::Timeline& timeline, const PassTimes& times) : timeline_(timeline), times_(times) {
+  Builder(const schedule::Timeline& timeline, const ActionTimes& times) : timeline_(timeline), times_(times) {
     for (int rank = 0; rank < timeline.num_ranks(); ++rank) tasks_.streams.push_back({rank, "compute"});
   }
 
@@ -75,7 +75,7 @@ class Builder {
 
   using Key = std::tuple<Kind, int, int>;
   const schedule::Timeline& timeline_;
-  const PassTimes& times_;
+  const ActionTimes& times_;
   Tasks tasks_;
   std::map<std::pair<int, int>, int> sends_;    // streams
   std::vector<std::pair<int, Action>> passes_;  // tasks
@@ -84,7 +84,7 @@ class Builder {
 
 }  // namespace
 
-Tasks tasks_of(const schedule::Timeline& timeline, const PassTimes& times) {
+Tasks tasks_of(const schedule::Timeline& timeline, const ActionTimes& times) {
   schedule::verify(timeline);
   return Builder(timeline, times).build();
 }

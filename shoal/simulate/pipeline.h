@@ -10,7 +10,7 @@
 namespace shoal::simulate {
 
 // Of any stage and micro-batch, in nanoseconds.
-struct PassTimes {
+struct ActionTimes {
   std::int64_t forward = 0;
   std::int64_t input_gradient = 0;
   std::int64_t weight_gradient = 0;  // after the one above, B takes as long as both
@@ -19,6 +19,6 @@ struct PassTimes {
 
 // A stream "compute" a rank with its row of the timeline, and for each rank that it sends to one "send to N".
 // What shares the device is done one after the other.
-Tasks tasks_of(const schedule::Timeline& timeline, const PassTimes& times);
+Tasks tasks_of(const schedule::Timeline& timeline, const ActionTimes& times);
 
 }  // namespace shoal::simulate

@@ -9,20 +9,20 @@
 using namespace shoal;
 using namespace shoal::simulate;
 
-static Bubble largest_bubble(const schedule::Timeline& timeline, const PassTimes& times) {
+static Bubble largest_bubble(const schedule::Timeline& timeline, const ActionTimes& times) {
   const Tasks tasks = tasks_of(timeline, times);
   const std::vector<Bubble> found = bubbles(tasks, play(tasks), "compute");
   return *std::ranges::max_element(found, {}, &Bubble::nanoseconds);
 }
 
-static Bubble largest_bubble(std::string_view name, int ranks, int microbatches, const PassTimes& times) {
+static Bubble largest_bubble(std::string_view name, int ranks, int microbatches, const ActionTimes& times) {
   return largest_bubble(schedule::named(name).build(ranks, microbatches), times);
 }
 
-static const PassTimes kEqual = {.forward = 1, .input_gradient = 1, .weight_gradient = 1};
+static const ActionTimes kEqual = {.forward = 1, .input_gradient = 1, .weight_gradient = 1};
 
 TEST_CASE("a pass on another rank starts when the transfer has ended, one on the same when the pass has") {
-  const PassTimes times = {.forward = 10, .input_gradient = 20, .weight_gradient = 5, .transfer = 1};
+  const ActionTimes times = {.forward = 10, .input_gradient = 20, .weight_gradient = 5, .transfer = 1};
   const Tasks tasks = tasks_of(schedule::named("zbv").build(2, 1), times);
   CHECK(to_text(trace_of(tasks, play(tasks))) ==
         "trace rank 0 capacity 16 dropped 0\n"
@@ -58,8 +58,8 @@ TEST_CASE("bubble rates of 1f1b and zb_h1 are the published ones") {
                          Row{16, 48, 11.347, 11.248, 8.132, 0.377, 0.2552, 0.1397},      // 14.6B
                          Row{32, 96, 10.419, 10.207, 7.715, 0.408, 0.2646, 0.1421},      // 28.3B
                          Row{32, 128, 10.408, 10.204, 7.703, 0.408, 0.2168, 0.1106}}) {  // 28.3B
-    const PassTimes times = {nanoseconds(row.forward_ms), nanoseconds(row.input_gradient_ms),
-                             nanoseconds(row.weight_gradient_ms), nanoseconds(row.transfer_ms)};
+    const ActionTimes times = {nanoseconds(row.forward_ms), nanoseconds(row.input_gradient_ms),
+                               nanoseconds(row.weight_gradient_ms), nanoseconds(row.transfer_ms)};
     const auto to_four = [&](std::string_view name) {
       return std::round(largest_bubble(name, row.stages, row.microbatches, times).rate() * 1e4) / 1e4;
     };
@@ -90,7 +90,7 @@ TEST_CASE("dualpipev waits no longer than published, from 2p micro-batches") {
 
 TEST_CASE("bubbles of the older schedules are what their formulas say") {
   const std::int64_t f = 4, w = 3, b = 5 + w;
-  const PassTimes times = {.forward = f, .input_gradient = b - w, .weight_gradient = w};
+  const ActionTimes times = {.forward = f, .input_gradient = b - w, .weight_gradient = w};
   for (const std::int64_t p : {1, 2, 4, 8}) {
     const auto bubble = [&](std::string_view name) {
       return largest_bubble(name, static_cast<int>(p), 16, times).nanoseconds;

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""shoal simulate: what a pipeline schedule alone comes to, and what is refused."""
+
+import pathlib
+import re
+
+import pytest
+
+DOCS = pathlib.Path(__file__).resolve().parents[3] / "docs" / "pipelines.md"
+
+# The 1.5B model of Qi et al., arXiv:2401.10241, table 9.
+PUBLISHED = ["--stages=8", "--microbatches=24", "--times=18.522,18.086,9.337,0.601"]
+
+ZB_H1 = """\
+zb_h1: 8 stages on 8 ranks, 24 micro-batches
+step 1310.405 ms, bubble rate 0.1585
+
+rank   bubble_ms    rate  activations: for backward, for weight gradients alone
+   0     207.725  0.1585            8             8                          0
+   1     179.252  0.1398            8             7                          1
+   2     150.779  0.1203            8             6                          2
+   3     122.306  0.0998            8             5                          3
+   4      93.833  0.0784            8             4                          4
+   5      65.360  0.0560            8             3                          5
+   6      36.887  0.0324            8             2                          6
+   7       8.414  0.0076            8             1                          7
+"""
+
+SMALL = ["--stages=4", "--microbatches=2"]
+
+REFUSED = [
+    (
+        ["--schedule=2f2b", *SMALL],
+        "there is no schedule '2f2b'; there are gpipe, looped_bfs, 1f1b, eager_1f1b, interleaved_1f1b, zb_h1, "
+        "zb_h2, zbv, dualpipev",
+    ),
+    (["--stages=4"], "--stages and --microbatches say how large the pipeline is; both are needed"),
+    (["--stages=4", "--microbatches=-2"], "--microbatches is -2, not 1 or more"),
+    (
+        ["--schedule=zbv", "--stages=7", "--microbatches=2"],
+        "--stages is 7, not a multiple of the 2 stages that zbv has on a rank",
+    ),
+    (["--schedule=zbv", *SMALL, "--stages-per-rank=1"], "zbv: 1 stages a rank; it has 2"),
+    (["--stages=2000", "--microbatches=2000"], "--stages times --microbatches is 4000000, more than 1000000"),
+    (["--csv=no/such.csv"], "cannot read no/such.csv: No such file or directory"),
+    (
+        ["--csv=no/such.csv", "--stages=4"],
+        "--stages and --stages-per-rank are not for --csv, whose file says them",
+    ),
+] + [
+    (
+        [*SMALL, f"--times={times}"],
+        f"--times is '{times}', not F,I,W,TRANSFER in milliseconds from 0 to 1000000, as in "
+        "18.522,18.086,9.337,0.601",
+    )
+    for times in ["1,2,3", "1,2,3,-1", "1,2,3,4,5", "1,2,3,4x", "nan,1,1,1", "1e7,1,1,1"]
+]
+
+
+def test_the_published_bubble_rates_are_printed(shoal):
+    result = shoal("simulate", "--schedule=zb_h1", *PUBLISHED)
+    assert (result.returncode, result.stdout, result.stderr) == (0, ZB_H1, "")
+    assert "bubble rate 0.2431\n" in shoal("simulate", "--schedule=1f1b", *PUBLISHED).stdout
+
+
+def test_what_a_schedule_cannot_do_at_a_size_is_printed(shoal):
+    result = shoal("simulate", "--schedule=dualpipev", *SMALL)
+    assert result.returncode == 0
+    assert result.stdout.startswith(
+        "dualpipev: 4 stages on 2 ranks, 2 micro-batches\n"
+        "dualpipev: fewer micro-batches than fill its ranks (2 of 4): they wait for each other\n"
+    )
+
+
+def test_a_schedule_that_was_saved_is_played_as_before_and_with_fewer_microbatches(shoal, tmp_path):
+    path = tmp_path / "saved.csv"
+    written = shoal("simulate", "--schedule=zb_h1", *PUBLISHED, f"--save={path}")
+    times = PUBLISHED[-1]
+    read = shoal("simulate", f"--csv={path}", times)
+    assert written.returncode == read.returncode == 0, written.stderr + read.stderr
+    assert read.stdout == written.stdout.replace("zb_h1", str(path), 1)
+    fewer = shoal("simulate", f"--csv={path}", times, "--microbatches=12").stdout.splitlines()
+    fresh = shoal("simulate", "--schedule=zb_h1", "--stages=8", "--microbatches=12", times)
+    assert fewer[1] == f"schedule {path}: of its 24 micro-batches the first 12"
+    assert fewer[2:] == fresh.stdout.splitlines()[1:]
+
+
+def test_a_file_that_cannot_run_so_many_microbatches_says_how_many_it_can(shoal, tmp_path):
+    path = tmp_path / "two.csv"
+    path.write_text("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n")
+    result = shoal("simulate", f"--csv={path}", "--microbatches=3")
+    said = f"shoal: schedule {path}: it has no 3 micro-batches; 2 is the nearest that it can run\n"
+    assert (result.returncode, result.stderr) == (2, said)
+    path.write_text("0F0,0F1,0B0,0B1\n1F0,1B0,1B1,1F1\n")
+    result = shoal("simulate", f"--csv={path}")
+    said = (
+        f"shoal: schedule {path}: row 1, rank 0, action 4 '0B1': waits for 1I1 or 1B1 for ever; so does rank 1 "
+        "at 1B1 for 1F1; of 2 micro-batches it can run the first 1\n"
+    )
+    assert (result.returncode, result.stderr) == (2, said)
+
+
+def test_the_timeline_is_a_page_of_its_own(shoal, tmp_path):
+    path = tmp_path / "a.html"
+    assert shoal("simulate", *SMALL, f"--timeline={path}").returncode == 0
+    page = path.read_text()
+    assert page.startswith("<!DOCTYPE html>")
+    assert '"0F0"' in page and '"3B1"' in page
+
+
+def test_the_table_of_schedules_is_what_is_printed(shoal):
+    rows = re.findall(r"^\| `(\w+)` \| (\d).*? \| (\d+) ms \| ([\d.]+) \| (\d+) \|", DOCS.read_text(), re.M)
+    assert len(rows) == 9
+    for schedule, stages, step, rate, activations in rows:
+        times = "--times=2,2,2,0" if stages == "1" else "--times=1,1,1,0"
+        sizes = [f"--stages={4 * int(stages)}", "--microbatches=16", times]
+        said = shoal("simulate", f"--schedule={schedule}", *sizes).stdout.splitlines()
+        assert said[1] == f"step {step}.000 ms, bubble rate {rate}", schedule
+        assert max(int(line.split()[3]) for line in said[-4:]) == int(activations), schedule
+
+
+@pytest.mark.parametrize(("arguments", "message"), REFUSED)
+def test_what_cannot_be_is_named(shoal, arguments, message):
+    result = shoal("simulate", *arguments)
+    assert (result.returncode, result.stdout, result.stderr) == (2, "", f"shoal: {message}\n")
+
+
+def test_a_page_that_cannot_be_written_is_a_failure(shoal):
+    result = shoal("simulate", *SMALL, "--timeline=/no/such/a.html")
+    assert result.returncode == 1
+    assert "cannot write /no/such/a.html: No such file or directory\n" in result.stderr
