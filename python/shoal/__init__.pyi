@@ -100,12 +100,15 @@ class Parallelism:
         bucket_bytes: int = 26214400,
         limit: float = 300.0,
         batch_dims: Mapping[str, int] = {},
+        recompute: str = "none",
     ) -> None:
         """`plan`: text, or the path of a file with it. `replicated_inputs`: items of the batch that all ranks
         have alike. `gathers_again`: with ZeRO-3, parameters are gathered for backward again instead of being
         kept. `bucket_bytes`: gradients are reduced when so many bytes of them are there. `limit`: seconds of
         every wait for another rank. `batch_dims`: in which dim samples lie, for items of the batch where it
-        is not dim 0: {"x": 1}, or {"0": 1} of the first item of a tuple, "batch" for a tensor by itself."""
+        is not dim 0: {"x": 1}, or {"0": 1} of the first item of a tuple, "batch" for a tensor by itself.
+        `recompute`: what backward makes again instead of forward keeping it: "full", "selective",
+        "full h.*.mlp", "auto bytes=96MiB"; of one rank too."""
     @property
     def replicate(self) -> int | None:
         """Ranks that keep copies; None: what the others leave."""

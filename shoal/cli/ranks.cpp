@@ -33,6 +33,15 @@ static sharding::Mesh mesh_of(const Recipe& recipe, const compile::Plan& plan, i
   return shoal::mesh_of(ranks, replicate, shard, tensor);
 }
 
+// As a plan's line has it.
+static rewrite::Recompute recompute_of(const Recipe& recipe) {
+  const auto& [mode, modules, bytes, collectives] = recipe.recompute;
+  std::string words = concat(name_of(mode), ' ', modules);
+  if (!bytes.empty()) words += concat(" bytes=", bytes);
+  if (collectives) words += " collectives=again";
+  return compile::recompute_from_text(words);
+}
+
 static compile::Plan plan_of(const Recipe& recipe) {
   const std::string& path = recipe.parallelism.plan;
   compile::Plan plan;
@@ -47,6 +56,10 @@ static compile::Plan plan_of(const Recipe& recipe) {
               "zero.stage is ", stage, " in the recipe and ", plan.zero_stage, " in ", path,
               "; leave one of them out");
   if (stage != -1) plan.zero_stage = stage;
+  const rewrite::Recompute recompute = recompute_of(recipe), none;
+  SHOAL_CHECK(recompute == none || plan.recompute == none, InvalidInput,
+              "recompute is in the recipe, and in ", path, "; leave one of them out");
+  if (recompute != none) plan.recompute = recompute;
   return plan;
 }
 
@@ -116,11 +129,6 @@ Ranks::Ranks(const Recipe& recipe, const elastic::Environment& environment) {
     parallelism_.tensors = tensors_.get();
   }
   parallelism_.limit = job_->limit();
-}
-
-std::optional<Parallelism> Ranks::parallelism() const {
-  if (world_ == nullptr) return std::nullopt;
-  return parallelism_;
 }
 
 sharding::Range Ranks::part_of(std::int64_t samples) const {

@@ -44,10 +44,8 @@ class Ranks {
   bool is_first_of_host() const { return rank_of_this_host_ == 0; }
   const sharding::Mesh& mesh() const { return parallelism_.mesh; }
   int ranks_of_this_host() const { return ranks_of_this_host_; }
-  // Of this process alone too.
-  const Parallelism& said() const { return parallelism_; }
-  // How a Trainer of one of the ranks is told of the others; nothing where there are none.
-  std::optional<Parallelism> parallelism() const;
+  // What a Trainer of this rank is told; of this process alone too.
+  const Parallelism& parallelism() const { return parallelism_; }
   // This rank's share of so many samples.
   sharding::Range part_of(std::int64_t samples) const;
 

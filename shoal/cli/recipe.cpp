@@ -33,6 +33,12 @@ static constexpr Names<FloatType, 2> kFloats = {
     {{FloatType::Float32, "float32"}, {FloatType::Float64, "float64"}}};
 static constexpr Names<DeviceType, 2> kDevices = {{{DeviceType::CPU, "cpu"}, {DeviceType::CUDA, "cuda"}}};
 
+using rewrite::RecomputeMode;
+static constexpr Names<RecomputeMode, 4> kRecomputeModes = {{{RecomputeMode::None, "none"},
+                                                             {RecomputeMode::Full, "full"},
+                                                             {RecomputeMode::Selective, "selective"},
+                                                             {RecomputeMode::Auto, "auto"}}};
+
 std::string_view name_of(DatasetName name) { return kDatasets[static_cast<std::size_t>(name)].second; }
 
 // `Table` is one of the tables above; its rows are in the order of the enumerators.
@@ -178,8 +184,8 @@ static void append(std::vector<Option>& options, models::VitConfig& config) {
 }
 
 std::vector<Option> options_of(Recipe& recipe) {
-  auto& [job, model, dataset, training, parallelism, zero, memory, optimizer, lr_scheduler, metrics,
-         checkpoint, profiling, validation, verify, sample, command] = recipe;
+  auto& [job, model, dataset, training, parallelism, zero, memory, recompute, optimizer, lr_scheduler,
+         metrics, checkpoint, profiling, validation, verify, sample, command] = recipe;
   std::vector<Option> options = {
       {"job", "dump_folder", &job.dump_folder, 0, 0, "where results go"},
       {"model", "name", &model.name, 0, 0, "bert, dlrm, gpt2, llama, lstm, mlp, resnet, t5 or vit"},
@@ -216,6 +222,12 @@ std::vector<Option> options_of(Recipe& recipe) {
        {"parallelism", "plan", &parallelism.plan, 0, 0, "file that says how layers are cut"},
        {"zero", "stage", &zero.stage, -1, 3, "0 to 3; -1: 3 where the shard degree is above 1"},
        {"memory", "limit", &memory.limit, 0, 0, "refuse a run of which a rank takes more: 2GiB; \"\": none"},
+       {"recompute", "mode", choice<kRecomputeModes>(recompute.mode), 0, 0,
+        "what backward makes again instead of forward keeping it"},
+       {"recompute", "modules", &recompute.modules, 0, 0,
+        "full, selective: of these blocks, \"h.*\"; \"\": numbered ones"},
+       {"recompute", "bytes", &recompute.bytes, 0, 0, "auto: of activations at once, 96MiB"},
+       {"recompute", "collectives", &recompute.collectives, 0, 0, "full, selective: these too"},
        {"optimizer", "name", choice<kOptimizers>(optimizer.name), 0, 0, "update rule"},
        {"optimizer", "lr", &optimizer.lr, 0, 1e3, "learning rate"},
        {"optimizer", "beta1", &optimizer.beta1, 0, 1, "Adam, AdamW, Lion, LAMB"},

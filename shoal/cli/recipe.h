@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "models/models.h"
+#include "shoal/rewrite/recompute.h"
 
 namespace shoal::cli {
 
@@ -67,6 +68,12 @@ struct Recipe {
   struct {
     std::string limit;  // of a rank, "2GiB"; "": none
   } memory;
+  struct {
+    rewrite::RecomputeMode mode = rewrite::RecomputeMode::None;
+    std::string modules;  // paths with '*', and spaces between them; "": numbered ones
+    std::string bytes;    // "96MiB"
+    bool collectives = false;
+  } recompute;
   struct {
     OptimizerName name = OptimizerName::AdamW;
     double lr = 8e-4;

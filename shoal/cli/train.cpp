@@ -56,7 +56,7 @@ static void describe(const TrainRun& run) {
                *weighing));
   if (run.ranks.size() > 1)
     say(concat("ranks:   ", run.ranks.size(), ", ", to_text(run.ranks.mesh()), "; ", run.sizes.microbatch,
-               " samples are shared among ", data_ranks_of(run.ranks.said())));
+               " samples are shared among ", data_ranks_of(run.ranks.parallelism())));
   std::string device =
       concat("device:  cpu, ", at::get_num_threads(), " threads", run.ranks.size() > 1 ? " each" : "");
   if (run.flops_per_unit)
@@ -92,7 +92,7 @@ static Task make_task(Recipe recipe, const StepSizes& sizes, const Ranks& ranks)
 // The most of any rank. Throws where that is above the limit.
 static std::int64_t predicted(const Recipe& recipe, const Ranks& ranks) {
   const std::int64_t beside = runtime::memory_counts().live_bytes;  // what the task keeps
-  Phase largest = forecast_of(recipe, ranks.said(), ranks.rank(), at::get_num_threads()).largest();
+  Phase largest = forecast_of(recipe, ranks.parallelism(), ranks.rank(), at::get_num_threads()).largest();
   largest.bytes = ranks.largest(largest.bytes + beside);  // all refuse, or none does
   check_limit(recipe, largest);
   return largest.bytes;
@@ -119,7 +119,7 @@ int train(const Recipe& recipe, const Options& options) {
   if (ranks.is_first()) lock.emplace(folder);
   DiskFileSystem files;
   observe::Trace trace;
-  const StepSizes sizes = sizes_of(recipe, ranks.said());
+  const StepSizes sizes = sizes_of(recipe, ranks.parallelism());
   const Task task = make_task(recipe, sizes, ranks);
   memory.end("data");
   const std::int64_t predicted_bytes = predicted(recipe, ranks);

@@ -17,6 +17,7 @@
 #include "shoal/rewrite/packing.h"
 #include "shoal/rewrite/partition.h"
 #include "shoal/rewrite/placed_text.h"
+#include "shoal/rewrite/recompute.h"
 
 namespace shoal::compile {
 
@@ -78,7 +79,20 @@ static void place(Unit& unit) {
   whole.placed = rewrite::place(whole.graph, whole.mesh, pins);
 }
 
+static bool has_backward(const ir::Graph& graph) {
+  return std::ranges::find(graph.nodes, ir::Phase::Backward, &ir::Node::phase) != graph.nodes.end();
+}
+
 static void partition(Unit& unit) { unit.made.local = rewrite::partition(unit.whole().placed, unit.rank); }
+static void recompute(Unit& unit) {
+  const Plan& plan = unit.whole().plan;
+  ir::Graph& local = unit.made.local;
+  if (plan.recompute.mode == rewrite::RecomputeMode::None || !has_backward(local)) return;
+  check(plan.recompute);
+  SHOAL_CHECK(plan.recompute.mode != rewrite::RecomputeMode::Auto, InvalidInput,
+              "recompute: auto is not there yet; full or selective");
+  local = rewrite::recompute(local, rewrite::dropped_by(plan.recompute, local, plan.gathers_again));
+}
 static void gather_ahead(Unit& unit) {
   unit.made.local = rewrite::gather_ahead(unit.made.local, unit.whole().plan.gather_bytes);
 }
@@ -88,9 +102,7 @@ static void fill_buckets(Unit& unit) {
 static void pack(Unit& unit) {
   unit.made.local = rewrite::pack(unit.made.local, unit.whole().mesh, unit.rank);
 }
-static void lower(Unit& unit) {
-  unit.made.program = program::lower(unit.whole().mesh.size() == 1 ? unit.whole().graph : unit.made.local);
-}
+static void lower(Unit& unit) { unit.made.program = program::lower(unit.made.local); }
 
 static constexpr Move kMoves[] = {
     {"cleanup", Move::Of::All, false, has_forward, clean},
@@ -98,6 +110,7 @@ static constexpr Move kMoves[] = {
     {"update", Move::Of::All, false, updates, update},
     {"place", Move::Of::Placed, true, always, place},
     {"partition", Move::Of::Rank, true, always, partition},
+    {"recompute", Move::Of::Rank, false, has_forward, recompute},
     {"gather_ahead", Move::Of::Rank, true, always, gather_ahead},
     {"buckets", Move::Of::Rank, true, always, fill_buckets},
     {"packing", Move::Of::Rank, true, always, pack},
@@ -167,6 +180,7 @@ Compiled compile_local(Whole whole, int rank) {
   Unit unit;
   unit.whole() = std::move(whole);
   unit.rank = rank;
+  if (unit.whole().mesh.size() == 1) unit.made.local = unit.whole().graph;
   run(unit, true);
   return std::move(unit.made);
 }

@@ -7,12 +7,13 @@
 //   update                         clipping, and the optimizer's ops                            (of these two)
 //   place                          every value has a layout on the mesh
 //   partition     of one rank      local shapes, and a message for each value that moves
+//   recompute                      what backward makes again instead of forward keeping it
 //   gather_ahead                   parameters that are used soon after each other travel together
 //   buckets                        so do gradients, and parameters that were updated in parts
 //   packing                        what is packed for a message, what the message is, what is unpacked
 //   lower                          instructions on slots
 //
-// One device has no mesh, and leaves out what is between update and lower.
+// One device has no mesh: recompute follows update, and lower that.
 #pragma once
 
 #include <functional>
@@ -69,7 +70,7 @@ struct Whole {
 
 struct Compiled {
   Whole whole;
-  ir::Graph local;  // of several ranks
+  ir::Graph local;
   program::Program program;
 };
 

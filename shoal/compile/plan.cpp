@@ -16,6 +16,21 @@ using sharding::Layout;
 using sharding::Mesh;
 using sharding::Placement;
 
+void check(const rewrite::Recompute& recompute) {
+  using enum rewrite::RecomputeMode;
+  const auto& [mode, modules, bytes, collectives] = recompute;
+  SHOAL_CHECK((mode == Auto) == (bytes > 0), InvalidInput, "recompute: ",
+              mode == Auto ? "auto is to fit in so many bytes of activations, and none are said "
+                             "(recompute.bytes)"
+                           : concat("bytes are for auto alone, and the mode is ", name_of(mode)));
+  SHOAL_CHECK(modules.empty() || mode == Full || mode == Selective, InvalidInput,
+              "recompute: modules are for full and selective, and the mode is ", name_of(mode),
+              "; leave one of them out");
+  SHOAL_CHECK(!collectives || mode == Full || mode == Selective, InvalidInput,
+              "recompute: collectives are for full and selective, and the mode is ", name_of(mode),
+              "; leave one of them out");
+}
+
 // --- As text.
 
 // The largest unit that divides it.
@@ -50,6 +65,13 @@ std::string to_text(const Plan& plan) {
     text += '\n';
   }
   if (plan.reduces_each) text += concat("accumulate reduce=", *plan.reduces_each ? "each" : "once", '\n');
+  if (const auto& [mode, modules, bytes, collectives] = plan.recompute;
+      plan.recompute != defaults.recompute) {
+    text += concat("recompute ", name_of(mode));
+    for (const std::string& module : modules) text += concat(' ', module);
+    if (bytes > 0) text += concat(" bytes=", bytes_text(bytes));
+    text += collectives ? " collectives=again\n" : "\n";
+  }
   if (plan.gather_bytes != defaults.gather_bytes)
     text += concat("gather_ahead ", bytes_text(plan.gather_bytes), '\n');
   if (plan.bucket_bytes != defaults.bucket_bytes)
@@ -126,17 +148,34 @@ class Line {
     plan_.reduces_each = word == "reduce=each";
     end();
   }
+  void read_recompute() {
+    rewrite::Recompute recompute;
+    const std::string mode = name();
+    const auto* const found = std::ranges::find(kModes, mode, [](auto each) { return name_of(each); });
+    SHOAL_CHECK(found != std::end(kModes), InvalidInput, where_, "'", mode,
+                "' is none of none, full, selective and auto");
+    recompute.mode = *found;
+    for (std::string_view word = next(); !word.empty(); word = next()) {
+      if (word.starts_with("bytes="))
+        recompute.bytes = bytes_of(word.substr(6));
+      else if (word == "collectives=again")
+        recompute.collectives = true;
+      else if (word.find('=') == std::string_view::npos)
+        recompute.modules.emplace_back(word);
+      else
+        fail(ErrorKind::InvalidInput, where_, "'", word, "' is no module, bytes=NUMBER or collectives=again");
+    }
+    try {
+      check(recompute);
+    } catch (const Error& error) {
+      fail(ErrorKind::InvalidInput, where_, error.what());
+    }
+    plan_.recompute = std::move(recompute);
+  }
   std::int64_t read_bytes() {
-    const std::string_view word = next();
-    const auto digits = std::min(word.find_first_not_of("0123456789"), word.size());
-    constexpr std::pair<std::string_view, int> kUnits[] = {
-        {"", 0}, {"B", 0}, {"KiB", 10}, {"MiB", 20}, {"GiB", 30}};
-    const auto* unit =
-        std::ranges::find(kUnits, word.substr(digits), &std::pair<std::string_view, int>::first);
-    SHOAL_CHECK(digits > 0 && digits < 10 && unit != std::end(kUnits), InvalidInput, where_, "'", word,
-                "' is no number of bytes, as 25MiB is");
+    const std::int64_t bytes = bytes_of(next());
     end();
-    return integer(word, word.substr(0, digits)) << unit->second;
+    return bytes;
   }
   void read_placements(PlanLine::Kind kind) {
     PlanLine line = {.kind = kind, .pattern = name(), .placements = {}};
@@ -157,6 +196,22 @@ class Line {
   }
 
  private:
+  static constexpr rewrite::RecomputeMode kModes[] = {
+      rewrite::RecomputeMode::None, rewrite::RecomputeMode::Full, rewrite::RecomputeMode::Selective,
+      rewrite::RecomputeMode::Auto};
+  std::int64_t bytes_of(std::string_view word) const {
+    const auto digits = std::min(word.find_first_not_of("0123456789"), word.size());
+    constexpr std::pair<std::string_view, int> kUnits[] = {
+        {"", 0}, {"B", 0}, {"KiB", 10}, {"MiB", 20}, {"GiB", 30}};
+    const auto* unit =
+        std::ranges::find(kUnits, word.substr(digits), &std::pair<std::string_view, int>::first);
+    SHOAL_CHECK(digits > 0 && digits <= 15 && unit != std::end(kUnits), InvalidInput, where_, "'", word,
+                "' is no number of bytes, as 25MiB is");
+    const std::int64_t number = integer(word, word.substr(0, digits));
+    SHOAL_CHECK(number <= std::int64_t{1} << (60 - unit->second), InvalidInput, where_, "'", word,
+                "' is more than any memory");
+    return number << unit->second;
+  }
   std::string_view next() { return take_word(text_); }
   void end() {
     const std::string_view word = next();
@@ -190,8 +245,9 @@ class Line {
 };
 }  // namespace
 
-static constexpr std::string_view kVerbs[] = {"mesh",   "batch",      "input",        "zero",   "parameter",
-                                              "output", "accumulate", "gather_ahead", "buckets"};
+static constexpr std::string_view kVerbs[] = {"mesh",         "batch",  "input",      "zero",
+                                              "parameter",    "output", "accumulate", "recompute",
+                                              "gather_ahead", "buckets"};
 
 static void read_line(std::string_view text, const std::string& where, Plan& plan) {
   text = text.substr(0, text.find('#'));
@@ -212,6 +268,8 @@ static void read_line(std::string_view text, const std::string& where, Plan& pla
     line.read_placements(PlanLine::Kind::Output);
   else if (verb == "accumulate")
     line.read_accumulate();
+  else if (verb == "recompute")
+    line.read_recompute();
   else if (verb == "gather_ahead")
     plan.gather_bytes = line.read_bytes();
   else if (verb == "buckets")
@@ -229,6 +287,10 @@ Plan plan_from_text(std::string_view text, std::string_view name) {
     text.remove_prefix(std::min(end + 1, text.size()));
   }
   return plan;
+}
+
+rewrite::Recompute recompute_from_text(std::string_view words, std::string_view name) {
+  return plan_from_text(concat("recompute ", words), name).recompute;
 }
 
 // --- On a mesh.

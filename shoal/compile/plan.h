@@ -13,6 +13,8 @@
 //   parameter    h.*.mlp.c_proj.weight  tensor=S(0)
 //   output       h.*.mlp.c_proj         tensor=R
 //   accumulate   reduce=each                         of several micro-batches
+//   recompute    full transformer.h.*                what backward makes again: none, full, selective, or auto
+//                                                    with bytes=96MiB; collectives=again, these too
 //   gather_ahead 256KiB                              parameters, together
 //   buckets      25MiB                               gradients, together
 //
@@ -27,6 +29,7 @@
 #include <string_view>
 #include <vector>
 
+#include "shoal/rewrite/recompute.h"
 #include "shoal/sharding/layout.h"
 #include "shoal/sharding/mesh.h"
 
@@ -55,16 +58,23 @@ struct Plan {
   // --- accumulate: gradients of several micro-batches are reduced once a step, or one after the other, which
   // keeps them in parts. Not said: once at stages 0 and 1, each at 2 and 3, whose point is less memory.
   std::optional<bool> reduces_each = {};
+  // --- recompute
+  rewrite::Recompute recompute = {};
   // --- buckets and gather_ahead, bytes of whole tensors
   std::int64_t bucket_bytes = std::int64_t{25} << 20;   // gradients are reduced when so many are there
   std::int64_t gather_bytes = std::int64_t{256} << 10;  // parameters are gathered together up to so many
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 
+// Throws InvalidInput where a part of it is missing, or one is said that its mode has no use for.
+void check(const rewrite::Recompute& recompute);
+
 // What differs from the defaults, and is the same read back.
 std::string to_text(const Plan& plan);
 // Throws InvalidInput naming `name`, the line, and what is wanted there.
 Plan plan_from_text(std::string_view text, std::string_view name = "plan");
+// Of what follows the word in its line: "full transformer.h.*", "auto bytes=96MiB".
+rewrite::Recompute recompute_from_text(std::string_view words, std::string_view name = "recompute");
 
 // The mesh of these axes for so many ranks. Throws InvalidInput where the sizes do not multiply to that.
 sharding::Mesh mesh_of(const std::vector<sharding::Axis>& axes, int ranks);

@@ -42,20 +42,23 @@ TEST_CASE("a plan for another model or mesh is refused, and contradictory lines 
 }
 
 TEST_CASE("every move's settings are in a plan, and read back they are the same") {
-  const Plan plan = {.mesh = {{"dp", 2}, {"fsdp", -1}, {"tp", 2}},
-                     .batch_axes = {"dp", "fsdp"},
-                     .whole_inputs = {"table"},
-                     .batch_dims = {{"mask", 1}},
-                     .zero_axis = "fsdp",
-                     .zero_stage = 2,
-                     .gathers_again = false,
-                     .lines = {{PlanLine::Kind::Parameter, "w", {{"tp", sharding::Shard{.dim = 1}}}}},
-                     .reduces_each = false,
-                     .bucket_bytes = 3 << 20,
-                     .gather_bytes = 1000};
+  const Plan plan = {
+      .mesh = {{"dp", 2}, {"fsdp", -1}, {"tp", 2}},
+      .batch_axes = {"dp", "fsdp"},
+      .whole_inputs = {"table"},
+      .batch_dims = {{"mask", 1}},
+      .zero_axis = "fsdp",
+      .zero_stage = 2,
+      .gathers_again = false,
+      .lines = {{PlanLine::Kind::Parameter, "w", {{"tp", sharding::Shard{.dim = 1}}}}},
+      .reduces_each = false,
+      .recompute = {.mode = rewrite::RecomputeMode::Full, .modules = {"h.*", "head"}, .collectives = true},
+      .bucket_bytes = 3 << 20,
+      .gather_bytes = 1000};
   CHECK(to_text(plan) ==
         "mesh dp=2 fsdp=-1 tp=2\nbatch dp fsdp\ninput mask dim=1\ninput table whole\n"
-        "zero fsdp stage=2 gathers=once\nparameter w tp=S(1)\naccumulate reduce=once\ngather_ahead 1000\n"
+        "zero fsdp stage=2 gathers=once\nparameter w tp=S(1)\naccumulate reduce=once\n"
+        "recompute full h.* head collectives=again\ngather_ahead 1000\n"
         "buckets 3MiB\n");
   CHECK(plan_from_text(to_text(plan)) == plan);
   CHECK(to_text(Plan{}).empty());
@@ -69,6 +72,14 @@ TEST_CASE("every move's settings are in a plan, and read back they are the same"
   CHECK(wrong("mesh dp=0").find("a size is at least 1") != std::string::npos);
   CHECK(wrong("mesh a=1\nmesh b=1").find("my.plan:2: a second line 'mesh'") != std::string::npos);
   CHECK(wrong("accumulate reduce=often").find("neither reduce=once nor reduce=each") != std::string::npos);
+  CHECK(wrong("recompute ful").find("'ful' is none of none, full, selective and auto") != std::string::npos);
+  CHECK(wrong("recompute full again=h").find("'again=h' is no module, bytes=NUMBER or") != std::string::npos);
+  CHECK(wrong("recompute auto").find("my.plan:1: recompute: auto is to fit in so many") != std::string::npos);
+  CHECK(wrong("recompute selective bytes=1").find("bytes are for auto alone") != std::string::npos);
+  CHECK(wrong("recompute none h.0").find("modules are for full and selective") != std::string::npos);
+  CHECK(wrong("recompute auto bytes=1 collectives=again").find("collectives are for") != std::string::npos);
+  CHECK(to_text(plan_from_text("recompute auto bytes=1234567890")) == "recompute auto bytes=1234567890\n");
+  CHECK(wrong("buckets 99999999999999GiB").find("is more than any memory") != std::string::npos);
   CHECK(wrong("input x dim=1 2").find("'2' is one word too many") != std::string::npos);
 }
 

@@ -240,7 +240,9 @@ std::optional<TorchOptimizer> PythonTrainer::recognised(py::object optimizer) co
 Trainer PythonTrainer::made(TrainerOptions options, const std::optional<Degrees>& parallelism) {
   if (is_parallel()) {
     auto& world = py::cast<World&>(world_).communicator();
-    options.parallelism = parallelism->with(parallelism->mesh(world.size()), world);
+    options.parallelism = parallelism->with(parallelism->mesh(world.size()), &world);
+  } else if (parallelism) {
+    options.parallelism = parallelism->with(parallelism->mesh(1), nullptr);
   }
   auto parts = optimizer_ ? optimizer_->parts() : std::vector<OptimizerPart>{};
   auto view = model_.view();

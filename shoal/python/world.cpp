@@ -24,8 +24,8 @@ std::chrono::nanoseconds Degrees::wait() const {
   return std::chrono::nanoseconds(static_cast<std::int64_t>(limit * 1e9));
 }
 
-Parallelism Degrees::with(const sharding::Mesh& mesh, comm::Communicator& world) const {
-  return {.mesh = mesh, .world = &world, .plan = plan, .plan_name = plan_name, .limit = wait()};
+Parallelism Degrees::with(const sharding::Mesh& mesh, comm::Communicator* world) const {
+  return {.mesh = mesh, .world = world, .plan = plan, .plan_name = plan_name, .limit = wait()};
 }
 
 World::World(std::chrono::nanoseconds limit) : job_(elastic::join(elastic::environment_of(environ), limit)) {
@@ -66,6 +66,7 @@ struct Said {
   std::optional<std::vector<std::string>> batch_axes;
   std::optional<std::string> zero_axis;
   std::optional<bool> reduces_each;
+  std::optional<std::string> recompute;
 };
 
 static Degrees degrees_of(std::optional<int> replicate, int shard, int tensor, std::optional<int> zero_stage,
@@ -92,6 +93,7 @@ static Degrees degrees_of(std::optional<int> replicate, int shard, int tensor, s
   set(degrees.plan.batch_axes, said.batch_axes);
   set(degrees.plan.zero_axis, said.zero_axis);
   if (said.reduces_each) degrees.plan.reduces_each = said.reduces_each;
+  if (said.recompute) degrees.plan.recompute = compile::recompute_from_text(*said.recompute);
   if (!mesh.is_none()) {
     degrees.plan.mesh.clear();
     for (const auto& [name, size] : py::cast<py::dict>(mesh))
@@ -131,7 +133,8 @@ void bind_world(py::module_& module) {
                        std::optional<bool> gathers_again, std::optional<std::int64_t> bucket_bytes,
                        double limit, std::optional<std::map<std::string, int>> batch_dims,
                        const py::object& mesh, std::optional<std::vector<std::string>> batch_axes,
-                       std::optional<std::string> zero_axis, std::optional<bool> reduces_each) {
+                       std::optional<std::string> zero_axis, std::optional<bool> reduces_each,
+                       std::optional<std::string> recompute) {
              return degrees_of(replicate, shard, tensor, zero_stage, plan,
                                {.replicated_inputs = std::move(replicated_inputs),
                                 .gathers_again = gathers_again,
@@ -139,7 +142,8 @@ void bind_world(py::module_& module) {
                                 .batch_dims = std::move(batch_dims),
                                 .batch_axes = std::move(batch_axes),
                                 .zero_axis = std::move(zero_axis),
-                                .reduces_each = reduces_each},
+                                .reduces_each = reduces_each,
+                                .recompute = std::move(recompute)},
                                limit, mesh);
            }),
            py::kw_only(), py::arg("replicate") = py::none(), py::arg("shard") = 1, py::arg("tensor") = 1,
@@ -148,11 +152,12 @@ void bind_world(py::module_& module) {
            py::arg("bucket_bytes") = py::none(), py::arg("limit") = Degrees{}.limit,
            py::arg("batch_dims") = py::none(), py::arg("mesh") = py::none(),
            py::arg("batch_axes") = py::none(), py::arg("zero_axis") = py::none(),
-           py::arg("reduces_each") = py::none(),
+           py::arg("reduces_each") = py::none(), py::arg("recompute") = py::none(),
            "What is not given is as the plan says. mesh: axes of any names, outer to inner, {\"dp\": 2, "
            "\"tp\": -1}, in place of replicate, shard and tensor; batch_axes then names those that cut the "
            "batch, zero_axis the one whose ranks keep parts. reduces_each: the gradients of each micro-batch "
-           "are reduced, and not their sum alone.")
+           "are reduced, and not their sum alone. recompute: what backward makes again, as the plan's line "
+           "says it: \"full\", \"selective\", \"full h.*.mlp\", \"auto bytes=96MiB\"; of one rank too.")
       .def_readonly("replicate", &Degrees::replicate, "Ranks that keep copies; None: what the others leave.")
       .def_readonly("shard", &Degrees::shard,
                     "Ranks that keep parts of parameters, gradients and optimizer state.")

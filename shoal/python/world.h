@@ -26,7 +26,8 @@ struct Degrees {
   double limit = 300;  // seconds
 
   sharding::Mesh mesh(int ranks) const;
-  Parallelism with(const sharding::Mesh& mesh, comm::Communicator& world) const;
+  // null: of one rank.
+  Parallelism with(const sharding::Mesh& mesh, comm::Communicator* world) const;
   std::chrono::nanoseconds wait() const;
 };
 

@@ -16,7 +16,8 @@ namespace shoal {
 
 struct Parallelism {
   sharding::Mesh mesh;
-  comm::Communicator* world = nullptr;  // all ranks of the mesh; borrowed. Its buffers are in main memory
+  // All ranks of the mesh; borrowed. Its buffers are in main memory. null: one device, by itself.
+  comm::Communicator* world = nullptr;
   // Likewise, of buffers where the model is: NCCL's (comm_c10d/nccl.h) for one on a device. What ranks only
   // tell each other goes through `world` all the same. null: `world`, for a model in main memory.
   comm::Communicator* tensors = nullptr;

@@ -82,14 +82,18 @@ class Trainer::State {
                 "parameters (clip_grad_norm_)");
     train::refuse_shared_memory(view_.parameters);
     set_seed(options_.seed);
-    if (!options_.parallelism) {
+    const auto& parallelism = options_.parallelism;
+    SHOAL_CHECK(!parallelism || parallelism->world != nullptr || parallelism->mesh.size() == 1, InvalidInput,
+                "trainer: the mesh '", to_text(parallelism->mesh),
+                "' is of several ranks, and they have no communicator (parallelism.world)");
+    if (!parallelism || parallelism->world == nullptr) {
       for (const auto* tensors : {&view_.parameters, &view_.buffers})
         for (const auto& [name, tensor] : *tensors) shoal::materialize(tensor, name);
       return;
     }
-    if (options_.parallelism->tensors == nullptr) check_in_main_memory();
+    if (parallelism->tensors == nullptr) check_in_main_memory();
     ranks_ = std::make_unique<train::Distribution>(
-        *options_.parallelism, view_.parameters, view_.buffers,
+        *parallelism, view_.parameters, view_.buffers,
         [this](const std::string& parameter) { return optimizer_.needs_whole(parameter); });
     model_.set_ranks(ranks_.get());
     optimizer_.set_ranks(ranks_.get());
@@ -444,7 +448,7 @@ class Trainer::State {
   // Where what runs has the numbers that the step follows.
   void find_holes(CapturedStep& step, Runnable& runnable, Then then) const {
     auto holes = step.followed->holes_in(step.graph, [&](ir::Graph graph) {
-      auto made = compile::compile(std::move(graph), {}, {}, 0, settings_of(then));
+      auto made = compile::compile(std::move(graph), plan(), {}, 0, settings_of(then));
       return train::Followed::Made{std::move(made.whole.graph), std::move(made.program)};
     });
     if (holes)
@@ -461,6 +465,7 @@ class Trainer::State {
     later_.reset();
   }
 
+  compile::Plan plan() const { return options_.parallelism ? options_.parallelism->plan : compile::Plan{}; }
   compile::Settings settings_of(Then then) const {
     compile::Settings settings{.then = then, .verifies = SHOAL_CHECKS_TYPES};
     if (then != Then::HandOut) settings.update = optimizer_.update(options_.clip_norm);
@@ -480,7 +485,8 @@ class Trainer::State {
       runnable = std::make_unique<Runnable>(compile::compile_local(std::move(whole), ranks_->rank().number),
                                             inputs, &ranks_->groups());
     } else {
-      runnable = std::make_unique<Runnable>(compile::compile(graph, {}, {}, 0, settings), inputs, nullptr);
+      runnable =
+          std::make_unique<Runnable>(compile::compile(graph, plan(), {}, 0, settings), inputs, nullptr);
     }
     optimizer_.bind(runnable->executor());
     return runnable;

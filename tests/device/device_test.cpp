@@ -334,7 +334,8 @@ TEST_CASE("where there is a device, a model in main memory is captured as where 
 TEST_CASE("ranks refuse a model on the device, by the name of a weight") {
   if (!is_there()) return;
   const Net net = made(model_named("mlp"), 0);
-  const TrainerOptions options{.parallelism = Parallelism{}};
+  const auto world = comm::inproc(1);
+  const TrainerOptions options{.parallelism = Parallelism{.mesh = {}, .world = world[0].get()}};
   CHECK_THROWS_WITH_AS(Trainer(net.module, net.loss, SGD{.lr = 0.1}, options),
                        doctest::Contains("is on cuda:0, and ranks exchange tensors of main memory alone"),
                        Error);
