@@ -32,6 +32,12 @@ RULES = [
         "no shared_ptr: say who owns it",
     ),
     (
+        r"(?i)rewrite|recompute|offload|bucket|partition|\bzero\b",
+        r"^shoal/(cost|simulate)/",
+        r"^$",
+        "what plays programs names no rewrite",
+    ),
+    (
         r"using namespace",
         r"^(shoal|models)/(?!.*(_test|/main)\.cpp)",
         r"^$",

@@ -48,6 +48,7 @@ def test_a_module_that_is_in_no_table_is_named(run, tmp_path):
         ("shoal/ir/a_test.cpp", "std::this_thread::sleep_for(1s);", "no sleeping in a test"),
         ("shoal/ir/a.cpp", 'std::getenv("HOME");', "environment variables are read in cli and train"),
         ("shoal/ir/a.cpp", "std::shared_ptr<Graph> graph;", "no shared_ptr: say who owns it"),
+        ("shoal/simulate/a.cpp", "if (plan.recompute) {", "what plays programs names no rewrite"),
         ("shoal/ir/a.cpp", "using namespace std;", "no using namespace but in tests and main"),
     ],
 )
