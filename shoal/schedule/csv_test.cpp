@@ -3,6 +3,9 @@
 
 #include <doctest/doctest.h>
 
+#include <optional>
+#include <random>
+
 #include "shoal/base/error_test.h"
 
 using namespace shoal;
@@ -43,6 +46,28 @@ TEST_CASE("a file that is no schedule is refused with row, rank and action") {
   CHECK(csv_error("0F0,0B0\n1F0\n") == "schedule a.csv: row 2, rank 1 never does 1B0");
   CHECK(csv_error("0F0,0B0\n1F0,0F1\n") ==
         "schedule a.csv: row 2, rank 1, action 2 '0F1': stage 0 is on rank 0");
+}
+
+TEST_CASE("a file that is damaged anywhere is refused, or is a schedule") {
+  std::mt19937 draw(1);
+  const auto below = [&](std::size_t count) { return draw() % count; };
+  int runs = 0;
+  for (int round = 0; round < 2000; ++round) {
+    std::string text = to_csv(all()[below(all().size())].build(2, 3));
+    const std::string_view letters = "FBIW0123456789,;()\n &";
+    for (std::size_t edits = 1 + below(3); edits > 0; --edits)
+      text.replace(below(text.size()), below(3), below(2), letters[below(letters.size())]);
+    std::optional<Timeline> timeline;
+    const std::string error = error_of([&] { timeline = from_csv(text, "a.csv"); });
+    if (!timeline) {
+      CHECK(error.starts_with("schedule a.csv: "));
+      continue;
+    }
+    ++runs;
+    CHECK(error_of([&] { verify(*timeline); }) == "");
+    CHECK(from_csv(to_csv(*timeline), "a.csv") == *timeline);
+  }
+  CHECK(runs > 20);
 }
 
 TEST_CASE("a file that cannot run says how many micro-batches it can") {

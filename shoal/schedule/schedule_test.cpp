@@ -94,6 +94,9 @@ TEST_CASE("below its least a schedule leaves out the micro-batches that are not 
         "0F0 0F1 0F2 3F0 3I0 3W0 3F1 3B1 3F2&0B0 3B2 0B1 0I2 0W2\n"
         "1F0 2F0 1F1 2F1 1F2 2B0 2F2&1B0 2B1 1B1 2B2 1B2\n"
         "dualpipev: fewer micro-batches than fill its ranks (3 of 4): they wait for each other\n");
+  const Timeline pair = {.rank_of_stage = {0},
+                         .actions = {{{Kind::Forward, 0, 0, true}, {Kind::Backward, 0, 1}}}};
+  CHECK(first_microbatches(pair, 1).actions == std::vector<std::vector<Action>>{{{Kind::Forward, 0, 0}}});
   CHECK(named("zb_h2").build(4, 6).note ==
         "zb_h2: fewer micro-batches than fill its ranks (6 of 7): they wait for each other");
   CHECK(named("zb_h2").build(4, 7).note.empty());

@@ -31,8 +31,8 @@ SMALL = ["--stages=4", "--microbatches=2"]
 REFUSED = [
     (
         ["--schedule=2f2b", *SMALL],
-        "there is no schedule '2f2b'; there are gpipe, looped_bfs, 1f1b, eager_1f1b, interleaved_1f1b, zb_h1, "
-        "zb_h2, zbv, dualpipev",
+        "there is no schedule '2f2b'; there are gpipe, looped_bfs, 1f1b, eager_1f1b, interleaved_1f1b, "
+        "zb_h1, zb_h2, zbv, dualpipev",
     ),
     (["--stages=4"], "--stages and --microbatches say how large the pipeline is; both are needed"),
     (["--stages=4", "--microbatches=-2"], "--microbatches is -2, not 1 or more"),
@@ -94,8 +94,8 @@ def test_a_file_that_cannot_run_so_many_microbatches_says_how_many_it_can(shoal,
     path.write_text("0F0,0F1,0B0,0B1\n1F0,1B0,1B1,1F1\n")
     result = shoal("simulate", f"--csv={path}")
     said = (
-        f"shoal: schedule {path}: row 1, rank 0, action 4 '0B1': waits for 1I1 or 1B1 for ever; so does rank 1 "
-        "at 1B1 for 1F1; of 2 micro-batches it can run the first 1\n"
+        f"shoal: schedule {path}: row 1, rank 0, action 4 '0B1': waits for 1I1 or 1B1 for ever; so does "
+        "rank 1 at 1B1 for 1F1; of 2 micro-batches it can run the first 1\n"
     )
     assert (result.returncode, result.stderr) == (2, said)
 
