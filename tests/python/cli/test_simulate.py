@@ -63,6 +63,13 @@ def test_the_published_bubble_rates_are_printed(shoal):
     assert "bubble rate 0.2431\n" in shoal("simulate", "--schedule=1f1b", *PUBLISHED).stdout
 
 
+def test_a_rank_may_have_more_stages(shoal):
+    sizes = ["--stages=12", "--stages-per-rank=3", "--microbatches=8"]
+    result = shoal("simulate", "--schedule=interleaved_1f1b", *sizes)
+    assert result.returncode == 0
+    assert result.stdout.startswith("interleaved_1f1b: 12 stages on 4 ranks, 8 micro-batches\nstep ")
+
+
 def test_what_a_schedule_cannot_do_at_a_size_is_printed(shoal):
     result = shoal("simulate", "--schedule=dualpipev", *SMALL)
     assert result.returncode == 0
