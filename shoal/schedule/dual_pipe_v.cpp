@@ -7,9 +7,6 @@
 //
 // Of fewer than 2 p micro-batches it is the schedule of 2 p without those that are not there.
 // DeepSeek-AI, arXiv:2412.19437, and "DualPipe could be better without the Dual" (Sea AI Lab, 2025).
-#include <algorithm>
-#include <utility>
-
 #include "shoal/schedule/generators.h"
 
 namespace shoal::schedule {
@@ -56,13 +53,7 @@ static std::vector<Action> row_of(int rank, int ranks, int microbatches) {
 }
 
 Timeline dual_pipe_v(int ranks, int microbatches, int /*stages_per_rank*/) {
-  const int enough = 2 * ranks;
-  Timeline timeline = {.rank_of_stage = v_stages(ranks)};
-  for (int rank = 0; rank < ranks; ++rank)
-    timeline.actions.push_back(row_of(rank, ranks, std::max(microbatches, enough)));
-  timeline = first_microbatches(std::move(timeline), microbatches);
-  timeline.note = note_of_fewer("dualpipev", microbatches, enough);
-  return timeline;
+  return in_v("dualpipev", row_of, ranks, microbatches, 2 * ranks);
 }
 
 }  // namespace shoal::schedule

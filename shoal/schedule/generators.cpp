@@ -2,6 +2,7 @@
 #include "shoal/schedule/generators.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "shoal/base/error.h"
 
@@ -10,13 +11,6 @@ namespace shoal::schedule {
 std::vector<int> looped_stages(int ranks, int stages_per_rank) {
   std::vector<int> rank_of_stage;
   for (int stage = 0; stage < ranks * stages_per_rank; ++stage) rank_of_stage.push_back(stage % ranks);
-  return rank_of_stage;
-}
-
-std::vector<int> v_stages(int ranks) {
-  std::vector<int> rank_of_stage;
-  for (int rank = 0; rank < ranks; ++rank) rank_of_stage.push_back(rank);
-  for (int rank = ranks - 1; rank >= 0; --rank) rank_of_stage.push_back(rank);
   return rank_of_stage;
 }
 
@@ -60,6 +54,18 @@ std::string note_of_fewer(std::string_view schedule, int microbatches, int enoug
   if (microbatches >= enough) return "";
   return concat(schedule, ": fewer micro-batches than fill its ranks (", microbatches, " of ", enough,
                 "): they wait for each other");
+}
+
+Timeline in_v(std::string_view schedule, std::vector<Action> (*row_of)(int rank, int ranks, int microbatches),
+              int ranks, int microbatches, int enough) {
+  Timeline timeline;
+  for (int stage = 0; stage < 2 * ranks; ++stage)  // 0 1 2 2 1 0
+    timeline.rank_of_stage.push_back(std::min(stage, 2 * ranks - 1 - stage));
+  for (int rank = 0; rank < ranks; ++rank)
+    timeline.actions.push_back(row_of(rank, ranks, std::max(microbatches, enough)));
+  timeline = first_microbatches(std::move(timeline), microbatches);
+  timeline.note = note_of_fewer(schedule, microbatches, enough);
+  return timeline;
 }
 
 void Row::input_gradient(int stage) {

@@ -22,8 +22,11 @@ Timeline dual_pipe_v(int ranks, int microbatches, int stages_per_rank);
 
 // Stage s on rank s modulo ranks: 0 1 2 0 1 2.
 std::vector<int> looped_stages(int ranks, int stages_per_rank);
-// Two stages a rank, the second ones backwards: 0 1 2 2 1 0.
-std::vector<int> v_stages(int ranks);
+
+// Two stages a rank in the shape of a V. Of fewer micro-batches than fill the ranks it is the timeline of
+// enough, without those that are not there.
+Timeline in_v(std::string_view schedule, std::vector<Action> (*row_of)(int rank, int ranks, int microbatches),
+              int ranks, int microbatches, int enough);
 
 // Where the forwards, or the backwards, of a rank are in the order of micro-batches and stages.
 struct Part {

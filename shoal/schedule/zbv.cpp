@@ -7,9 +7,6 @@
 //
 // Of fewer than 2 p - 1 micro-batches it is the schedule of 2 p - 1 without those that are not there.
 // Qi et al., arXiv:2401.10241, section 6.
-#include <algorithm>
-#include <utility>
-
 #include "shoal/schedule/generators.h"
 
 namespace shoal::schedule {
@@ -47,13 +44,7 @@ static std::vector<Action> row_of(int rank, int ranks, int microbatches) {
 }
 
 Timeline zbv(int ranks, int microbatches, int /*stages_per_rank*/) {
-  const int enough = 2 * ranks - 1;
-  Timeline timeline = {.rank_of_stage = v_stages(ranks)};
-  for (int rank = 0; rank < ranks; ++rank)
-    timeline.actions.push_back(row_of(rank, ranks, std::max(microbatches, enough)));
-  timeline = first_microbatches(std::move(timeline), microbatches);
-  timeline.note = note_of_fewer("zbv", microbatches, enough);
-  return timeline;
+  return in_v("zbv", row_of, ranks, microbatches, 2 * ranks - 1);
 }
 
 }  // namespace shoal::schedule
