@@ -101,6 +101,26 @@ TEST_CASE("every kind of argument reaches its kernel") {
   CHECK(at::equal(results.at({Role::Output, "piece"}), a.slice(1, 2, 3)));
 }
 
+TEST_CASE("the gradient of log softmax is written over the one that comes in, along any dim") {
+  for (const auto& [shape, dim] : std::vector<std::pair<std::vector<std::int64_t>, std::int64_t>>{
+           {{7, 5, 33}, 0}, {{7, 5, 33}, 1}, {{7, 5, 33}, 2}, {{3, 9000}, 1}, {{9000, 3}, 0}}) {
+    CAPTURE(dim);
+    Graph graph;
+    const auto x = graph.add_source(Role::Input, "x", f32(shape));
+    const auto y = graph.add_source(Role::Input, "y", f32(shape));
+    const auto copy = one(graph, "aten::clone", {{"self", x}, {"memory_format", {}}}, f32(shape));
+    graph.add_result(
+        Role::Output, "z",
+        one(graph, "aten::_log_softmax_backward_data",
+            {{"grad_output", copy}, {"output", y}, {"dim", dim}, {"input_dtype", DType::Float32}},
+            f32(shape)));
+    CHECK(std::get<program::Compute>(program::lower(graph).segments[0].instructions[1]).over == copy);
+    const auto a = at::randn(shape), b = at::randn(shape).log_softmax(dim);
+    CHECK(at::equal(run(graph, {{{Role::Input, "x"}, a}, {{Role::Input, "y"}, b}}).at({Role::Output, "z"}),
+                    at::_log_softmax_backward_data(a, b, dim, at::kFloat)));
+  }
+}
+
 TEST_CASE("ops that write over their input give what they give without") {
   struct Op {
     const char* name;
