@@ -55,6 +55,16 @@ static void say_times(const std::vector<compile::MoveTime>& times) {
   say(line);
 }
 
+// What recompute has chosen by bytes.
+static void say_fit(const compile::Fit& fit) {
+  char text[160];
+  std::snprintf(text, sizeof text,
+                "%.1f %% of the work of forward and backward, and no choice does less than %.1f %%",
+                100 * fit.again / fit.step, 100 * fit.bound / fit.step);
+  say(concat("recompute: ", human_bytes(fit.bytes), " of activations at once, without it ",
+             human_bytes(fit.kept_all), "; made again is ", text));
+}
+
 // What follows the micro-batches.
 static void say_update(const compile::Whole& microbatch, compile::Settings settings) {
   const auto& [graph, plan, mesh] = std::tie(microbatch.graph, microbatch.plan, microbatch.mesh);
@@ -99,6 +109,7 @@ int plan(const Recipe& recipe, const Options& options) {
       is_one ? "a step" : concat("each of ", sizes.num_microbatches, " micro-batches of a step");
   const std::string text = rewrite::to_text(mesh, rewrite::report_of(whole.placed, first.local, 0), of);
   say(text.substr(0, text.size() - 1));
+  if (first.fit) say_fit(*first.fit);
   if (!is_one) say_update(whole, settings);
   const int threads = threads_of_rank(options.ranks);
   const Forecast forecast = forecast_of(recipe, whole, 0, threads);

@@ -84,15 +84,6 @@ static bool has_backward(const ir::Graph& graph) {
 }
 
 static void partition(Unit& unit) { unit.made.local = rewrite::partition(unit.whole().placed, unit.rank); }
-static void recompute(Unit& unit) {
-  const Plan& plan = unit.whole().plan;
-  ir::Graph& local = unit.made.local;
-  if (plan.recompute.mode == rewrite::RecomputeMode::None || !has_backward(local)) return;
-  check(plan.recompute);
-  SHOAL_CHECK(plan.recompute.mode != rewrite::RecomputeMode::Auto, InvalidInput,
-              "recompute: auto is not there yet; full or selective");
-  local = rewrite::recompute(local, rewrite::dropped_by(plan.recompute, local, plan.gathers_again));
-}
 static void gather_ahead(Unit& unit) {
   unit.made.local = rewrite::gather_ahead(unit.made.local, unit.whole().plan.gather_bytes);
 }
@@ -103,6 +94,39 @@ static void pack(Unit& unit) {
   unit.made.local = rewrite::pack(unit.made.local, unit.whole().mesh, unit.rank);
 }
 static void lower(Unit& unit) { unit.made.program = program::lower(unit.made.local); }
+
+// What the moves after recompute make.
+static program::Program lowered(const Unit& unit, ir::Graph local) {
+  Unit after;
+  after.whole().mesh = unit.made.whole.mesh;
+  after.whole().plan = unit.made.whole.plan;
+  after.made.local = std::move(local);
+  if (after.whole().mesh.size() > 1)
+    for (const auto move : {gather_ahead, fill_buckets, pack}) move(after);
+  lower(after);
+  return std::move(after.made.program);
+}
+
+// By what rank 0 has: all ranks have to choose alike.
+static rewrite::Dropped fitted(Unit& unit) {
+  const Plan& plan = unit.whole().plan;
+  const ir::Graph first = unit.rank == 0 ? unit.made.local : rewrite::partition(unit.whole().placed, 0);
+  SHOAL_CHECK(first.values.size() == unit.made.local.values.size(), Internal, "recompute: rank ", unit.rank,
+              " has ", unit.made.local.values.size(), " values, and rank 0 ", first.values.size());
+  unit.made.fit = fit(first, plan.recompute.bytes, plan.gathers_again,
+                      [&](const ir::Graph& local) { return lowered(unit, local); });
+  return unit.made.fit->dropped;
+}
+
+static void recompute(Unit& unit) {
+  const Plan& plan = unit.whole().plan;
+  ir::Graph& local = unit.made.local;
+  if (plan.recompute.mode == rewrite::RecomputeMode::None || !has_backward(local)) return;
+  check(plan.recompute);
+  local = rewrite::recompute(local, plan.recompute.mode == rewrite::RecomputeMode::Auto
+                                        ? fitted(unit)
+                                        : rewrite::dropped_by(plan.recompute, local, plan.gathers_again));
+}
 
 static constexpr Move kMoves[] = {
     {"cleanup", Move::Of::All, false, has_forward, clean},

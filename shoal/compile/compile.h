@@ -17,10 +17,12 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "shoal/compile/fit.h"
 #include "shoal/compile/normaliser.h"
 #include "shoal/compile/pins.h"
 #include "shoal/compile/plan.h"
@@ -71,6 +73,7 @@ struct Whole {
 struct Compiled {
   Whole whole;
   ir::Graph local;
+  std::optional<Fit> fit;  // of recompute, where it chooses by bytes
   program::Program program;
 };
 

@@ -59,6 +59,7 @@ class Walk {
     for (std::size_t segment = 0; segment < program_.segments.size(); ++segment) {
       const auto& list = program_.segments[segment].instructions;
       auto& uses = memory_.uses.emplace_back();
+      auto& activations = memory_.activations.emplace_back();
       for (std::size_t at = 0; at < list.size(); ++at) {
         if (const auto* freed = std::get_if<Free>(&list[at]))
           for (const Slot slot : freed->slots) give(slot);
@@ -66,7 +67,11 @@ class Walk {
           uses.push_back({.peak = run(*compute, segment, at), .after = 0});
         else
           uses.push_back({.peak = now_.total(), .after = 0});
-        if (!uses.empty()) uses.back().after = now_.total();
+        const std::int64_t live = now_[MemoryKind::Activations];
+        if (activations.size() < uses.size()) activations.push_back({.peak = live, .after = live});
+        if (uses.empty()) continue;
+        uses.back().after = now_.total();
+        activations.back().after = live;
       }
     }
     memory_.end = now_;

@@ -48,12 +48,13 @@ struct MemoryUse {
 };
 
 struct Memory {
-  MemoryByKind sources;                      // what is there before the first instruction
-  MemoryByKind peak;                         // what there is when there is most
-  std::size_t segment = 0;                   // of the instruction that it is then at
-  std::size_t instruction = 0;               // in the segment
-  MemoryByKind end;                          // after the last instruction: sources and results
-  std::vector<std::vector<MemoryUse>> uses;  // by segment; of all instructions but a Free
+  MemoryByKind sources;                             // what is there before the first instruction
+  MemoryByKind peak;                                // what there is when there is most
+  std::size_t segment = 0;                          // of the instruction that it is then at
+  std::size_t instruction = 0;                      // in the segment
+  MemoryByKind end;                                 // after the last instruction: sources and results
+  std::vector<std::vector<MemoryUse>> uses;         // by segment; of all instructions but a Free
+  std::vector<std::vector<MemoryUse>> activations;  // likewise, of this kind alone
   friend bool operator==(const Memory&, const Memory&) = default;
 };
 

@@ -59,16 +59,6 @@ static std::vector<bool> gathered_in(const Graph& graph) {
   return is_gathered;
 }
 
-// All of forward's that lie in one memory as the one that owns it.
-static Dropped alike(const Graph& graph, Dropped dropped) {
-  const auto owners = ir::memory_owners(graph);
-  for (std::size_t value = 0; value < dropped.size(); ++value) {
-    const auto& producer = graph.values[value].producer;
-    dropped[value] = producer && graph.at(*producer).phase == Phase::Forward && dropped[owners[value].index];
-  }
-  return dropped;
-}
-
 Dropped droppable(const Graph& graph, bool gathers_again, bool collectives) {
   const auto owners = ir::memory_owners(graph);
   const auto is_gathered = gathered_in(graph);
@@ -85,7 +75,8 @@ Dropped droppable(const Graph& graph, bool gathers_again, bool collectives) {
     for (const auto& output : node.outputs)
       if (output && node.phase == Phase::Forward && ir::is_view(node.op) && !is_repeatable(node, collectives))
         may[owners[output->index].index] = false;
-  return alike(graph, std::move(may));
+  for (std::size_t value = 0; value < may.size(); ++value) may[value] = may[owners[value].index];
+  return may;
 }
 
 // --- By path.
@@ -192,7 +183,7 @@ Dropped dropped_by(const Recompute& recompute, const Graph& graph, bool gathers_
       if (!is_gathered[input.index] && block[owner.index] != block_of(node.module, blocks)) keep(input);
     }
   }
-  return alike(graph, std::move(dropped));
+  return dropped;
 }
 
 // --- The rewrite.
@@ -257,9 +248,7 @@ class Repeating {
     prepare(node, in, made);
     const ir::Outputs outputs = copied(node, in, made);
     for (std::size_t i = 0; i < outputs.size(); ++i) {
-      if (!outputs[i]) continue;
-      again_[node.outputs[i]->index] = outputs[i];
-      made.values[outputs[i]->index].role = ir::Role::Activation;
+      if (outputs[i]) again_[node.outputs[i]->index] = outputs[i];
     }
   }
 
@@ -282,6 +271,19 @@ class Repeating {
 
 }  // namespace
 
-Graph recompute(const Graph& graph, const Dropped& dropped) { return Repeating(graph, dropped).run(); }
+// All of forward's that lie in one memory as the one that owns it.
+static Dropped alike(const Graph& graph, Dropped dropped) {
+  const auto owners = ir::memory_owners(graph);
+  for (std::size_t value = 0; value < dropped.size(); ++value) {
+    const auto& producer = graph.values[value].producer;
+    dropped[value] = producer && graph.at(*producer).phase == Phase::Forward && dropped[owners[value].index];
+  }
+  return dropped;
+}
+
+Graph recompute(const Graph& graph, const Dropped& dropped) {
+  const Dropped all = alike(graph, dropped);
+  return Repeating(graph, all).run();
+}
 
 }  // namespace shoal::rewrite

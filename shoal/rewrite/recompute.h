@@ -44,7 +44,7 @@ struct Recompute {
   friend bool operator==(const Recompute&, const Recompute&) = default;
 };
 
-// Values of a graph, by ValueId; all that lie in one memory alike.
+// Values of a graph, by ValueId. Those that lie in the memory of another one go as it does.
 using Dropped = std::vector<bool>;
 
 // Values that backward may have made again at all. `gathers_again`: parameters are gathered for backward anew.

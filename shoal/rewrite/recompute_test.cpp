@@ -122,7 +122,7 @@ TEST_CASE("by path: only what is in the modules that are named") {
   CHECK(error_of([] {
           recomputed(
               "graph captured\n%0 = input \"x\" : f32[8]\n%1 : f32[8] = aten::exp(self=%0) @forward "
-              "\"a\"\nreturn output \"y\" %1\n",
+              "\"h.0\"\nreturn output \"y\" %1\n",
               {.mode = RecomputeMode::Full});
         }).find("no numbered modules, as h.0 and h.1; name the modules") != std::string::npos);
 }

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recompute from Python: `Parallelism(recompute=…)`, of one rank and of several."""
 
+import re
+
 import pytest
 import recompute_on_ranks
 import torch
@@ -31,6 +33,15 @@ def test_no_bit_changes_on_two_ranks():
 def test_words_that_say_nothing_are_refused(words, error):
     with pytest.raises(shoal.InvalidInput, match=error):
         shoal.Parallelism(recompute=words)
+
+
+def test_bytes_below_the_least_are_refused_with_it_and_the_least_is_enough():
+    torch.manual_seed(1)
+    model = recompute_on_ranks.gpt2()
+    with pytest.raises(shoal.Infeasible, match="the least that they take is") as refused:
+        recompute_on_ranks.trained("gpt2", model, "auto bytes=1KiB")
+    least = re.search(r"the least that they take is (\d+) bytes", str(refused.value)).group(1)
+    recompute_on_ranks.compare("gpt2", recompute_on_ranks.gpt2(), f"auto bytes={least}")
 
 
 def test_a_path_of_no_module_is_refused_with_the_nearest_one():
