@@ -48,7 +48,22 @@ def one_thread(monkeypatch):
 @pytest.mark.parametrize("strategy", BENCH.STRATEGIES)
 @pytest.mark.parametrize("recipe", SMALL)
 def test_no_instruction_takes_more_than_is_said(shoal, one_thread, recipe, strategy):
-    result = shoal("plan", f"recipes/{recipe}.toml", *words(recipe, strategy), "--measure")
+    most_of_a_step(shoal, [f"recipes/{recipe}.toml", *words(recipe, strategy)])
+
+
+@pytest.mark.parametrize("strategy", ["1 rank", "ZeRO-3", "tensor"])
+@pytest.mark.parametrize("recipe", ["gpt", "llama", "vit"])
+def test_recompute_takes_what_is_said_and_less(shoal, one_thread, recipe, strategy):
+    of = [f"recipes/{recipe}.toml", *words(recipe, strategy)]
+    plain = most_of_a_step(shoal, of)
+    full = most_of_a_step(shoal, [*of, "--recompute.mode=full"])
+    selective = most_of_a_step(shoal, [*of, "--recompute.mode=selective"])
+    assert full <= selective <= plain
+    assert full < plain
+
+
+def most_of_a_step(shoal, words):
+    result = shoal("plan", *words, "--measure")
     assert result.returncode == 0, result.stderr
     said, was = map(int, re.search(r"memory: said (\d+) bytes, was (\d+)", result.stdout).groups())
     assert was <= said <= 1.03 * was, result.stdout
@@ -57,6 +72,7 @@ def test_no_instruction_takes_more_than_is_said(shoal, one_thread, recipe, strat
             int, re.match(r"  said (\d+) then (\d+), was (\d+) then (\d+)", line).groups()
         )
         assert peak >= was_peak and after == was_after, line
+    return was
 
 
 def memory_of(recipe):
