@@ -84,7 +84,7 @@ std::optional<Shard> Candidates::seen_through(const ir::Node& node, std::size_t 
   const Shape& whole_in = shape_of(ir::inputs_of(node).front());
   const Shape& whole_out = shape_of(*node.outputs.front());
   std::optional<Shard> found;
-  for (const int rank : mesh_.corners()) {
+  for (const int rank : sharding::corners(mesh_, in)) {
     const Shape from = local_shape(mesh_, in, whole_in, rank), to = local_shape(mesh_, out, whole_out, rank);
     const auto seen =
         backwards ? sharding::through_view(to, from, shard) : sharding::through_view(from, to, shard);
@@ -168,7 +168,7 @@ bool Candidates::fits(const Choice& choice, const ir::Node& node, std::size_t ax
 }
 
 bool Candidates::is_nowhere_empty(const Layout& layout, const Shape& shape) const {
-  for (const int rank : mesh_.corners())
+  for (const int rank : sharding::corners(mesh_, layout))
     if (std::ranges::count(local_shape(mesh_, layout, shape, rank), 0) > 0) return false;
   return true;
 }

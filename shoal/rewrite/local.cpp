@@ -89,6 +89,7 @@ ir::Node kept_part(const Place& place, const Step& step, ir::ValueId self) {
                       {"unit", shard.unit},
                       {"index", std::int64_t{place.coordinate(step.axis)}},
                       {"count", std::int64_t{place.axis(step.axis).size}}};
+    if (!shard.weights.empty()) node.arguments.push_back({"weights", sharding::weights_of({shard})});
     return node;
   }
   SHOAL_CHECK(step.change == Change::KeepOnFirst, Internal, "partition: a change that sends is no part");
@@ -113,7 +114,8 @@ Journey journey_of(const Place& place, const Step& step) {
           .ranks = place.axis(step.axis).size,
           .combine = partial == nullptr ? std::nullopt : std::optional(partial->combine),
           .phase = {},
-          .module = {}};
+          .module = {},
+          .stage = 0};
 }
 
 Parcel parcel_of(const Place& place, const Step& step, const TensorType& whole, const Layout& before,
@@ -125,7 +127,7 @@ Parcel parcel_of(const Place& place, const Step& step, const TensorType& whole, 
   const auto shape_on = [&](int rank) {
     return sharding::local_shape(place.mesh, joined, whole.shape, rank);
   };
-  // The first rank has the largest parts: if it is small there it is small.
+  // The same rank for all: the first one, whose parts are the largest unless weights say otherwise.
   const std::int64_t bytes = ir::bytes_of(ir::contiguous(type.dtype, shape_on(0)));
   parcel.is_small = bytes > 0 && bytes < kSmall;
   const auto* cut = std::get_if<Shard>(step.change == Change::AllGather ? &step.from : &step.to);
@@ -134,7 +136,9 @@ Parcel parcel_of(const Place& place, const Step& step, const TensorType& whole, 
   parcel.shard = *cut;
   parcel.whole = size_on(place.rank, cut->dim);
   const std::int64_t unit = cut->outer * cut->unit * place.axis(step.axis).size;
-  for (const int rank : place.mesh.corners()) parcel.is_even &= size_on(rank, cut->dim) % unit == 0;
+  parcel.is_even &= cut->weights.empty();
+  for (const int rank : sharding::corners(place.mesh, joined))
+    parcel.is_even &= size_on(rank, cut->dim) % unit == 0;
   if (step.change == Change::AllToAll) {
     parcel.before = std::get<Shard>(step.from);
     parcel.whole_before = size_on(place.rank, parcel.before->dim);

@@ -17,16 +17,12 @@ bool is_transfer(const ir::Node& node) { return node.op == kTransfer; }
 // How an axis cuts each of several tensors.
 namespace {
 struct Cuts {
-  Counts dims, outers, units, wholes;
+  std::vector<sharding::Shard> shards;
+  Counts wholes;
 
-  void add(const sharding::Shard& shard, std::int64_t whole) {
-    dims.push_back(shard.dim);
-    outers.push_back(shard.outer);
-    units.push_back(shard.unit);
+  void add(sharding::Shard shard, std::int64_t whole) {
+    shards.push_back(std::move(shard));
     wholes.push_back(whole);
-  }
-  sharding::Shard at(std::size_t i) const {
-    return {.dim = static_cast<int>(dims.at(i)), .outer = outers.at(i), .unit = units.at(i)};
   }
 };
 }  // namespace
@@ -40,15 +36,33 @@ static const T& in(const ir::Node& node, std::string_view argument) {
 }
 
 static void add(std::vector<ir::Argument>& arguments, const std::string& prefix, const Cuts& cuts) {
-  arguments.push_back({prefix + "dims", cuts.dims});
-  arguments.push_back({prefix + "outers", cuts.outers});
-  arguments.push_back({prefix + "units", cuts.units});
+  Counts dims, outers, units;
+  for (const auto& shard : cuts.shards) {
+    dims.push_back(shard.dim);
+    outers.push_back(shard.outer);
+    units.push_back(shard.unit);
+  }
+  arguments.push_back({prefix + "dims", std::move(dims)});
+  arguments.push_back({prefix + "outers", std::move(outers)});
+  arguments.push_back({prefix + "units", std::move(units)});
   arguments.push_back({prefix + "wholes", cuts.wholes});
+  if (auto weights = sharding::weights_of(cuts.shards); !weights.empty())
+    arguments.push_back({prefix + "weights", std::move(weights)});
 }
 
 static Cuts cuts_in(const ir::Node& node, const std::string& prefix) {
-  return {in<Counts>(node, prefix + "dims"), in<Counts>(node, prefix + "outers"),
-          in<Counts>(node, prefix + "units"), in<Counts>(node, prefix + "wholes")};
+  const auto &dims = in<Counts>(node, prefix + "dims"), &outers = in<Counts>(node, prefix + "outers"),
+             &units = in<Counts>(node, prefix + "units"), &wholes = in<Counts>(node, prefix + "wholes");
+  const bool weighs = ir::find(node, prefix + "weights") != nullptr;
+  const Counts weights = weighs ? in<Counts>(node, prefix + "weights") : Counts{};
+  Cuts cuts;
+  for (std::size_t i = 0; i < dims.size(); ++i)
+    cuts.add({.dim = static_cast<int>(dims[i]),
+              .outer = outers.at(i),
+              .unit = units.at(i),
+              .weights = sharding::weights_at(weights, i, dims.size())},
+             wholes.at(i));
+  return cuts;
 }
 
 ir::Node transfer_of(const Journey& journey, const std::vector<Parcel>& parcels, const Counts& bytes) {
@@ -70,7 +84,8 @@ ir::Node transfer_of(const Journey& journey, const std::vector<Parcel>& parcels,
                               {"axis", journey.axis}},
                 .outputs = {},
                 .phase = journey.phase,
-                .module = journey.module};
+                .module = journey.module,
+                .stage = journey.stage};
   if (journey.combine) node.arguments.push_back({"combine", std::string(name_of(*journey.combine))});
   add(node.arguments, "", cuts);
   add(node.arguments, "before_", before);
@@ -85,7 +100,8 @@ Journey journey_in(const ir::Node& transfer) {
                   .axis = in<std::string>(transfer, "axis"),
                   .combine = {},
                   .phase = transfer.phase,
-                  .module = transfer.module};
+                  .module = transfer.module,
+                  .stage = transfer.stage};
   if (ir::find(transfer, "combine") != nullptr)
     journey.combine = sharding::combine_from_text(in<std::string>(transfer, "combine"));
   return journey;
@@ -103,13 +119,13 @@ std::vector<Parcel> parcels_in(const ir::Graph& graph, const ir::Node& transfer)
     Parcel parcel{.from = *tensors[i],
                   .to = value.type,
                   .role = value.role,
-                  .shard = cuts.at(i),
+                  .shard = cuts.shards.at(i),
                   .whole = cuts.wholes[i],
                   .is_small = is_small[i],
                   .is_even = is_even[i]};
     if (!over.empty()) parcel.over = over[i];
-    if (!before.dims.empty()) {
-      parcel.before = before.at(i);
+    if (!before.shards.empty()) {
+      parcel.before = before.shards.at(i);
       parcel.whole_before = before.wholes[i];
     }
     parcels.push_back(std::move(parcel));

@@ -77,6 +77,13 @@ struct Piece {
   std::int64_t first = -1;
 };
 
+// None where parts are alike.
+std::vector<std::int64_t> weights_in(const Compute& compute) {
+  for (const auto& argument : compute.arguments)
+    if (argument.name == "weights") return numbers_of(compute, "weights");
+  return {};
+}
+
 // The parts of each rank, by rank, of tensors of these shapes.
 std::vector<Piece> pieces_of(const Compute& compute, const std::vector<Shape>& wholes) {
   const auto &dims = numbers_of(compute, "dims"), &outers = numbers_of(compute, "outers"),
@@ -85,11 +92,18 @@ std::vector<Piece> pieces_of(const Compute& compute, const std::vector<Shape>& w
   SHOAL_CHECK(dims.size() == wholes.size() && outers.size() == dims.size() && units.size() == dims.size(),
               InvalidInput, compute.op, ": dims, outers and units are not one for each of ", wholes.size(),
               " tensors");
+  const auto weights = weights_in(compute);
+  SHOAL_CHECK(weights.empty() || weights.size() == dims.size() * static_cast<std::size_t>(count),
+              InvalidInput, compute.op, ": ", weights.size(), " weights for ", dims.size(), " tensors on ",
+              count, " ranks");
   std::vector<Piece> pieces;
   std::int64_t begin = 0;
   for (int rank = 0; rank < count; ++rank)
     for (std::size_t i = 0; i < wholes.size(); ++i) {
-      const Shard shard{.dim = static_cast<int>(dims[i]), .outer = outers[i], .unit = units[i]};
+      const Shard shard{.dim = static_cast<int>(dims[i]),
+                        .outer = outers[i],
+                        .unit = units[i],
+                        .weights = sharding::weights_at(weights, i, dims.size())};
       const auto dim = static_cast<std::size_t>(shard.dim);
       Piece piece = {.tensor = i, .begin = begin, .shape = wholes[i], .dim = dims[i]};
       piece.ranges = part_ranges(shard, wholes[i].at(dim), rank, count);
@@ -275,7 +289,8 @@ class Part final : public Kernel {
       : self_(slot_of(compute, "self")),
         shard_{.dim = static_cast<int>(integer_of(compute, "dim")),
                .outer = integer_of(compute, "outer"),
-               .unit = integer_of(compute, "unit")},
+               .unit = integer_of(compute, "unit"),
+               .weights = weights_in(compute)},
         index_(static_cast<int>(integer_of(compute, "index"))),
         count_(static_cast<int>(integer_of(compute, "count"))),
         outputs_(compute) {}

@@ -68,7 +68,7 @@ static std::vector<std::int64_t> shape_of_part(at::IntArrayRef whole, const Shar
 static bool is_in_order(at::IntArrayRef whole, const Shard& shard, int count) {
   const auto before =
       std::accumulate(whole.begin(), whole.begin() + shard.dim, std::int64_t{1}, std::multiplies<>());
-  return before == 1 && shard.outer == 1 &&
+  return before == 1 && shard.outer == 1 && shard.weights.empty() &&
          whole[static_cast<std::size_t>(shard.dim)] % (count * shard.unit) == 0;
 }
 
@@ -76,9 +76,12 @@ static std::int64_t elements(at::IntArrayRef shape) {
   return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
 }
 
-// Elements of the largest part; the first rank has it.
+// Elements of the largest part.
 static std::int64_t most_elements(at::IntArrayRef whole, const Shard& shard, int count) {
-  return elements(shape_of_part(whole, shard, 0, count));
+  std::int64_t most = 0;
+  for (int index = 0; index < count; ++index)
+    most = std::max(most, elements(shape_of_part(whole, shard, index, count)));
+  return most;
 }
 
 static at::Tensor flat_view(const at::Tensor& flat, std::int64_t begin, at::IntArrayRef shape) {

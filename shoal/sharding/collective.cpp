@@ -119,14 +119,12 @@ std::optional<Message> message_of(const ir::Node& node, const TypeOf& type_of, c
 }
 
 std::vector<Range> part_ranges(const Shard& shard, std::int64_t whole, int index, int count) {
-  const std::int64_t block = whole / shard.outer, units = block / shard.unit;
-  const auto begin = [&](std::int64_t i) {
-    return (units / count * i + std::min(i, units % count)) * shard.unit;
-  };
+  const std::int64_t block = whole / shard.outer;
+  const auto [begin, end] = units_of(shard, block / shard.unit, index, count);
   std::vector<Range> ranges;
-  if (begin(index) == begin(index + 1)) return ranges;
+  if (begin == end) return ranges;
   for (std::int64_t i = 0; i < shard.outer; ++i)
-    ranges.push_back({i * block + begin(index), i * block + begin(index + 1)});
+    ranges.push_back({i * block + begin * shard.unit, i * block + end * shard.unit});
   return ranges;
 }
 
@@ -134,6 +132,27 @@ std::int64_t part_size(const Shard& shard, std::int64_t whole, int index, int co
   std::int64_t size = 0;
   for (const Range& range : part_ranges(shard, whole, index, count)) size += range.end - range.begin;
   return size;
+}
+
+std::vector<std::int64_t> weights_of(const std::vector<Shard>& shards) {
+  std::size_t count = 0;
+  for (const Shard& shard : shards) count = std::max(count, shard.weights.size());
+  std::vector<std::int64_t> all;
+  for (const Shard& shard : shards) {
+    const auto weights = shard.weights.all();
+    all.insert(all.end(), weights.begin(), weights.end());
+    all.resize(all.size() + count - shard.weights.size());
+  }
+  return count == 0 ? std::vector<std::int64_t>{} : all;
+}
+
+std::vector<std::int64_t> weights_at(const std::vector<std::int64_t>& all, std::size_t index,
+                                     std::size_t num_shards) {
+  const auto count = static_cast<std::ptrdiff_t>(num_shards == 0 ? 0 : all.size() / num_shards);
+  const auto begin = all.begin() + static_cast<std::ptrdiff_t>(index) * count;
+  std::vector<std::int64_t> weights(begin, begin + count);
+  if (std::ranges::count(weights, 0) == count) weights.clear();
+  return weights;
 }
 
 }  // namespace shoal::sharding

@@ -14,6 +14,8 @@
 //   shoal::send(self, axis, to)                       -> nothing                  S
 //   shoal::receive(axis, from, device)                -> what it sends            0
 //
+// A send does not wait for its receive: it sends a copy, which is kept until it has arrived.
+//
 // The first two of parts that are not alike are all_to_alls too, which send what there is and no padding.
 #pragma once
 
@@ -79,5 +81,12 @@ std::optional<Message> message_of(const ir::Node& node, const TypeOf& type_of, c
 // What rank `index` of `count` holds of a dim of `whole` elements that `shard` cuts: box_of without a mesh.
 std::vector<Range> part_ranges(const Shard& shard, std::int64_t whole, int index, int count);
 std::int64_t part_size(const Shard& shard, std::int64_t whole, int index, int count);
+
+// The weights of several, one after the other, as instructions carry them: as many for each, zeros where parts
+// are alike. Empty where they are in all of them.
+std::vector<std::int64_t> weights_of(const std::vector<Shard>& shards);
+// Those of number `index` of `num_shards`.
+std::vector<std::int64_t> weights_at(const std::vector<std::int64_t>& all, std::size_t index,
+                                     std::size_t num_shards);
 
 }  // namespace shoal::sharding

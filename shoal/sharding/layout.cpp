@@ -4,7 +4,12 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <iterator>
+#include <mutex>
+#include <numeric>
 #include <optional>
+#include <set>
+#include <utility>
 
 #include "shoal/base/error.h"
 #include "shoal/base/names.h"
@@ -22,12 +27,24 @@ Combine combine_from_text(std::string_view name) {
   return *combine;
 }
 
+Weights::Weights(std::vector<std::int64_t> weights) {
+  static std::mutex mutex;  // guards known
+  static std::set<std::vector<std::int64_t>> known;
+  if (weights.empty()) return;
+  const std::scoped_lock lock(mutex);
+  weights_ = &*known.insert(std::move(weights)).first;
+}
+
 Layout replicated(const Mesh& mesh) { return {std::vector<Placement>(mesh.axes.size(), Replicate{})}; }
 
 std::string to_text(const Placement& placement) {
-  if (const auto* shard = std::get_if<Shard>(&placement))
+  if (const auto* shard = std::get_if<Shard>(&placement)) {
+    std::string weights;
+    for (const std::int64_t weight : shard->weights.all())
+      weights += concat(weights.empty() ? ", weights=" : ":", weight);
     return concat("S(", shard->dim, shard->outer == 1 ? "" : concat(", outer=", shard->outer),
-                  shard->unit == 1 ? "" : concat(", unit=", shard->unit), ")");
+                  shard->unit == 1 ? "" : concat(", unit=", shard->unit), weights, ")");
+  }
   if (const auto* partial = std::get_if<Partial>(&placement))
     return concat("P(", name_in(kCombines, partial->combine), ")");
   return "R";
@@ -96,6 +113,14 @@ static Placement read_placement(Reader& reader) {
   if (!reader.take("S(")) reader.wrong("R, S(dim) or P(sum)");
   Shard shard = {.dim = reader.number<int>()};
   while (reader.take(",")) {
+    if (reader.take("weights=")) {
+      std::vector<std::int64_t> weights;
+      do weights.push_back(reader.number<std::int64_t>());
+      while (reader.take(":"));
+      if (std::ranges::count(weights, 0) == std::ssize(weights)) reader.wrong("weights that are not all 0");
+      shard.weights = std::move(weights);
+      continue;
+    }
     std::int64_t& field = reader.take("outer=") ? shard.outer : (reader.want("unit="), shard.unit);
     field = reader.number<std::int64_t>();
     if (field == 0) reader.wrong("a number from 1");
@@ -129,9 +154,14 @@ Shape Box::shape() const {
   return shape;
 }
 
-// Part `index` of `count` of what is there.
-static Range part_of(std::int64_t length, std::int64_t index, std::int64_t count) {
-  const auto begin = [&](std::int64_t i) { return length / count * i + std::min(i, length % count); };
+Range units_of(const Shard& shard, std::int64_t units, int index, int count) {
+  const auto begin = [&](int i) {
+    if (shard.weights.empty()) return units / count * i + std::min<std::int64_t>(i, units % count);
+    const auto weights = shard.weights.all();
+    const auto first = weights.begin();
+    const auto before = std::accumulate(first, first + i, std::int64_t{0});
+    return units * before / std::accumulate(first, weights.end(), std::int64_t{0});
+  };
   return {begin(index), begin(index + 1)};
 }
 
@@ -152,10 +182,9 @@ static void append_positions(const std::vector<Range>& ranges, Range positions, 
   }
 }
 
-static std::vector<Range> cut(const std::vector<Range>& ranges, const Shard& shard, std::int64_t index,
-                              std::int64_t count) {
+static std::vector<Range> cut(const std::vector<Range>& ranges, const Shard& shard, int index, int count) {
   const std::int64_t block = length_of(ranges) / shard.outer;
-  const Range units = part_of(block / shard.unit, index, count);
+  const Range units = units_of(shard, block / shard.unit, index, count);
   std::vector<Range> mine;
   for (std::int64_t i = 0; i < shard.outer; ++i)
     append_positions(ranges, {i * block + units.begin * shard.unit, i * block + units.end * shard.unit},
@@ -192,6 +221,10 @@ static BoxOrMisfit try_box(const Mesh& mesh, const Layout& layout, const Shape& 
     if (shard == nullptr) continue;
     if (shard->dim < 0 || shard->dim >= static_cast<int>(shape.size()))
       return {{}, concat("no dim ", shard->dim, " in a value of ", shape.size(), " dims")};
+    if (!shard->weights.empty() && std::ssize(shard->weights.all()) != mesh.axes[axis].size)
+      return {{},
+              concat(to_text(*shard), " has ", shard->weights.size(), " weights, and axis ",
+                     mesh.axes[axis].name, ' ', mesh.axes[axis].size, " ranks")};
     auto& ranges = box.dims[static_cast<std::size_t>(shard->dim)];
     if (length_of(ranges) % (shard->outer * shard->unit) != 0)
       return {{},
@@ -202,8 +235,21 @@ static BoxOrMisfit try_box(const Mesh& mesh, const Layout& layout, const Shape& 
   return {std::move(box), ""};
 }
 
+std::vector<int> corners(const Mesh& mesh, const Layout& layout) {
+  std::vector<int> weighing;
+  for (std::size_t axis = 0; axis < layout.placements.size() && axis < mesh.axes.size(); ++axis)
+    if (const auto* shard = std::get_if<Shard>(&layout.placements[axis]); shard && !shard->weights.empty())
+      weighing.push_back(static_cast<int>(axis));
+  std::vector<int> ranks = mesh.corners();
+  if (weighing.empty()) return ranks;
+  std::set<int> all;
+  for (const int rank : ranks)
+    for (const int other : mesh.group(rank, weighing)) all.insert(other);
+  return {all.begin(), all.end()};
+}
+
 std::string misfit(const Mesh& mesh, const Layout& layout, const Shape& shape) {
-  for (const int rank : mesh.corners())
+  for (const int rank : corners(mesh, layout))
     if (std::string why = try_box(mesh, layout, shape, rank).misfit; !why.empty()) return why;
   return "";
 }

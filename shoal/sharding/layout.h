@@ -13,7 +13,9 @@
 // size.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -28,11 +30,28 @@ struct Replicate {
   friend bool operator==(Replicate, Replicate) = default;
 };
 
+// One number for each rank of an axis. Equal ones share their memory, which stays: a copy is a pointer's.
+class Weights {
+ public:
+  Weights() = default;
+  Weights(std::vector<std::int64_t> weights);
+  bool empty() const { return weights_ == nullptr; }
+  std::size_t size() const { return empty() ? 0 : weights_->size(); }
+  std::span<const std::int64_t> all() const { return empty() ? std::span<const std::int64_t>() : *weights_; }
+  friend bool operator==(Weights, Weights) = default;
+
+ private:
+  const std::vector<std::int64_t>* weights_ = nullptr;
+};
+
 // Rank i has part i of the dim. Parts differ by one unit at most, the larger ones first; they may be empty.
 struct Shard {
   int dim = 0;
   std::int64_t outer = 1;  // the dim is this many blocks one after the other, and each of them is cut
   std::int64_t unit = 1;   // elements that stay together
+  // Of each rank, where parts are not to be alike: part i is weights[i] of their sum, rounded down at both
+  // ends. Sizes themselves are weights; [0, 1, 0] gives the second of three ranks all there is. Empty: alike.
+  Weights weights = {};
   friend bool operator==(const Shard&, const Shard&) = default;
 };
 
@@ -55,8 +74,9 @@ struct Layout {
 
 Layout replicated(const Mesh& mesh);
 
-std::string to_text(const Placement& placement);  // "R", "S(1)", "S(1, outer=3, unit=64)", "P(sum)"
-std::string to_text(const Layout& layout);        // "[R, S(0)]"
+// "R", "S(1)", "S(1, outer=3, unit=64)", "S(0, weights=2:1)", "P(sum)"
+std::string to_text(const Placement& placement);
+std::string to_text(const Layout& layout);  // "[R, S(0)]"
 // Throws InvalidInput saying what was read and what is wanted.
 Layout layout_from_text(std::string_view text);
 
@@ -74,8 +94,16 @@ struct Box {
   Shape shape() const;
 };
 
+// Which of so many units of a dim part `index` of `count` is.
+Range units_of(const Shard& shard, std::int64_t units, int index, int count);
+
+// Ranks among which there is each size that parts of this layout can have on any rank: the corners of the
+// mesh, and all ranks along an axis that cuts by weights.
+std::vector<int> corners(const Mesh& mesh, const Layout& layout);
+
 // What is wrong with the layout for such a value: partials of two kinds, a Shard of a dim that is not there,
-// or of one that is, on some rank, not a multiple of outer x unit. Empty where nothing is.
+// of one that is, on some rank, not a multiple of outer x unit, or by weights of other ranks than there are.
+// Empty where nothing is.
 std::string misfit(const Mesh& mesh, const Layout& layout, const Shape& shape);
 // Throws InvalidInput with the misfit, if there is one on this rank.
 Box box_of(const Mesh& mesh, const Layout& layout, const Shape& shape, int rank);

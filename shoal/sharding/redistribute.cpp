@@ -62,12 +62,12 @@ static bool is_outermost(const Layout& layout, std::size_t axis, const Placement
   return true;
 }
 
-// At each corner of the mesh; nothing where the layout does not fit the shape.
+// On each of these ranks; nothing where the layout does not fit the shape.
 static std::optional<std::vector<Shape>> local_shapes(const Mesh& mesh, const Layout& layout,
-                                                      const Shape& shape) {
+                                                      const Shape& shape, const std::vector<int>& ranks) {
   if (!misfit(mesh, layout, shape).empty()) return std::nullopt;
   std::vector<Shape> shapes;
-  for (const int rank : mesh.corners()) shapes.push_back(local_shape(mesh, layout, shape, rank));
+  for (const int rank : ranks) shapes.push_back(local_shape(mesh, layout, shape, rank));
   return shapes;
 }
 
@@ -111,7 +111,15 @@ class Search {
  public:
   Search(const Mesh& mesh, const Shape& shape, std::int64_t bytes_per_element, const Layout& from,
          const Layout& to)
-      : mesh_(mesh), shape_(shape), bytes_per_element_(bytes_per_element), from_(from), to_(to) {}
+      : mesh_(mesh),
+        shape_(shape),
+        bytes_per_element_(bytes_per_element),
+        from_(from),
+        to_(to),
+        ranks_(corners(mesh, from)) {
+    for (const int rank : corners(mesh, to))
+      if (std::ranges::find(ranks_, rank) == ranks_.end()) ranks_.push_back(rank);
+  }
 
   std::vector<Step> run() {
     const State begin(mesh_.axes.size(), From);
@@ -174,7 +182,7 @@ class Search {
   }
   const std::vector<Shape>* shapes(const Layout& layout) {
     const auto [known, is_new] = shapes_.try_emplace(to_text(layout));
-    if (is_new) known->second = local_shapes(mesh_, layout, shape_);
+    if (is_new) known->second = local_shapes(mesh_, layout, shape_, ranks_);
     return known->second ? &*known->second : nullptr;
   }
   std::vector<Step> way_to(const State& state) const {
@@ -190,6 +198,7 @@ class Search {
   const Shape& shape_;
   const std::int64_t bytes_per_element_;
   const Layout &from_, &to_;
+  std::vector<int> ranks_;  // among them is the one that sends most
   std::map<State, Reached> best_;
   std::map<std::string, std::optional<std::vector<Shape>>> shapes_;  // by layout
 };

@@ -185,7 +185,10 @@ std::optional<Shard> through_view(const Shape& from, const Shape& to, const Shar
   for (std::size_t i = 0; i < to.size(); ++i) {
     const std::int64_t before = product(to, 0, i), after = product(to, i + 1, to.size());
     if (blocks % before != 0 || inner % after != 0) continue;
-    const Shard seen = {.dim = static_cast<int>(i), .outer = blocks / before, .unit = inner / after};
+    Shard seen = {.dim = static_cast<int>(i),
+                  .outer = blocks / before,
+                  .unit = inner / after,
+                  .weights = shard.weights};
     if (seen.outer * units * seen.unit == to[i]) return seen;
   }
   return std::nullopt;

@@ -332,6 +332,26 @@ TEST_CASE("no way over a layout between is cheaper than the one that is chosen")
   }
 }
 
+TEST_CASE("parts by weights") {
+  const Mesh mesh = mesh_from_text("pipeline=3");
+  const auto sizes = [&](const std::string& layout, std::int64_t size) {
+    std::vector<std::int64_t> found;
+    for (int rank = 0; rank < 3; ++rank)
+      found.push_back(local_shape(mesh, layout_from_text(layout), {size}, rank)[0]);
+    return found;
+  };
+  CHECK(sizes("[S(0, weights=0:1:0)]", 7) == std::vector<std::int64_t>{0, 7, 0});
+  CHECK(sizes("[S(0, weights=1:2:4)]", 7) == std::vector<std::int64_t>{1, 2, 4});
+  CHECK(sizes("[S(0, weights=1:1:2)]", 6) == std::vector<std::int64_t>{1, 2, 3});
+  CHECK(to_text(layout_from_text("[S(0, unit=2, weights=1:2:4)]")) == "[S(0, unit=2, weights=1:2:4)]");
+  CHECK(misfit(mesh, layout_from_text("[S(0, weights=1:2)]"), {6}) ==
+        "S(0, weights=1:2) has 2 weights, and axis pipeline 3 ranks");
+  CHECK(
+      redistribution(mesh, {7}, 4, layout_from_text("[S(0, weights=0:1:0)]"), replicated(mesh)).at(0).bytes ==
+      2 * 7 * 4);
+  CHECK_THROWS_AS(layout_from_text("[S(0, weights=0:0)]"), Error);
+}
+
 TEST_CASE("a view keeps what is cut, if the parts of the view are views of the parts") {
   using S = std::optional<Shard>;
   CHECK(through_view({24}, {3, 2, 4}, {.dim = 0, .outer = 3, .unit = 4}) == S(Shard{.dim = 1}));
