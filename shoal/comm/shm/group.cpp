@@ -20,7 +20,8 @@ using rendezvous::Clock;
 // cores, a few turns.
 static constexpr int kLooks = 1000;
 static constexpr int kCrowdedLooks = 30;
-static constexpr std::chrono::milliseconds kNap{5};
+static constexpr std::chrono::nanoseconds kNap = std::chrono::milliseconds(5);
+static constexpr std::chrono::nanoseconds kShortNap = std::chrono::microseconds(200);
 
 static int num_cores() {
   cpu_set_t cores;
@@ -58,6 +59,7 @@ Group::Group(std::shared_ptr<Heap> heap, std::shared_ptr<Mapping> memory, int ra
 Group::~Group() {
   if (!collectives_.empty() || !messages_.empty())
     end(ErrorKind::PeerLost, concat("comm: rank ", rank_, " has left the group with calls under way"));
+  heap_->senders().remove(*this);
   if (control_.header().ended.load() != 0) settle();
   for (Job* job : collectives_) job->group_ = nullptr;
   for (Job* job : messages_) job->group_ = nullptr;
@@ -86,6 +88,7 @@ std::unique_ptr<Work> Group::submit(Request request) {
     job->task_ = call.op == Op::Send ? send(std::move(request), call, number)
                                      : receive(std::move(request), call, number);
     messages_.push_back(job.get());
+    heap_->senders().add(*this);
   } else {
     const std::uint32_t number = ++num_collectives_;
     job = std::make_unique<Job>(*this, call, number);
@@ -117,6 +120,7 @@ bool Group::advance() {
       if (!job.task_.done()) continue;
       job.finished_ = true;
       messages_.erase(messages_.begin() + static_cast<std::ptrdiff_t>(i));
+      if (messages_.empty()) heap_->senders().remove(*this);
     }
   } catch (const Error& error) {
     end(error.kind(), error.what());
@@ -126,13 +130,20 @@ bool Group::advance() {
   return moved;
 }
 
+bool Group::advance_all() {
+  bool moved = advance();
+  for (Group* other : heap_->senders().of_this_thread())
+    if (other != this) moved |= other->advance();
+  return moved;
+}
+
 void Group::wait(Job& job, std::chrono::nanoseconds limit) {
   advance();
   if (job.finished_) return;
   const Clock::time_point deadline = rendezvous::deadline_after(limit);
   int looks = 0;
   while (!job.finished_) {
-    if (advance()) {
+    if (advance_all()) {
       looks = 0;
       continue;
     }
@@ -146,7 +157,7 @@ void Group::wait(Job& job, std::chrono::nanoseconds limit) {
       continue;
     }
     sleep(deadline);
-    if (advance()) {
+    if (advance_all()) {
       looks = 0;
       continue;
     }
@@ -170,8 +181,11 @@ void Group::sleep(Clock::time_point deadline) {
   for (const Job* job : messages_) ready = ready || job->task_.ready();
   bool napped = false;
   if (!ready) {
-    const auto left =
-        std::clamp<std::chrono::nanoseconds>(deadline - Clock::now(), std::chrono::nanoseconds{0}, kNap);
+    // What moves another group's messages wakes nobody here.
+    const auto others = heap_->senders().of_this_thread();
+    const bool is_alone = others.empty() || (others.size() == 1 && others[0] == this);
+    const auto left = std::clamp<std::chrono::nanoseconds>(
+        deadline - Clock::now(), std::chrono::nanoseconds{0}, is_alone ? kNap : kShortNap);
     const timespec nap = {.tv_sec = 0, .tv_nsec = left.count()};
     syscall(SYS_futex, &state.sleeping, FUTEX_WAIT, 1, &nap, nullptr, 0);
     napped = state.sleeping.load() == 1;  // nobody woke it
@@ -266,6 +280,7 @@ std::string Group::missing(const Job& job) const {
 void Group::forget(Job& job) {
   std::erase(collectives_, &job);
   std::erase(messages_, &job);
+  if (messages_.empty()) heap_->senders().remove(*this);
   end(ErrorKind::PeerLost, concat(what(job), ": rank ", rank_, " did not wait for it"));
   settle();
 }

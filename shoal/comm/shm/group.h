@@ -2,7 +2,8 @@
 // One rank's side of a group: its calls under way, and how it waits for the others.
 //
 // Nothing runs on its own: a call goes on inside the calls of this communicator and their works' wait() and
-// done(), collectives one after the other, messages beside them. Who waits looks for a while at what the
+// done(), collectives one after the other, messages beside them. Messages of a thread's other groups go on
+// too while it waits: whom it waits for may wait for one of these. Who waits looks for a while at what the
 // others write and then sleeps on a word of its own, which a rank that has written something looks at; it
 // wakes a sleeper. Every few milliseconds a sleeper sees for itself whether its limit has passed and whether
 // all ranks still live.
@@ -91,7 +92,8 @@ class Group {
   void compare_message(int from, int to, std::uint32_t number);
 
   // Waiting.
-  bool advance();  // whether anything moved
+  bool advance();      // whether anything moved
+  bool advance_all();  // this group, and the thread's others that have messages
   void wait(Job& job, std::chrono::nanoseconds limit);
   void sleep(rendezvous::Clock::time_point deadline);
   void wake(int rank) noexcept;

@@ -10,6 +10,7 @@
 
 #include "shoal/comm/communicator.h"
 #include "shoal/comm/shm/segment.h"
+#include "shoal/comm/shm/senders.h"
 
 namespace shoal::comm::shm {
 
@@ -39,6 +40,7 @@ class Heap {
 
   const std::shared_ptr<Mappings>& mappings() const { return mappings_; }
   const std::string& name() const { return name_; }
+  Senders& senders() { return senders_; }
 
  private:
   struct Region {
@@ -50,6 +52,7 @@ class Heap {
   const std::shared_ptr<Mappings> mappings_;
   std::mutex mutex_;  // guards regions_
   std::vector<Region> regions_;
+  Senders senders_;
 };
 
 std::unique_ptr<Memory> memory_from(std::shared_ptr<Heap> heap, std::int64_t bytes);
