@@ -2,8 +2,12 @@
 #include "shoal/runtime/collective_kernels.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 
 #include <algorithm>
+#include <deque>
+#include <exception>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -126,20 +130,55 @@ class AllToAll final : public Kernel {
   std::vector<std::int64_t> sends_, receives_;
 };
 
+// Goes on at once with a copy under way, in memory that the other rank reads without a further one: a
+// pipeline's ranks send to each other, and neither may wait for the other to receive first.
 class Send final : public Kernel {
  public:
   Send(const Program&, const Compute& compute, const Group& group)
       : self_(slot_of(compute, "self")), to_(static_cast<int>(integer_of(compute, "to"))), group_(group) {}
+  Send(const Send&) = delete;
+  Send& operator=(const Send&) = delete;
+  ~Send() override {
+    for (Sent& sent : under_way_) {
+      try {
+        sent.work->wait(group_.limit);
+      } catch (const std::exception&) {  // the group has ended, and its next call says why
+      }
+    }
+  }
 
   void run(Slots& slots) override {
-    const at::Tensor in = slots[self_].contiguous();
-    if (in.numel() > 0) group_.communicator->send(buffer_of(in), to_)->wait(group_.limit);
+    const at::Tensor& in = slots[self_];
+    if (in.numel() == 0) return;
+    at::Tensor copy = next_copy(in);
+    copy.copy_(in);
+    const auto buffer = buffer_of(copy);
+    under_way_.push_back({std::move(copy), group_.communicator->send(buffer, to_)});
   }
 
  private:
+  struct Sent {
+    at::Tensor copy;
+    std::unique_ptr<comm::Work> work;
+  };
+
+  // That of a message which has come to its end, or a new one.
+  at::Tensor next_copy(const at::Tensor& in) {
+    if (!under_way_.empty() && under_way_.front().work->done()) {
+      under_way_.front().work->wait(group_.limit);
+      at::Tensor copy = std::move(under_way_.front().copy);
+      under_way_.pop_front();
+      return copy;
+    }
+    if (!in.is_cpu()) return at::empty(in.sizes(), in.options());
+    comm::Memory* memory = group_.communicator->allocate(static_cast<std::int64_t>(in.nbytes())).release();
+    return at::from_blob(memory->data(), in.sizes(), [memory](void*) { delete memory; }, in.options());
+  }
+
   std::uint32_t self_;
   int to_;
   Group group_;
+  std::deque<Sent> under_way_;
 };
 
 class Receive final : public Kernel {
