@@ -86,6 +86,7 @@ struct Node {
   std::vector<std::optional<ValueId>> outputs;  // an undefined output of ATen is nullopt
   Phase phase = Phase::Forward;
   std::string module;  // path of the user's module, "h.0.attn"; "" is the root
+  int stage = 0;       // of a pipeline, from 0; without one all are of the first
   friend bool operator==(const Node&, const Node&) = default;
 };
 

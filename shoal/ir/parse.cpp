@@ -209,6 +209,7 @@ class Parser {
     }
     in_.expect("@");
     node.phase = in_.named(parse_phase, "a phase: forward, backward or update");
+    if (in_.next_is_digit()) node.stage = static_cast<int>(in_.integer());
     if (in_.next_is("\"")) node.module = in_.string();
     for (std::size_t i = 0; i < roles.size(); ++i)
       definitions_[first_definition + i].value.role = roles[i].value_or(role_of_outputs(node.phase));

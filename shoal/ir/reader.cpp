@@ -110,6 +110,11 @@ std::variant<std::int64_t, double> Reader::number() {
 
 bool Reader::next_is_word() { return !at_end() && starts_word(text_[at_]); }
 
+bool Reader::next_is_digit() {
+  skip_space();
+  return at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9';
+}
+
 bool Reader::next_is_underscore() {
   return next_is("_") && (at_ + 1 == text_.size() || !continues_word(text_[at_ + 1]));
 }

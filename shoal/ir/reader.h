@@ -25,6 +25,7 @@ class Reader {
   bool at_end() { return where() == text_.size(); }
   bool next_is(std::string_view text) { return text_.substr(where()).starts_with(text); }
   bool next_is_word();
+  bool next_is_digit();
   bool next_is_underscore();  // alone, not the first letter of a word
 
   bool take(std::string_view text);

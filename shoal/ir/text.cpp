@@ -117,6 +117,7 @@ static void print(std::string& out, const Graph& graph, const Node& node) {
   }
   out += ") @";
   out += name_of(node.phase);
+  if (node.stage != 0) out += ' ' + std::to_string(node.stage);
   if (!node.module.empty()) out += ' ' + quoted(node.module);
 }
 

@@ -44,7 +44,7 @@ namespace {
 
 class Lowering {
  public:
-  explicit Lowering(const ir::Graph& graph) : graph_(graph), aliases_(graph) {}
+  Lowering(const ir::Graph& graph, Buffers buffers) : graph_(graph), aliases_(graph), buffers_(buffers) {}
 
   Program run() {
     for (const auto& value : graph_.values) program_.types.push_back(value.type);
@@ -71,6 +71,7 @@ class Lowering {
   }
 
  private:
+  std::vector<Instruction>& forward() { return program_.segments[0].instructions; }
   std::vector<Instruction>& update() { return program_.segments[2].instructions; }
 
   static Compute compute_of(const Node& node) {
@@ -183,7 +184,10 @@ class Lowering {
     for (const auto& result : graph_.results) {
       const auto* source = source_of(result);
       if (source != nullptr) {
-        if (source->value != result.value) {
+        if (source->value != result.value && changes_after_forward(result)) {
+          check_unread(*source);
+          forward().emplace_back(Copy{result.value, source->value});
+        } else if (source->value != result.value) {
           const ValueId from = kept(result.value);
           if (from != source->value) copies.emplace_back(Copy{from, source->value});
         }
@@ -193,6 +197,26 @@ class Lowering {
       }
     }
     update().insert(update().end(), copies.begin(), copies.end());
+  }
+
+  bool changes_after_forward(const ir::Result& result) const {
+    const auto& producer = graph_.at(result.value).producer;
+    return buffers_ == Buffers::AfterForward && result.role == ir::Role::Buffer && producer &&
+           graph_.at(*producer).phase == ir::Phase::Forward;
+  }
+  void check_unread(const ir::Source& buffer) const {
+    for (const auto& result : graph_.results)
+      SHOAL_CHECK(result.role == ir::Role::Buffer || !aliases_.sources(result.value).contains(buffer.value),
+                  InvalidInput, "pipeline: forward changes buffer ", buffer.name, ", and ",
+                  ir::name_of(result.role), " \"", result.name, "\" is what it was; make it a clone() of it");
+    for (const auto& node : graph_.nodes) {
+      if (node.phase == ir::Phase::Forward) continue;
+      for (const ValueId input : inputs_of(node))
+        SHOAL_CHECK(!aliases_.sources(input).contains(buffer.value), InvalidInput,
+                    "pipeline: forward changes buffer ", buffer.name, ", and ", node.op,
+                    " of backward in module ", node.module,
+                    " reads what it was; keep a clone() of it in forward");
+    }
   }
 
   // Values that share a source's slot leave theirs empty; a program says nothing about those.
@@ -240,8 +264,9 @@ class Lowering {
         std::ranges::sort(dead);
         dead.erase(std::unique(dead.begin(), dead.end()), dead.end());
         std::erase_if(dead, [&](Slot slot) { return last_use[slot.index] != at; });
-        if (segment.phase != ir::Phase::Update)
-          lend_memory(std::get<Compute>(instruction), dead, last_use, at);
+        if (auto* compute = std::get_if<Compute>(&instruction);
+            compute != nullptr && segment.phase != ir::Phase::Update)
+          lend_memory(*compute, dead, last_use, at);
         with_frees.push_back(std::move(instruction));
         if (!dead.empty()) with_frees.emplace_back(Free{std::move(dead)});
         ++at;
@@ -289,6 +314,7 @@ class Lowering {
 
   const ir::Graph& graph_;
   Aliases aliases_;
+  const Buffers buffers_;
   Program program_;
   std::set<ir::NodeId> committed_;      // nodes of the update segment
   std::set<ValueId> written_;           // sources that the update changes
@@ -299,6 +325,6 @@ class Lowering {
 
 }  // namespace
 
-Program lower(const ir::Graph& graph) { return Lowering(graph).run(); }
+Program lower(const ir::Graph& graph, Buffers buffers) { return Lowering(graph, buffers).run(); }
 
 }  // namespace shoal::program

@@ -103,9 +103,14 @@ std::size_t size_of(const Program& program);  // instructions of all segments
 const Source* find_source(const Program& program, ir::Role role, std::string_view name);
 const Result* find_result(const Program& program, ir::Role role, std::string_view name);
 
+// When buffers that forward has changed become what it has made of them: with the update, so that a step can
+// be dropped, or at the end of forward, where the next micro-batch's comes before the update.
+enum class Buffers { InUpdate, AfterForward };
+
 // The program of a graph that runs on one device: one segment of each phase, some of them empty. Throws
-// Internal for a graph that breaks the rules of graph.h.
-Program lower(const ir::Graph& graph);
+// Internal for a graph that breaks the rules of graph.h, and InvalidInput for a buffer that is to change after
+// forward and that backward reads as it was.
+Program lower(const ir::Graph& graph, Buffers buffers = Buffers::InUpdate);
 
 std::string to_text(const Program& program);
 std::string to_text(const Program& program, const Instruction& instruction);  // without the end of the line

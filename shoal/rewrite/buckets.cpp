@@ -101,6 +101,7 @@ class Filling {
   // The same on all ranks.
   std::string key_of(const Way& way, const Parcel& parcel) const {
     std::string key = concat(parcel.over ? "updated " : "", static_cast<int>(parcel.to.dtype));
+    if (way.steps.front()->stage != 0) key += concat(" stage ", way.steps.front()->stage);
     for (const Node* step : way.steps) {
       if (!is_transfer(*step)) {
         key += " kept";

@@ -35,7 +35,7 @@ static std::map<const ir::Node*, std::vector<const ir::Node*>> groups_of(const i
     std::int64_t bytes = bytes_in(**first)[0];
     for (auto next = first + 1; next != gathers.end() && bytes < limit; ++next) {
       if ((*next)->phase != (*first)->phase) break;
-      if (gone.contains(*next) || journey_in(**next).axis != axis ||
+      if (gone.contains(*next) || (*next)->stage != (*first)->stage || journey_in(**next).axis != axis ||
           graph.at(*(*next)->outputs[0]).type.dtype != dtype)
         continue;
       const std::int64_t more = bytes_in(**next)[0];

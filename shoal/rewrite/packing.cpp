@@ -183,7 +183,12 @@ class Sending {
       outers.push_back(parcel.shard.outer);
       units.push_back(parcel.shard.unit);
     }
-    return {{"dims", dims}, {"outers", outers}, {"units", units}, {"count", std::int64_t{journey_.ranks}}};
+    std::vector<ir::Argument> arguments = {
+        {"dims", dims}, {"outers", outers}, {"units", units}, {"count", std::int64_t{journey_.ranks}}};
+    std::vector<Shard> shards;
+    for (const Parcel& parcel : parcels) shards.push_back(parcel.shard);
+    if (auto weights = weights_of(shards); !weights.empty()) arguments.push_back({"weights", weights});
+    return arguments;
   }
 
   ValueId pack(const std::vector<Parcel>& parcels, std::int64_t copies, TensorType type) {
@@ -220,7 +225,8 @@ class Sending {
                                     .arguments = std::move(arguments),
                                     .outputs = {},
                                     .phase = journey_.phase,
-                                    .module = journey_.module},
+                                    .module = journey_.module,
+                                    .stage = journey_.stage},
                                    {std::move(type)});
     const ValueId made = *made_.at(id).outputs[0];
     made_.values[made.index].role = role;
@@ -236,7 +242,8 @@ class Sending {
                                     .arguments = std::move(arguments),
                                     .outputs = {},
                                     .phase = journey_.phase,
-                                    .module = journey_.module},
+                                    .module = journey_.module,
+                                    .stage = journey_.stage},
                                    types);
     std::vector<ValueId> ids;
     for (std::size_t i = 0; i < parcels.size(); ++i) {

@@ -55,6 +55,7 @@ struct Journey {
   std::optional<sharding::Combine> combine;
   ir::Phase phase = ir::Phase::Forward;
   std::string module;
+  int stage = 0;
 };
 
 // A rank's graph with messages, and what is packed and unpacked around them, in place of its transfers

@@ -45,7 +45,8 @@ class Partitioning {
         rank_(rank),
         place_{mesh_, rank},
         gathered_(gathered_of(placed)),
-        versions_(old_.values.size()) {
+        versions_(old_.values.size()),
+        is_staged_(std::ranges::any_of(old_.nodes, [](const ir::Node& node) { return node.stage > 0; })) {
     made_.form = ir::Form::Local;
   }
 
@@ -56,6 +57,7 @@ class Partitioning {
       if (node.phase != Phase::Forward && phase_ == Phase::Forward) forget_gathered();
       phase_ = node.phase;
       module_ = node.module;
+      stage_ = node.stage;
       if (node.op == "shoal::clip")
         add_norm(node, placed_.nodes[i]);
       else
@@ -70,6 +72,7 @@ class Partitioning {
   struct Version {
     Layout layout;
     ValueId id;
+    int stage = 0;  // that brought it here
   };
 
   Shape local_shape(const Layout& layout, ValueId value) const {
@@ -114,13 +117,18 @@ class Partitioning {
   ValueId get(ValueId value, const Layout& wanted) {
     auto& versions = versions_[value.index];
     if (versions.empty()) make_again(value);
+    const bool is_source = !old_.at(value).producer;
+    const auto is_here = [&](const Version& version) {  // each stage gathers a parameter for itself
+      return !is_source || version.stage == stage_ || &version == &versions.front();
+    };
     for (const Version& version : versions)
-      if (same_parts(version.layout, wanted, value)) return version.id;
+      if (is_here(version) && same_parts(version.layout, wanted, value)) return version.id;
     if (const auto view = viewed_again(value, wanted)) return *view;
     std::optional<std::vector<Step>> best;
     Version from;
     std::int64_t lowest = 0;
     for (const Version& version : versions) {
+      if (!is_here(version)) continue;
       auto way = steps(value, version.layout, wanted);
       std::int64_t bytes = 0;
       for (const Step& step : way) bytes += step.bytes;
@@ -130,7 +138,7 @@ class Partitioning {
       from = version;
     }
     const ValueId made = follow(value, from, *best);
-    versions_[value.index].push_back({wanted, made});
+    versions_[value.index].push_back({wanted, made, stage_});
     return made;
   }
 
@@ -178,9 +186,16 @@ class Partitioning {
     ir::Node node = kept_part(place_, step, at.id);
     node.phase = phase_;
     node.module = module_;
+    node.stage = stage_;
     const ValueId made = *made_.at(made_.add_node(std::move(node), {type_in(after, value)})).outputs[0];
     made_.values[made.index].role = role_of(value);
     return made;
+  }
+
+  // Where it is made; a source is everywhere.
+  int stage_of(ValueId value) const {
+    const auto& producer = old_.at(value).producer;
+    return producer ? old_.at(*producer).stage : 0;
   }
 
   // Roles that sources have stay theirs.
@@ -199,6 +214,7 @@ class Partitioning {
     Journey journey = journey_of(place_, step);
     journey.phase = phase_;
     journey.module = module_;
+    journey.stage = stage_;
     const auto id =
         made_.add_node(transfer_of(journey, {parcel}, {ir::bytes_of(old_.at(value).type)}), {parcel.to});
     const ValueId made = *made_.at(id).outputs[0];
@@ -215,6 +231,7 @@ class Partitioning {
     std::vector<ValueId> from;
     std::vector<sharding::Box> in;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
+      if (node.phase == Phase::Update) stage_ = stage_of(inputs[i]);
       from.push_back(get(inputs[i], placed.in[i]));
       in.push_back(box_of(placed.in[i], inputs[i]));
     }
@@ -277,7 +294,11 @@ class Partitioning {
     for (std::size_t i = 0; i < old_.results.size(); ++i) {
       const auto& [role, name, value] = old_.results[i];
       phase_ = role == Role::Parameter || role == Role::OptimizerState ? Phase::Update : Phase::Backward;
+      // What forward has made goes to later stages with forward.
+      const auto& producer = old_.at(value).producer;
+      if (is_staged_ && producer && old_.at(*producer).phase == Phase::Forward) phase_ = Phase::Forward;
       module_ = "";
+      stage_ = stage_of(value);
       const ValueId made = get(value, placed_.results[i]);
       made_.add_result(role, name, made);
     }
@@ -287,6 +308,7 @@ class Partitioning {
   void gather_parameters() {
     phase_ = Phase::Update;
     module_ = "";
+    stage_ = 0;
     for (std::size_t i = 0; i < old_.results.size(); ++i) {
       const auto& [role, name, value] = old_.results[i];
       if (role != Role::Parameter) continue;
@@ -316,6 +338,8 @@ class Partitioning {
   std::vector<std::vector<Version>> versions_;  // by value of the whole graph
   Phase phase_ = Phase::Forward;                // of what is being added
   std::string module_;
+  int stage_ = 0;
+  const bool is_staged_;
 };
 
 }  // namespace

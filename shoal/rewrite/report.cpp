@@ -61,11 +61,12 @@ static bool runs_split(const PlacedNode& node, std::size_t axis) {
   return std::ranges::any_of(node.in, cut) || std::ranges::any_of(node.out, cut);
 }
 
-static std::vector<AxisShare> shares_of(const Placed& placed, double all_flops) {
+static std::vector<AxisShare> shares_of(const Placed& placed, double all_flops,
+                                        std::string_view pipeline_axis) {
   std::vector<AxisShare> shares;
   for (std::size_t axis = 0; axis < placed.mesh.axes.size(); ++axis) {
     const auto& [name, ranks] = placed.mesh.axes[axis];
-    if (ranks == 1) continue;
+    if (ranks == 1 || name == pipeline_axis) continue;
     double flops = 0, bytes = 0, all_bytes = 0;
     for (std::size_t i = 0; i < placed.nodes.size(); ++i)
       if (runs_split(placed.nodes[i], axis)) flops += flops_of(placed.graph, placed.graph.nodes[i]);
@@ -102,7 +103,7 @@ static std::vector<bool> of_the_batch(const Placed& placed) {
   return depends;
 }
 
-static std::vector<WholeOp> whole_ops(const Placed& placed) {
+static std::vector<WholeOp> whole_ops(const Placed& placed, std::string_view pipeline_axis) {
   const ir::Graph& graph = placed.graph;
   const auto depends = of_the_batch(placed);
   std::vector<WholeOp> found;
@@ -132,7 +133,8 @@ static std::vector<WholeOp> whole_ops(const Placed& placed) {
       const bool is_done_by_all = flops > 0 ? !runs_split(placed.nodes[i], axis)
                                             : std::ranges::all_of(placed.nodes[i].in, whole) &&
                                                   std::ranges::all_of(placed.nodes[i].out, whole);
-      if (ranks > 1 && is_done_by_all && matters(axis)) axes += concat(axes.empty() ? "" : ", ", name);
+      if (ranks > 1 && name != pipeline_axis && is_done_by_all && matters(axis))
+        axes += concat(axes.empty() ? "" : ", ", name);
     }
     if (axes.empty()) continue;
     const std::string module = folded(node.module);
@@ -244,6 +246,7 @@ static bool is_gather(const ir::Node& node, const ir::Graph& local) {
 
 static std::string purpose_of(const ir::Graph& local, const ir::Node& node,
                               const std::vector<bool>& gradients, const std::vector<bool>& parameters) {
+  if (node.op == "shoal::send" || node.op == "shoal::receive") return "stages";
   const auto inputs = ir::inputs_of(node);
   if (parameters[node.outputs[0]->index] || (node.phase == Phase::Update && is_gather(node, local)))
     return "parameters";
@@ -283,7 +286,7 @@ static std::vector<Traffic> traffic_of(const Mesh& mesh, const ir::Graph& local,
   return found;
 }
 
-std::vector<RankClass> rank_classes(const Placed& placed) {
+std::vector<RankClass> rank_classes(const Placed& placed, std::string_view pipeline_axis) {
   std::set<std::pair<std::string, Shape>> seen;
   std::vector<std::pair<Layout, Shape>> kinds;
   const auto add = [&](const Layout& layout, const Shape& shape) {
@@ -311,6 +314,9 @@ std::vector<RankClass> rank_classes(const Placed& placed) {
     std::vector<Shape> shapes;
     for (const auto& [layout, shape] : kinds)
       shapes.push_back(sharding::local_shape(placed.mesh, layout, shape, rank));
+    for (std::size_t axis = 0; axis < placed.mesh.axes.size(); ++axis)
+      if (placed.mesh.axes[axis].name == pipeline_axis)
+        shapes.push_back({placed.mesh.coordinate(rank, static_cast<int>(axis))});
     const auto [at, is_new] = known.try_emplace(std::move(shapes), classes.size());
     if (is_new) classes.push_back({.first = rank});
     ++classes[at->second].count;
@@ -318,7 +324,7 @@ std::vector<RankClass> rank_classes(const Placed& placed) {
   return classes;
 }
 
-Report report_of(const Placed& placed, const ir::Graph& local, int rank) {
+Report report_of(const Placed& placed, const ir::Graph& local, int rank, std::string_view pipeline_axis) {
   Report report;
   std::set<std::string> unknown;
   for (const ir::Node& node : placed.graph.nodes) {
@@ -327,10 +333,10 @@ Report report_of(const Placed& placed, const ir::Graph& local, int rank) {
     if (!flops) unknown.insert(node.op);
   }
   report.unknown.assign(unknown.begin(), unknown.end());
-  report.shares = shares_of(placed, report.flops);
+  report.shares = shares_of(placed, report.flops, pipeline_axis);
   report.layers = layers_of(placed);
   report.traffic = traffic_of(placed.mesh, local, rank);
-  report.whole = whole_ops(placed);
+  report.whole = whole_ops(placed, pipeline_axis);
   return report;
 }
 

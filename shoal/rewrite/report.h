@@ -71,16 +71,17 @@ struct Report {
 };
 
 // `local`: what partition made of it for a rank.
-Report report_of(const Placed& placed, const ir::Graph& local, int rank);
+// Ops are not cut along the pipeline's axis, but dealt out.
+Report report_of(const Placed& placed, const ir::Graph& local, int rank, std::string_view pipeline_axis = "");
 
 // Ranks that have equal shapes of everything: the first of each such class, and how many they are. What is
-// known of one rank's program and traffic is known of its class.
+// known of one rank's program and traffic is known of its class. Ranks of two stages are of two classes.
 struct RankClass {
   int first = 0;
   int count = 0;
   friend bool operator==(const RankClass&, const RankClass&) = default;
 };
-std::vector<RankClass> rank_classes(const Placed& placed);
+std::vector<RankClass> rank_classes(const Placed& placed, std::string_view pipeline_axis = "");
 
 // `of`: what the report is of, for its heading: "a step", "each of 3 micro-batches".
 std::string to_text(const sharding::Mesh& mesh, const Report& report, std::string_view of = "a step");

@@ -47,6 +47,7 @@ NodeId Writer::node(std::string op, std::vector<Argument> arguments,
   ir::Node made = {.op = std::move(op), .arguments = std::move(arguments), .outputs = {}};
   made.phase = phase_;
   made.module = module_;
+  made.stage = stage_;
   return graph_.add_node(std::move(made), types);
 }
 

@@ -2,7 +2,7 @@
 // Writes expressions of a few ops to the end of a graph; the types of their values follow, as ATen makes
 // them.
 //
-//   Writer write(graph, node);                       phase and module of the nodes: those of `node`
+//   Writer write(graph, node);                       phase, module and stage of the nodes: those of `node`
 //   const ValueId centered = write.sub(x, write.scaled(write.sum(x, {0}, true), 1.0 / count));
 #pragma once
 
@@ -17,7 +17,8 @@ namespace shoal::rewrite {
 class Writer {
  public:
   // Borrows the graph.
-  Writer(ir::Graph& graph, const ir::Node& of) : graph_(graph), phase_(of.phase), module_(of.module) {}
+  Writer(ir::Graph& graph, const ir::Node& of)
+      : graph_(graph), phase_(of.phase), module_(of.module), stage_(of.stage) {}
 
   const ir::Graph& graph() const { return graph_; }
   const ir::TensorType& type(ir::ValueId value) const { return graph_.at(value).type; }
@@ -52,6 +53,7 @@ class Writer {
   ir::Graph& graph_;
   ir::Phase phase_;
   std::string module_;
+  int stage_;
 };
 
 }  // namespace shoal::rewrite
