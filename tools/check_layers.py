@@ -40,6 +40,7 @@ LAYERS = {
         "sharding",
         "rewrite",
         "program",
+        "schedule",
         "compile",
         "checkpoint",
         "data",

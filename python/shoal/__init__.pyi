@@ -93,6 +93,7 @@ class Parallelism:
         replicate: int | None = None,
         shard: int = 1,
         tensor: int = 1,
+        pipeline: int = 1,
         zero_stage: int = -1,
         plan: str | os.PathLike[str] = "",
         replicated_inputs: Sequence[str] = (),
@@ -101,6 +102,9 @@ class Parallelism:
         limit: float = 300.0,
         batch_dims: Mapping[str, int] = {},
         recompute: str = "none",
+        schedule: str = "1f1b",
+        microbatches: int = 0,
+        stages: Sequence[str] = (),
     ) -> None:
         """`plan`: text, or the path of a file with it. `replicated_inputs`: items of the batch that all ranks
         have alike. `gathers_again`: with ZeRO-3, parameters are gathered for backward again instead of being
@@ -108,7 +112,9 @@ class Parallelism:
         every wait for another rank. `batch_dims`: in which dim samples lie, for items of the batch where it
         is not dim 0: {"x": 1}, or {"0": 1} of the first item of a tuple, "batch" for a tensor by itself.
         `recompute`: what backward makes again instead of forward keeping it: "full", "selective",
-        "full h.*.mlp", "auto bytes=96MiB"; of one rank too."""
+        "full h.*.mlp", "auto bytes=96MiB"; of one rank too. `schedule`, of a pipeline: "gpipe", "1f1b" or
+        "eager_1f1b". `microbatches`: how many a step's batch is cut into; 0: one a stage. `stages`: where each
+        but the first begins, as paths of modules (["h.6"]); none: where work is balanced."""
     @property
     def replicate(self) -> int | None:
         """Ranks that keep copies; None: what the others leave."""
@@ -118,6 +124,9 @@ class Parallelism:
     @property
     def tensor(self) -> int:
         """Ranks that share the work on a sample, as the plan says."""
+    @property
+    def pipeline(self) -> int:
+        """Ranks that have a stage of the model each."""
     @property
     def zero_stage(self) -> int:
         """What the ranks of shard keep in parts: 0 nothing, 1 the optimizer's state, 2 gradients too, 3

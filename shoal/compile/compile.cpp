@@ -18,6 +18,7 @@
 #include "shoal/rewrite/partition.h"
 #include "shoal/rewrite/placed_text.h"
 #include "shoal/rewrite/recompute.h"
+#include "shoal/rewrite/stage_of_rank.h"
 
 namespace shoal::compile {
 
@@ -37,7 +38,8 @@ struct Move {
 
   std::string_view name;
   Of of;
-  bool of_ranks;  // where there are several
+  enum class On { Any, Ranks, Stages };  // one device too; several ranks; a pipeline of them
+  On on;
   bool (*applies)(Then);
   void (*apply)(Unit&);
 };
@@ -54,6 +56,20 @@ static void clean(Unit& unit) {
   graph = rewrite::cleanup(std::move(graph));
 }
 
+// What ranks keep between steps stays where it is.
+static void check_owners(const rewrite::Stages& known, const rewrite::Stages& found) {
+  for (const auto& [parameter, owner] : found.owners) {
+    const int before = known.owner_of(parameter);
+    SHOAL_CHECK(
+        before == owner || before == rewrite::Stages::kShared, InvalidInput, "pipeline: parameter ",
+        parameter, " is read ",
+        owner == rewrite::Stages::kShared ? "in several stages" : concat("in stage ", owner),
+        " of this graph, and stage ", before,
+        " alone keeps it since the graphs before. Remedy: give the trainer first what reads it in most "
+        "stages");
+  }
+}
+
 static void accumulate(Unit& unit) {
   Whole& whole = unit.whole();
   whole.normaliser = normaliser_of(whole.graph);
@@ -62,15 +78,28 @@ static void accumulate(Unit& unit) {
 
 static void update(Unit& unit) {
   Whole& whole = unit.whole();
+  SHOAL_CHECK(unit.then() != Then::Update || num_stages_of(whole.plan, whole.mesh) == 1, Internal,
+              "compile: a pipeline's update is a graph of its own");
   auto [graph, groups] = append_update(std::move(whole.graph), whole.settings.update);
   whole.graph = std::move(graph);
   whole.groups = std::move(groups);
 }
 
+static void stages(Unit& unit) {
+  Whole& whole = unit.whole();
+  const auto* known = whole.settings.stages;
+  auto [graph, found] = rewrite::assign_stages(whole.graph, num_stages_of(whole.plan, whole.mesh),
+                                               known != nullptr ? known->begins : whole.plan.stages);
+  if (known != nullptr) check_owners(*known, found);
+  whole.graph = std::move(graph);
+  whole.stages = known != nullptr ? *known : std::move(found);
+}
+
 static void place(Unit& unit) {
   Whole& whole = unit.whole();
-  rewrite::Pins pins =
-      pins_of(whole.plan, whole.mesh, whole.graph, whole.settings.update.parts, whole.settings.plan_name);
+  const bool is_cut = has_forward(unit.then());  // into stages, later: until then no axis holds a part of one
+  rewrite::Pins pins = pins_of(whole.plan, whole.mesh, whole.graph, whole.settings.update.parts,
+                               whole.settings.plan_name, is_cut ? nullptr : whole.settings.stages);
   for (auto& [name, of] : pins.parameters) {
     if (unit.then() == Then::Accumulate) of.gradient = of.summed;
     if (unit.then() == Then::UpdateGiven) of.summed = of.gradient;
@@ -93,7 +122,19 @@ static void fill_buckets(Unit& unit) {
 static void pack(Unit& unit) {
   unit.made.local = rewrite::pack(unit.made.local, unit.whole().mesh, unit.rank);
 }
-static void lower(Unit& unit) { unit.made.program = program::lower(unit.made.local); }
+static void stage_of_rank(Unit& unit) {
+  const Whole& whole = unit.whole();
+  unit.made.local = rewrite::stage_of_rank(unit.made.local, whole.stages, whole.mesh, unit.rank,
+                                           whole.plan.pipeline_axis, whole.settings.device);
+}
+
+static void lower(Unit& unit) {
+  const Whole& whole = unit.whole();
+  // The next micro-batch's forward comes before this one's update.
+  const bool is_staged = has_forward(unit.then()) && num_stages_of(whole.plan, whole.mesh) > 1;
+  unit.made.program = program::lower(unit.made.local,
+                                     is_staged ? program::Buffers::AfterForward : program::Buffers::InUpdate);
+}
 
 // What the moves after recompute make.
 static program::Program lowered(const Unit& unit, ir::Graph local) {
@@ -129,16 +170,18 @@ static void recompute(Unit& unit) {
 }
 
 static constexpr Move kMoves[] = {
-    {"cleanup", Move::Of::All, false, has_forward, clean},
-    {"accumulate", Move::Of::All, false, accumulates, accumulate},
-    {"update", Move::Of::All, false, updates, update},
-    {"place", Move::Of::Placed, true, always, place},
-    {"partition", Move::Of::Rank, true, always, partition},
-    {"recompute", Move::Of::Rank, false, has_forward, recompute},
-    {"gather_ahead", Move::Of::Rank, true, always, gather_ahead},
-    {"buckets", Move::Of::Rank, true, always, fill_buckets},
-    {"packing", Move::Of::Rank, true, always, pack},
-    {"lower", Move::Of::Program, false, always, lower},
+    {"cleanup", Move::Of::All, Move::On::Any, has_forward, clean},
+    {"stages", Move::Of::All, Move::On::Stages, has_forward, stages},
+    {"accumulate", Move::Of::All, Move::On::Any, accumulates, accumulate},
+    {"update", Move::Of::All, Move::On::Any, updates, update},
+    {"place", Move::Of::Placed, Move::On::Ranks, always, place},
+    {"partition", Move::Of::Rank, Move::On::Ranks, always, partition},
+    {"stage_of_rank", Move::Of::Rank, Move::On::Stages, has_forward, stage_of_rank},
+    {"recompute", Move::Of::Rank, Move::On::Any, has_forward, recompute},
+    {"gather_ahead", Move::Of::Rank, Move::On::Ranks, always, gather_ahead},
+    {"buckets", Move::Of::Rank, Move::On::Ranks, always, fill_buckets},
+    {"packing", Move::Of::Rank, Move::On::Ranks, always, pack},
+    {"lower", Move::Of::Program, Move::On::Any, always, lower},
 };
 
 static void verify(const Unit& unit, const Move& move) {
@@ -165,7 +208,8 @@ static void run(Unit& unit, bool is_local) {
   for (const Move& move : kMoves) {
     const bool is_of_rank = move.of == Move::Of::Rank || move.of == Move::Of::Program;
     if (is_of_rank != is_local || !move.applies(unit.then())) continue;
-    if (move.of_ranks && whole.mesh.size() == 1) continue;
+    if (move.on == Move::On::Ranks && whole.mesh.size() == 1) continue;
+    if (move.on == Move::On::Stages && num_stages_of(whole.plan, whole.mesh) == 1) continue;
     const auto begin = std::chrono::steady_clock::now();
     move.apply(unit);
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;

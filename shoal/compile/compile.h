@@ -3,17 +3,20 @@
 // after it.
 //
 //   cleanup       of all ranks     views and copies that change nothing, repeated and dead nodes
+//   stages                         which stage of a pipeline each node is of
 //   accumulate                     gradients are added to those of the micro-batches before     (one or the other)
 //   update                         clipping, and the optimizer's ops                            (of these two)
 //   place                          every value has a layout on the mesh
 //   partition     of one rank      local shapes, and a message for each value that moves
+//   stage_of_rank                  its own nodes, and what crosses between stages
 //   recompute                      what backward makes again instead of forward keeping it
 //   gather_ahead                   parameters that are used soon after each other travel together
 //   buckets                        so do gradients, and parameters that were updated in parts
 //   packing                        what is packed for a message, what the message is, what is unpacked
 //   lower                          instructions on slots
 //
-// One device has no mesh: recompute follows update, and lower that.
+// One device has no mesh: recompute follows update, and lower that. A pipeline's gradients are updated by a
+// graph of their own (Then::UpdateSums).
 #pragma once
 
 #include <functional>
@@ -30,6 +33,7 @@
 #include "shoal/ir/graph.h"
 #include "shoal/program/program.h"
 #include "shoal/rewrite/place.h"
+#include "shoal/rewrite/stages.h"
 #include "shoal/sharding/mesh.h"
 
 namespace shoal::compile {
@@ -50,6 +54,8 @@ struct Settings {
   // After each move of that name, or after every one for "all", `print` is given what there is then, as text.
   std::string print_after = {};
   std::function<void(std::string_view move, const std::string& text)> print = {};
+  const rewrite::Stages* stages = nullptr;  // of a pipeline, if they are known; borrowed
+  std::string device = "cpu";               // of what other stages send
   bool verifies = true;  // after each move; else only what the whole graph is before it is placed
 };
 
@@ -65,6 +71,7 @@ struct Whole {
   Normaliser normaliser;            // of Then::Accumulate
   sharding::Mesh mesh;
   rewrite::Placed placed;  // of several ranks
+  rewrite::Stages stages;  // of a pipeline
   Settings settings;
   Plan plan;
   std::vector<MoveTime> times;

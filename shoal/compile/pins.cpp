@@ -92,8 +92,21 @@ static Layout cut_over(const Mesh& mesh, Layout layout, std::size_t axis, const 
   return layout;
 }
 
+static void give_to_stage(const Plan& plan, const Mesh& mesh, int owner, ParameterPins& pins) {
+  const auto axis = *find_axis(mesh, plan.pipeline_axis);
+  if (owner == rewrite::Stages::kShared) {  // each has it, and a summand of its gradient
+    pins.gradient.placements[axis] = pins.summed.placements[axis] = sharding::Partial{};
+    return;
+  }
+  std::vector<std::int64_t> weights(static_cast<std::size_t>(mesh.axes[axis].size));
+  weights[static_cast<std::size_t>(owner)] = 1;
+  const Shard all_of_one{.dim = 0, .weights = std::move(weights)};
+  for (Layout* layout : {&pins.kept, &pins.used, &pins.gradient, &pins.updated, &pins.summed})
+    layout->placements[axis] = all_of_one;
+}
+
 ParameterPins pins_of(const Plan& plan, const Mesh& mesh, const std::string& parameter, const Shape& shape,
-                      bool updated_whole, std::string_view plan_name) {
+                      bool updated_whole, std::string_view plan_name, std::optional<int> owner) {
   const Layout used = parameter_layout(plan, mesh, parameter);
   const std::string why = misfit(mesh, used, shape);
   SHOAL_CHECK(why.empty(), InvalidInput, plan_name, ": parameter ", parameter, " cannot be ", to_text(used),
@@ -109,11 +122,13 @@ ParameterPins pins_of(const Plan& plan, const Mesh& mesh, const std::string& par
   }
   if (updated_whole) pins.gradient = pins.updated = sharding::replicated(mesh);
   pins.summed = pins.gradient;
-  if (reduces_each(plan, mesh)) return pins;
-  pins.summed = used;
-  for (std::size_t axis = 0; axis < mesh.axes.size(); ++axis)
-    if (is_batch_axis(plan, mesh.axes[axis].name) && mesh.axes[axis].size > 1)
-      pins.summed.placements[axis] = sharding::Partial{};
+  if (!reduces_each(plan, mesh)) {
+    pins.summed = used;
+    for (std::size_t axis = 0; axis < mesh.axes.size(); ++axis)
+      if (is_batch_axis(plan, mesh.axes[axis].name) && mesh.axes[axis].size > 1)
+        pins.summed.placements[axis] = sharding::Partial{};
+  }
+  if (owner) give_to_stage(plan, mesh, *owner, pins);
   return pins;
 }
 
@@ -124,13 +139,16 @@ static bool is_updated_whole(std::span<const OptimizerPart> optimizers, const st
 }
 
 rewrite::Pins pins_of(const Plan& plan, const Mesh& mesh, const ir::Graph& graph,
-                      std::span<const OptimizerPart> optimizers, std::string_view plan_name) {
+                      std::span<const OptimizerPart> optimizers, std::string_view plan_name,
+                      const rewrite::Stages* stages) {
   rewrite::Pins pins{.parameters = {}, .inputs = {}, .outputs = {}, .gathers_again = plan.gathers_again};
   for (const auto& source : graph.sources) {
     const auto& [type, role, producer] = graph.at(source.value);
     if (role == Role::Parameter)
-      pins.parameters.emplace(source.name, pins_of(plan, mesh, source.name, type.shape,
-                                                   is_updated_whole(optimizers, source.name), plan_name));
+      pins.parameters.emplace(
+          source.name,
+          pins_of(plan, mesh, source.name, type.shape, is_updated_whole(optimizers, source.name), plan_name,
+                  stages == nullptr ? std::nullopt : std::optional(stages->owner_of(source.name))));
     else if (role == Role::Input && is_cut(plan, source.name, type.shape.size()))
       pins.inputs.emplace(source.name, layout_of_batch(plan, mesh, batch_dim_of(plan, source.name)));
   }

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,6 +19,7 @@
 #include "shoal/compile/plan.h"
 #include "shoal/ir/graph.h"
 #include "shoal/rewrite/place.h"
+#include "shoal/rewrite/stages.h"
 #include "shoal/sharding/layout.h"
 #include "shoal/sharding/mesh.h"
 
@@ -39,13 +41,15 @@ int zero_stage_of(const Plan& plan, const sharding::Mesh& mesh);
 bool reduces_each(const Plan& plan, const sharding::Mesh& mesh);
 
 // Throws InvalidInput naming `plan_name` where its lines do not fit the shape. `updated_whole`: by an
-// optimizer that looks at whole tensors.
+// optimizer that looks at whole tensors. `owner`: the stage that has it (rewrite/stages.h), if there are stages
+// by now; the ranks of others have none of it.
 rewrite::ParameterPins pins_of(const Plan& plan, const sharding::Mesh& mesh, const std::string& parameter,
                                const sharding::Shape& shape, bool updated_whole,
-                               std::string_view plan_name = "plan");
+                               std::string_view plan_name = "plan", std::optional<int> owner = {});
 
 // Of a graph's parameters, batch and modules.
 rewrite::Pins pins_of(const Plan& plan, const sharding::Mesh& mesh, const ir::Graph& graph,
-                      std::span<const OptimizerPart> optimizers, std::string_view plan_name = "plan");
+                      std::span<const OptimizerPart> optimizers, std::string_view plan_name = "plan",
+                      const rewrite::Stages* stages = nullptr);
 
 }  // namespace shoal::compile

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Above 400 lines: each setting is written and read here, and a change of the one is a change of the other.
 #include "shoal/compile/plan.h"
 
 #include <algorithm>
@@ -64,6 +65,14 @@ std::string to_text(const Plan& plan) {
     for (const auto& [axis, placement] : line.placements) text += concat(' ', axis, '=', to_text(placement));
     text += '\n';
   }
+  if (plan.pipeline_axis != defaults.pipeline_axis || plan.schedule != defaults.schedule ||
+      plan.microbatches != 0) {
+    text += concat("pipeline ", plan.pipeline_axis);
+    if (plan.schedule != defaults.schedule) text += concat(" schedule=", plan.schedule);
+    if (plan.microbatches != 0) text += concat(" microbatches=", plan.microbatches);
+    text += '\n';
+  }
+  for (const auto& begin : plan.stages) text += concat("stage ", begin, '\n');
   if (plan.reduces_each) text += concat("accumulate reduce=", *plan.reduces_each ? "each" : "once", '\n');
   if (const auto& [mode, modules, bytes, collectives] = plan.recompute;
       plan.recompute != defaults.recompute) {
@@ -140,6 +149,25 @@ class Line {
     }
     SHOAL_CHECK(plan_.zero_stage >= -1 && plan_.zero_stage <= 3, InvalidInput, where_, "ZeRO stage ",
                 plan_.zero_stage, "; it is 0, 1, 2 or 3, or -1: 3 where the axis has several ranks");
+  }
+  void read_pipeline() {
+    plan_.pipeline_axis = name();
+    for (std::string_view word = next(); !word.empty(); word = next()) {
+      const auto [key, value] = setting(word, "schedule=NAME, or microbatches=NUMBER");
+      if (key == "schedule")
+        plan_.schedule = value;
+      else if (key == "microbatches")
+        plan_.microbatches = static_cast<int>(integer(word, value));
+      else
+        fail(ErrorKind::InvalidInput, where_, "'", word,
+             "' is neither schedule=NAME nor microbatches=NUMBER");
+    }
+    SHOAL_CHECK(plan_.microbatches >= 0, InvalidInput, where_, "microbatches=", plan_.microbatches,
+                "; it is at least 1, or 0: as many as there are stages");
+  }
+  void read_stage() {
+    plan_.stages.push_back(name());
+    end();
   }
   void read_accumulate() {
     const std::string_view word = next();
@@ -245,9 +273,9 @@ class Line {
 };
 }  // namespace
 
-static constexpr std::string_view kVerbs[] = {"mesh",         "batch",  "input",      "zero",
-                                              "parameter",    "output", "accumulate", "recompute",
-                                              "gather_ahead", "buckets"};
+static constexpr std::string_view kVerbs[] = {"mesh",       "batch",     "input",        "zero",
+                                              "parameter",  "output",    "pipeline",     "stage",
+                                              "accumulate", "recompute", "gather_ahead", "buckets"};
 
 static void read_line(std::string_view text, const std::string& where, Plan& plan) {
   text = text.substr(0, text.find('#'));
@@ -266,6 +294,10 @@ static void read_line(std::string_view text, const std::string& where, Plan& pla
     line.read_placements(PlanLine::Kind::Parameter);
   else if (verb == "output")
     line.read_placements(PlanLine::Kind::Output);
+  else if (verb == "pipeline")
+    line.read_pipeline();
+  else if (verb == "stage")
+    line.read_stage();
   else if (verb == "accumulate")
     line.read_accumulate();
   else if (verb == "recompute")
@@ -330,6 +362,12 @@ Mesh mesh_of(const std::vector<Axis>& axes, int ranks) {
   SHOAL_CHECK(mesh.size() == ranks, InvalidInput, "parallelism: degrees ", degrees, " are ", mesh.size(),
               " ranks, and there are ", ranks, "; these would fit: ", sizes_of(ranks, mesh.axes.size()));
   return mesh;
+}
+
+int num_stages_of(const Plan& plan, const Mesh& mesh) {
+  for (const Axis& axis : mesh.axes)
+    if (axis.name == plan.pipeline_axis) return axis.size;
+  return 1;
 }
 
 Layout parameter_layout(const Plan& plan, const Mesh& mesh, std::string_view parameter) {

@@ -12,6 +12,8 @@
 //   parameter    h.*.mlp.c_fc.bias      tensor=S(0)
 //   parameter    h.*.mlp.c_proj.weight  tensor=S(0)
 //   output       h.*.mlp.c_proj         tensor=R
+//   pipeline     pipeline schedule=1f1b microbatches=8   the axis whose ranks have stages, in which order
+//   stage        h.6                                 where each but the first begins; none: found
 //   accumulate   reduce=each                         of several micro-batches
 //   recompute    full transformer.h.*                what backward makes again: none, full, selective, or auto
 //                                                    with bytes=96MiB; collectives=again, these too
@@ -55,6 +57,11 @@ struct Plan {
   int zero_stage = -1;
   bool gathers_again = true;  // stage 3: parameters for backward, instead of keeping them
   std::vector<PlanLine> lines = {};
+  // --- stages
+  std::string pipeline_axis = "pipeline";
+  std::string schedule = "1f1b";
+  int microbatches = 0;                  // that a step's batch is cut into; 0: as many as there are stages
+  std::vector<std::string> stages = {};  // where each but the first begins (rewrite/stages.h); none: found
   // --- accumulate: gradients of several micro-batches are reduced once a step, or one after the other, which
   // keeps them in parts. Not said: once at stages 0 and 1, each at 2 and 3, whose point is less memory.
   std::optional<bool> reduces_each = {};
@@ -75,6 +82,9 @@ std::string to_text(const Plan& plan);
 Plan plan_from_text(std::string_view text, std::string_view name = "plan");
 // Of what follows the word in its line: "full transformer.h.*", "auto bytes=96MiB".
 rewrite::Recompute recompute_from_text(std::string_view words, std::string_view name = "recompute");
+
+// The ranks of the pipeline's axis: 1 where the mesh has none.
+int num_stages_of(const Plan& plan, const sharding::Mesh& mesh);
 
 // The mesh of these axes for so many ranks. Throws InvalidInput where the sizes do not multiply to that.
 sharding::Mesh mesh_of(const std::vector<sharding::Axis>& axes, int ranks);

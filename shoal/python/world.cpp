@@ -17,7 +17,8 @@ namespace shoal::python {
 
 sharding::Mesh Degrees::mesh(int ranks) const {
   if (!plan.mesh.empty()) return compile::mesh_of(plan.mesh, ranks);
-  return mesh_of(ranks, replicate.value_or(shard == -1 || tensor == -1 ? 1 : -1), shard, tensor);
+  const bool is_said = shard == -1 || tensor == -1 || pipeline == -1;
+  return mesh_of(ranks, replicate.value_or(is_said ? 1 : -1), shard, tensor, pipeline);
 }
 
 std::chrono::nanoseconds Degrees::wait() const {
@@ -67,13 +68,22 @@ struct Said {
   std::optional<std::string> zero_axis;
   std::optional<bool> reduces_each;
   std::optional<std::string> recompute;
+  std::optional<std::string> schedule;
+  std::optional<int> microbatches;
+  std::optional<std::vector<std::string>> stages;
 };
 
-static Degrees degrees_of(std::optional<int> replicate, int shard, int tensor, std::optional<int> zero_stage,
-                          const py::object& plan, Said said, double limit, const py::object& mesh) {
+static Degrees degrees_of(std::optional<int> replicate, int shard, int tensor, int pipeline,
+                          std::optional<int> zero_stage, const py::object& plan, Said said, double limit,
+                          const py::object& mesh) {
   SHOAL_CHECK(std::isfinite(limit) && limit > 0 && limit < 1e9, InvalidInput, "parallelism: the limit is ",
               limit, " s; it is how many seconds a rank waits for others, more than 0");
-  Degrees degrees{.replicate = replicate, .shard = shard, .tensor = tensor, .plan = {}, .limit = limit};
+  Degrees degrees{.replicate = replicate,
+                  .shard = shard,
+                  .tensor = tensor,
+                  .pipeline = pipeline,
+                  .plan = {},
+                  .limit = limit};
   std::string text;
   if (py::hasattr(plan, "__fspath__")) {
     degrees.plan_name = py::str(plan);
@@ -92,6 +102,11 @@ static Degrees degrees_of(std::optional<int> replicate, int shard, int tensor, s
   set(degrees.plan.batch_dims, said.batch_dims);
   set(degrees.plan.batch_axes, said.batch_axes);
   set(degrees.plan.zero_axis, said.zero_axis);
+  set(degrees.plan.schedule, said.schedule);
+  set(degrees.plan.microbatches, said.microbatches);
+  set(degrees.plan.stages, said.stages);
+  SHOAL_CHECK(degrees.plan.microbatches >= 0, InvalidInput, "parallelism: microbatches is ",
+              degrees.plan.microbatches, "; it is at least 1, or 0: a stage each");
   if (said.reduces_each) degrees.plan.reduces_each = said.reduces_each;
   if (said.recompute) degrees.plan.recompute = compile::recompute_from_text(*said.recompute);
   if (!mesh.is_none()) {
@@ -99,9 +114,9 @@ static Degrees degrees_of(std::optional<int> replicate, int shard, int tensor, s
     for (const auto& [name, size] : py::cast<py::dict>(mesh))
       degrees.plan.mesh.push_back({py::cast<std::string>(name), py::cast<int>(size)});
   }
-  SHOAL_CHECK(degrees.plan.mesh.empty() || (!replicate && shard == 1 && tensor == 1), InvalidInput,
-              "parallelism: a mesh is given, '", to_text(sharding::Mesh{degrees.plan.mesh}),
-              "', and degrees too (replicate, shard, tensor); leave one of them out");
+  SHOAL_CHECK(degrees.plan.mesh.empty() || (!replicate && shard == 1 && tensor == 1 && pipeline == 1),
+              InvalidInput, "parallelism: a mesh is given, '", to_text(sharding::Mesh{degrees.plan.mesh}),
+              "', and degrees too (replicate, shard, tensor, pipeline); leave one of them out");
   return degrees;
 }
 
@@ -109,7 +124,8 @@ static std::string text_of(const Degrees& degrees) {
   std::string text = "Parallelism(";
   if (degrees.plan.mesh.empty())
     text += concat("replicate=", degrees.replicate ? std::to_string(*degrees.replicate) : std::string("None"),
-                   ", shard=", degrees.shard, ", tensor=", degrees.tensor);
+                   ", shard=", degrees.shard, ", tensor=", degrees.tensor,
+                   degrees.pipeline == 1 ? "" : concat(", pipeline=", degrees.pipeline));
   else
     text += concat("mesh='", to_text(sharding::Mesh{degrees.plan.mesh}), "'");
   text += concat(", zero_stage=", degrees.plan.zero_stage);
@@ -128,40 +144,53 @@ void bind_world(py::module_& module) {
   py::class_<Degrees>(module, "Parallelism",
                       "How the ranks of a job train one model together: their degrees multiply to how many "
                       "there are. One degree may be -1: what the others leave; replicate is, by default.")
-      .def(py::init([](std::optional<int> replicate, int shard, int tensor, std::optional<int> zero_stage,
-                       const py::object& plan, std::optional<std::vector<std::string>> replicated_inputs,
-                       std::optional<bool> gathers_again, std::optional<std::int64_t> bucket_bytes,
-                       double limit, std::optional<std::map<std::string, int>> batch_dims,
-                       const py::object& mesh, std::optional<std::vector<std::string>> batch_axes,
-                       std::optional<std::string> zero_axis, std::optional<bool> reduces_each,
-                       std::optional<std::string> recompute) {
-             return degrees_of(replicate, shard, tensor, zero_stage, plan,
-                               {.replicated_inputs = std::move(replicated_inputs),
-                                .gathers_again = gathers_again,
-                                .bucket_bytes = bucket_bytes,
-                                .batch_dims = std::move(batch_dims),
-                                .batch_axes = std::move(batch_axes),
-                                .zero_axis = std::move(zero_axis),
-                                .reduces_each = reduces_each,
-                                .recompute = std::move(recompute)},
-                               limit, mesh);
-           }),
-           py::kw_only(), py::arg("replicate") = py::none(), py::arg("shard") = 1, py::arg("tensor") = 1,
-           py::arg("zero_stage") = py::none(), py::arg("plan") = "",
-           py::arg("replicated_inputs") = py::none(), py::arg("gathers_again") = py::none(),
-           py::arg("bucket_bytes") = py::none(), py::arg("limit") = Degrees{}.limit,
-           py::arg("batch_dims") = py::none(), py::arg("mesh") = py::none(),
-           py::arg("batch_axes") = py::none(), py::arg("zero_axis") = py::none(),
-           py::arg("reduces_each") = py::none(), py::arg("recompute") = py::none(),
-           "What is not given is as the plan says. mesh: axes of any names, outer to inner, {\"dp\": 2, "
-           "\"tp\": -1}, in place of replicate, shard and tensor; batch_axes then names those that cut the "
-           "batch, zero_axis the one whose ranks keep parts. reduces_each: the gradients of each micro-batch "
-           "are reduced, and not their sum alone. recompute: what backward makes again, as the plan's line "
-           "says it: \"full\", \"selective\", \"full h.*.mlp\", \"auto bytes=96MiB\"; of one rank too.")
+      .def(
+          py::init([](std::optional<int> replicate, int shard, int tensor, int pipeline,
+                      std::optional<int> zero_stage, const py::object& plan,
+                      std::optional<std::vector<std::string>> replicated_inputs,
+                      std::optional<bool> gathers_again, std::optional<std::int64_t> bucket_bytes,
+                      double limit, std::optional<std::map<std::string, int>> batch_dims,
+                      const py::object& mesh, std::optional<std::vector<std::string>> batch_axes,
+                      std::optional<std::string> zero_axis, std::optional<bool> reduces_each,
+                      std::optional<std::string> recompute, std::optional<std::string> schedule,
+                      std::optional<int> microbatches, std::optional<std::vector<std::string>> stages) {
+            return degrees_of(replicate, shard, tensor, pipeline, zero_stage, plan,
+                              {.replicated_inputs = std::move(replicated_inputs),
+                               .gathers_again = gathers_again,
+                               .bucket_bytes = bucket_bytes,
+                               .batch_dims = std::move(batch_dims),
+                               .batch_axes = std::move(batch_axes),
+                               .zero_axis = std::move(zero_axis),
+                               .reduces_each = reduces_each,
+                               .recompute = std::move(recompute),
+                               .schedule = std::move(schedule),
+                               .microbatches = microbatches,
+                               .stages = std::move(stages)},
+                              limit, mesh);
+          }),
+          py::kw_only(), py::arg("replicate") = py::none(), py::arg("shard") = 1, py::arg("tensor") = 1,
+          py::arg("pipeline") = 1, py::arg("zero_stage") = py::none(), py::arg("plan") = "",
+          py::arg("replicated_inputs") = py::none(), py::arg("gathers_again") = py::none(),
+          py::arg("bucket_bytes") = py::none(), py::arg("limit") = Degrees{}.limit,
+          py::arg("batch_dims") = py::none(), py::arg("mesh") = py::none(),
+          py::arg("batch_axes") = py::none(), py::arg("zero_axis") = py::none(),
+          py::arg("reduces_each") = py::none(), py::arg("recompute") = py::none(),
+          py::arg("schedule") = py::none(), py::arg("microbatches") = py::none(),
+          py::arg("stages") = py::none(),
+          "What is not given is as the plan says. mesh: axes of any names, outer to inner, {\"dp\": 2, "
+          "\"tp\": -1}, in place of replicate, shard and tensor; batch_axes then names those that cut the "
+          "batch, zero_axis the one whose ranks keep parts. reduces_each: the gradients of each micro-batch "
+          "are reduced, and not their sum alone. pipeline: ranks that have a stage of the model each, cut "
+          "where work is balanced, or where `stages` says that each but the first begins ([\"h.6\"]); "
+          "schedule "
+          "is \"gpipe\", \"1f1b\" or \"eager_1f1b\", microbatches how many a step's batch is cut into, one a "
+          "stage by default. recompute: what backward makes again, as the plan's line says it: \"full\", "
+          "\"selective\", \"full h.*.mlp\", \"auto bytes=96MiB\"; of one rank too.")
       .def_readonly("replicate", &Degrees::replicate, "Ranks that keep copies; None: what the others leave.")
       .def_readonly("shard", &Degrees::shard,
                     "Ranks that keep parts of parameters, gradients and optimizer state.")
       .def_readonly("tensor", &Degrees::tensor, "Ranks that share the work on a sample, as the plan says.")
+      .def_readonly("pipeline", &Degrees::pipeline, "Ranks that have a stage of the model each.")
       .def_property_readonly(
           "zero_stage", [](const Degrees& degrees) { return degrees.plan.zero_stage; },
           "What the ranks of shard keep in parts: 0 nothing, 1 the optimizer's state, 2 gradients "

@@ -20,7 +20,7 @@ namespace shoal::python {
 // As a script says it: no ranks yet. See shoal::Parallelism.
 struct Degrees {
   std::optional<int> replicate;  // none: what the others leave
-  int shard = 1, tensor = 1;
+  int shard = 1, tensor = 1, pipeline = 1;
   compile::Plan plan;  // whose mesh, where it has one, stands in place of the degrees
   std::string plan_name = "plan";
   double limit = 300;  // seconds

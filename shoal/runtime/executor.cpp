@@ -145,10 +145,12 @@ struct Executor::State {
     return bytes;
   }
 
+  void release(Slots& slots) const {
+    for (std::size_t slot = 0; slot < slots.size(); ++slot)
+      if (!is_source[slot]) slots[slot].reset();
+  }
   void release() {
-    for (Slots& slots : frames)
-      for (std::size_t slot = 0; slot < slots.size(); ++slot)
-        if (!is_source[slot]) slots[slot].reset();
+    for (Slots& slots : frames) release(slots);
   }
 
   // An error from below, told with the place it came from.
@@ -268,9 +270,9 @@ void Executor::run_gradients(observe::Trace* trace) {
     if (program().segments[segment].phase != ir::Phase::Update) run(segment, 0, trace);
 }
 
-void Executor::run_update(observe::Trace* trace) {
+void Executor::run_update(observe::Trace* trace, std::size_t microbatch) {
   for (std::size_t segment = 0; segment < program().segments.size(); ++segment)
-    if (program().segments[segment].phase == ir::Phase::Update) run(segment, 0, trace);
+    if (program().segments[segment].phase == ir::Phase::Update) run(segment, microbatch, trace);
 }
 
 std::vector<program::MemoryUse> Executor::run_measured(std::size_t segment) {
@@ -304,6 +306,7 @@ const at::Tensor& Executor::at(Slot slot, std::size_t microbatch) const {
 void Executor::check_types() { state_->checks_types.assign(state_->actions.size(), true); }
 
 void Executor::release() { state_->release(); }
+void Executor::release(std::size_t microbatch) { state_->release(state_->frame(microbatch)); }
 
 void Executor::release_inputs() {
   for (const auto& source : state_->program.sources)

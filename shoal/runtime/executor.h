@@ -40,7 +40,7 @@ class Executor {
   void run(std::size_t segment, std::size_t microbatch = 0, observe::Trace* trace = nullptr);
   // Of a step of one micro-batch: all segments before the update's, after release(); and the update's.
   void run_gradients(observe::Trace* trace = nullptr);
-  void run_update(observe::Trace* trace = nullptr);
+  void run_update(observe::Trace* trace = nullptr, std::size_t microbatch = 0);
 
   // Another constant in place of a number that an op of ATen's takes; `instruction` counts within the
   // segment.
@@ -59,8 +59,9 @@ class Executor {
   // What is in a slot now: undefined if it is free or was never filled.
   const at::Tensor& at(program::Slot slot, std::size_t microbatch = 0) const;
 
-  // Lets go of every value but the sources.
+  // Lets go of every value but the sources: of all micro-batches, or of one.
   void release();
+  void release(std::size_t microbatch);
   // Lets go of inputs, scalars and sums of gradients too, so that they are not kept alive between steps.
   void release_inputs();
 

@@ -45,7 +45,8 @@ Distribution::Distribution(Parallelism parallelism, const NamedTensors& paramete
               parallelism_.tensors != nullptr ? *parallelism_.tensors : *parallelism_.world,
               parallelism_.limit),
       control_{parallelism_.world, parallelism_.limit},
-      rank_(parallelism_.world->rank()) {
+      rank_(parallelism_.world->rank()),
+      needs_whole_(needs_whole) {
   check_same(control_, "parallelism or model",
              describe(parallelism_) + describe("parameter", parameters) + describe("buffer", buffers));
   std::vector<std::string> names;
@@ -70,14 +71,36 @@ Distribution::Distribution(Parallelism parallelism, const NamedTensors& paramete
       continue;
     }
     share(name, tensor);
-    const Shape shape = tensor.sizes().vec();
-    const auto& pins = pins_
-                           .emplace(name, compile::pins_of(parallelism_.plan, parallelism_.mesh, name, shape,
-                                                           needs_whole(name), parallelism_.plan_name))
-                           .first->second;
-    if (local_shape(parallelism_.mesh, pins.kept, shape, rank_) == shape) continue;
-    cut(kept_.emplace(name, Kept{tensor.detach(), {}}).first->second, name);
+    parameters_.emplace_back(name, tensor);
+    keep(name, tensor);
   }
+}
+
+void Distribution::keep(const std::string& name, const at::Tensor& tensor) {
+  const Shape shape = tensor.sizes().vec();
+  const auto owner = stages_ ? std::optional(stages_->owner_of(name)) : std::nullopt;
+  const auto& pins =
+      pins_
+          .insert_or_assign(name, compile::pins_of(parallelism_.plan, parallelism_.mesh, name, shape,
+                                                   needs_whole_(name), parallelism_.plan_name, owner))
+          .first->second;
+  if (pins.kept == sharding::replicated(parallelism_.mesh)) return;
+  cut(kept_.emplace(name, Kept{tensor.detach(), {}}).first->second, name);
+}
+
+void Distribution::set_stages(rewrite::Stages stages) {
+  const at::NoGradGuard no_grad;
+  materialize();
+  kept_.clear();
+  is_materialized_ = false;
+  stages_ = std::move(stages);
+  for (const auto& [name, tensor] : parameters_) keep(name, tensor);
+}
+
+int Distribution::stage() const {
+  return num_stages() == 1
+             ? 0
+             : parallelism_.mesh.coordinate(rank_, parallelism_.mesh.axis(parallelism_.plan.pipeline_axis));
 }
 
 const std::string& Distribution::first_name(const std::string& parameter) const {

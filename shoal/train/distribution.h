@@ -13,6 +13,7 @@
 
 #include "shoal/ir/graph.h"
 #include "shoal/rewrite/place.h"
+#include "shoal/rewrite/stages.h"
 #include "shoal/runtime/groups.h"
 #include "shoal/train/parallelism.h"
 #include "shoal/train/parts.h"
@@ -43,6 +44,12 @@ class Distribution {
   // A whole gradient that all ranks have alike, as the update wants it: this rank's part, or its summand.
   at::Tensor summand_of(const std::string& parameter, const at::Tensor& gradient) const;
   const rewrite::ParameterPins& pins_of(const std::string& parameter) const;
+  // Of a pipeline: which stage each rank has, from the first captured step on (null before). Parameters of
+  // other stages leave this rank. All ranks call it at once.
+  const rewrite::Stages* stages() const { return stages_ ? &*stages_ : nullptr; }
+  void set_stages(rewrite::Stages stages);
+  int num_stages() const { return compile::num_stages_of(parallelism_.plan, parallelism_.mesh); }
+  int stage() const;  // this rank's
   // Gives the module's parameters their memory and values; `drop` takes them away again.
   void materialize();
   void drop();
@@ -55,6 +62,7 @@ class Distribution {
     at::Tensor part;
   };
 
+  void keep(const std::string& name, const at::Tensor& tensor);
   void cut(Kept& kept, const std::string& name);
   void gather(Kept& kept, const std::string& name);
   const std::string& first_name(const std::string& parameter) const;
@@ -67,6 +75,9 @@ class Distribution {
   std::map<std::string, rewrite::ParameterPins> pins_;
   std::map<std::string, std::string> first_name_;  // of a tied parameter's other names
   std::map<std::string, Kept> kept_;
+  NamedTensors parameters_;  // each once
+  std::function<bool(const std::string&)> needs_whole_;
+  std::optional<rewrite::Stages> stages_;
   bool is_materialized_ = false;
 };
 

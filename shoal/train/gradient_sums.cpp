@@ -13,14 +13,15 @@ namespace shoal::train {
 
 using ir::Role;
 
-static void bind_weights(Runnable& microbatch, double keep, double weight, double divisor) {
+static void bind_weights(Runnable& microbatch, std::size_t number, double keep, double weight,
+                         double divisor) {
   for (const auto& [name, value] :
        {std::pair{compile::kKeep, keep}, {compile::kWeight, weight}, {compile::kDivisor, divisor}})
     if (program::find_source(microbatch.program(), Role::Scalar, name) != nullptr)
-      microbatch.executor().bind(Role::Scalar, name, at::scalar_tensor(value, at::kDouble));
+      microbatch.executor().bind(Role::Scalar, name, at::scalar_tensor(value, at::kDouble), number);
 }
 
-void GradientSums::bind(Runnable& microbatch, const ModelTensors& model, bool is_first) {
+void GradientSums::bind(Runnable& microbatch, const ModelTensors& model, bool is_first, std::size_t number) {
   const auto& program = microbatch.program();
   for (const auto& source : program.sources) {
     if (source.role != Role::Gradient) continue;
@@ -33,22 +34,24 @@ void GradientSums::bind(Runnable& microbatch, const ModelTensors& model, bool is
     }
     microbatch.executor().bind(source.slot, sum);
   }
-  bind_weights(microbatch, 0, 0, 1);
+  bind_weights(microbatch, number, 0, 0, 1);
 }
 
-void GradientSums::weigh(Runnable& microbatch, bool is_first, double weight, double divisor) {
-  bind_weights(microbatch, is_first ? 0 : 1, weight, divisor);
+void GradientSums::weigh(Runnable& microbatch, bool is_first, double weight, double divisor,
+                         std::size_t number) {
+  bind_weights(microbatch, number, is_first ? 0 : 1, weight, divisor);
   if (divisor == 1) return;
   const at::NoGradGuard no_grad;  // to the others the last one adds nothing
   for (auto& [name, sum] : sums_)
     if (program::find_source(microbatch.program(), Role::Gradient, name) == nullptr) sum.div_(divisor);
 }
 
-double weight_of(const Runnable& microbatch, std::size_t count) {
+double weight_of(const Runnable& microbatch, std::size_t count, std::size_t number) {
   using Kind = compile::Normaliser::Kind;
   const compile::Normaliser& normaliser = microbatch.whole().normaliser;
   switch (normaliser.kind) {
-    case Kind::Value: return microbatch.executor().result(Role::Output, compile::kCount).item<double>();
+    case Kind::Value:
+      return microbatch.executor().result(Role::Output, compile::kCount, number).item<double>();
     case Kind::Elements: return normaliser.elements;
     case Kind::Sum: return 1;
     case Kind::Equal: break;

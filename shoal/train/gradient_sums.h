@@ -24,15 +24,16 @@ class GradientSums {
 
   // Before a micro-batch runs. The first one writes over what is in them; a later one may have gradients that
   // those before had not.
-  void bind(Runnable& microbatch, const ModelTensors& model, bool is_first);
+  void bind(Runnable& microbatch, const ModelTensors& model, bool is_first, std::size_t number = 0);
   // When its gradients are there: how much they count, and what all are divided by with the last one, else 1.
-  void weigh(Runnable& microbatch, bool is_first, double weight, double divisor);
+  // `number`: the executor's micro-batch.
+  void weigh(Runnable& microbatch, bool is_first, double weight, double divisor, std::size_t number = 0);
 
  private:
   Tensors sums_;
 };
 
 // How much a micro-batch counts that has just run, of so many.
-double weight_of(const Runnable& microbatch, std::size_t count);
+double weight_of(const Runnable& microbatch, std::size_t count, std::size_t number = 0);
 
 }  // namespace shoal::train

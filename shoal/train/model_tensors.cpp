@@ -61,8 +61,8 @@ at::Tensor ModelTensors::kept(const std::string& name, const at::Tensor& tensor)
 }
 
 at::Tensor ModelTensors::whole(const std::string& name, const at::Tensor& tensor) const {
-  const at::Tensor part = kept(name, tensor);
-  if (part.sizes() == tensor.sizes()) return part;
+  const at::Tensor part = ranks_ != nullptr ? ranks_->part_of_parameter(name) : at::Tensor();
+  if (!part.defined()) return tensor.detach();
   return whole_of(ranks_->rank(), part, ranks_->pins_of(name).kept, tensor.sizes());
 }
 

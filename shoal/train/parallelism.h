@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // How one model is trained by several ranks. Every rank has a Trainer of the same model and calls it alike,
 // with its part of each batch.
+//
+// On an axis `pipeline` each rank has a stage of the model, which is cut at the first step: ranks of other
+// stages then have none of its parameters. A step's batch is cut into micro-batches (Plan::microbatches), as
+// if it were given by step_over.
 #pragma once
 
 #include <chrono>
@@ -28,9 +32,10 @@ struct Parallelism {
   std::chrono::nanoseconds limit = std::chrono::seconds{300};  // of every wait for another rank
 };
 
-// The mesh of these degrees, outer to inner: replicate, shard, tensor. One degree may be -1: what is left of
-// the ranks. Throws InvalidInput where they do not multiply to the number of ranks, and says which would.
-sharding::Mesh mesh_of(int ranks, int replicate, int shard, int tensor);
+// The mesh of these degrees, outer to inner: pipeline (where it is not 1), replicate, shard, tensor. One degree
+// may be -1: what is left of the ranks. Throws InvalidInput where they do not multiply to the number of ranks,
+// and says which would.
+sharding::Mesh mesh_of(int ranks, int replicate, int shard, int tensor, int pipeline = 1);
 
 // Which samples of a batch of `size` a rank is to be given.
 sharding::Range samples_of(const sharding::Mesh& mesh, int rank, std::int64_t size,

@@ -8,6 +8,7 @@
 
 #include "shoal/aten/memory.h"
 #include "shoal/base/error.h"
+#include "shoal/compile/accumulate.h"
 #include "shoal/train/shared_batch.h"
 
 namespace shoal::train {
@@ -50,21 +51,23 @@ void Runnable::bind_lasting(const ModelTensors& model, const std::vector<at::Ten
   }
 }
 
-void Runnable::bind_batch(const Batch& batch) {
+void Runnable::bind_batch(const Batch& batch, std::size_t microbatch) {
   std::size_t input = 0;
   for_each_leaf(batch, [&](const std::string&, const Batch& leaf) {
     const auto* tensor = std::get_if<at::Tensor>(&leaf.value());
     if (tensor == nullptr) return;
-    if (const auto slot = inputs_.at(input++)) executor_.bind(*slot, tensor->detach());
+    if (const auto slot = inputs_.at(input++)) executor_.bind(*slot, tensor->detach(), microbatch);
   });
 }
 
-void Runnable::bind_draws(const at::Tensor& seed, std::int64_t step) {
-  executor_.bind(Role::Scalar, "seed", seed);
-  executor_.bind(Role::Scalar, "step", at::scalar_tensor(step, at::kLong));
+void Runnable::bind_draws(const at::Tensor& seed, std::int64_t step, std::size_t microbatch) {
+  executor_.bind(Role::Scalar, "seed", seed, microbatch);
+  executor_.bind(Role::Scalar, "step", at::scalar_tensor(step, at::kLong), microbatch);
 }
 
-double Runnable::loss() const { return executor_.result(Role::Loss, "loss").item<double>(); }
+double Runnable::loss(std::size_t microbatch) const {
+  return executor_.result(Role::Loss, "loss", microbatch).item<double>();
+}
 
 std::pair<double, double> Runnable::loss_and_norm() const {
   const at::Tensor loss = executor_.result(Role::Loss, "loss");
@@ -83,13 +86,14 @@ std::map<std::string, at::Tensor> Runnable::gradients() const {
   return gradients;
 }
 
-void Runnable::add_outputs(std::map<std::string, at::Tensor>& outputs) const {
+void Runnable::add_outputs(std::map<std::string, at::Tensor>& outputs, std::size_t microbatch) const {
   for (const auto& result : program().results) {
-    if (result.role != Role::Output || result.name == "grad_norm" || outputs.contains(result.name)) continue;
-    at::Tensor tensor = executor_.at(result.slot);
+    const bool is_ours = result.name == "grad_norm" || result.name == compile::kCount;
+    if (result.role != Role::Output || is_ours || outputs.contains(result.name)) continue;
+    at::Tensor tensor = executor_.at(result.slot, microbatch);
     if (!tensor.defined()) continue;
     const bool shared = std::ranges::any_of(program().sources, [&](const program::Source& source) {
-      const auto& bound = executor_.at(source.slot);
+      const auto& bound = executor_.at(source.slot, microbatch);
       return bound.defined() && aten::share_storage(bound, tensor);
     });
     outputs.emplace(result.name, shared ? tensor.clone() : std::move(tensor));
@@ -133,13 +137,13 @@ void Runnable::check_can_write(const Batch& given, const Batch& part) const {
   }
 }
 
-void Runnable::write_inputs(const Batch& batch, const Distribution* ranks) const {
+void Runnable::write_inputs(const Batch& batch, const Distribution* ranks, std::size_t microbatch) const {
   if (written_.empty()) return;
   const auto inputs = inputs_of(batch);
   const at::NoGradGuard no_grad;
   for (const auto& [input, slot] : written_) {
     const auto& [name, tensor] = inputs[input];
-    const at::Tensor& whole = executor_.at(slot);
+    const at::Tensor& whole = executor_.at(slot, microbatch);
     tensor.detach().copy_(ranks != nullptr ? part_of_input(ranks->rank(), name, whole) : whole);
   }
 }

@@ -39,10 +39,11 @@ class Runnable {
 
   // Parameters, buffers and constants stay bound.
   void bind_lasting(const ModelTensors& model, const std::vector<at::Tensor>& constants);
-  void bind_batch(const Batch& batch);
-  void bind_draws(const at::Tensor& seed, std::int64_t step);
+  // `microbatch`, here and below: the executor's; several are under way at once in a pipeline alone.
+  void bind_batch(const Batch& batch, std::size_t microbatch = 0);
+  void bind_draws(const at::Tensor& seed, std::int64_t step, std::size_t microbatch = 0);
 
-  double loss() const;
+  double loss(std::size_t microbatch = 0) const;
   // The norm is 0 where it is not asked for.
   std::pair<double, double> loss_and_norm() const;
   // As the program leaves them: this rank's, undefined where there is none.
@@ -50,12 +51,12 @@ class Runnable {
   // Adds the outputs that are there and not yet in `outputs`: old values of what the update changes are only
   // copied in its segment. One that is a source's own memory is copied: the update, or the caller, will
   // change that.
-  void add_outputs(std::map<std::string, at::Tensor>& outputs) const;
+  void add_outputs(std::map<std::string, at::Tensor>& outputs, std::size_t microbatch = 0) const;
   // What the model has written into its batch, and into what stands beside it, happens; of several ranks
   // (null: one device) this one's part of it. The check, before anything runs: nobody would see what is
   // written into the copies that other ranks' samples are put together in.
   void check_can_write(const Batch& given, const Batch& part) const;
-  void write_inputs(const Batch& batch, const Distribution* ranks) const;
+  void write_inputs(const Batch& batch, const Distribution* ranks, std::size_t microbatch = 0) const;
   // Which arguments follow numbers, and what is in them from now on.
   void follow(Followed::MadeHoles holes) { holes_ = std::move(holes); }
   void set_numbers(const Numbers& values);

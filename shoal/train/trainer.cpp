@@ -32,6 +32,7 @@
 #include "shoal/train/model_tensors.h"
 #include "shoal/train/module_view.h"
 #include "shoal/train/optimizer_state.h"
+#include "shoal/train/pipeline.h"
 #include "shoal/train/runnable.h"
 
 namespace shoal {
@@ -114,6 +115,7 @@ class Trainer::State {
 
   StepResult step(const Batch& batch) {
     check_has_optimizer();
+    if (is_staged()) return step_through_stages(batch);
     const observe::Span span(options_.trace, "step", 0, "trainer");
     const auto number = steps_ + 1;
     let_go_of_last();  // the next run would, but a spot check comes before it
@@ -188,7 +190,10 @@ class Trainer::State {
     last_ = nullptr;
     ran_.clear();
     try {
-      accumulate(count, microbatch, after, result);
+      if (is_staged())
+        accumulate_through_stages(count, microbatch, after, result);
+      else
+        accumulate(count, microbatch, after, result);
       update_later(Then::UpdateSums, result);
     } catch (...) {
       const at::NoGradGuard no_grad;
@@ -225,8 +230,8 @@ class Trainer::State {
     return loss;
   }
 
-  const ir::Graph& graph(const Batch& batch) { return found(batch, Use::Step)->whole().graph; }
-  const program::Program& program(const Batch& batch) { return found(batch, Use::Step)->program(); }
+  const ir::Graph& graph(const Batch& batch) { return found_step(batch)->whole().graph; }
+  const program::Program& program(const Batch& batch) { return found_step(batch)->program(); }
   std::vector<const program::Program*> ran() const {
     std::vector<const program::Program*> programs;
     for (const Runnable* runnable : ran_) programs.push_back(&runnable->program());
@@ -235,7 +240,7 @@ class Trainer::State {
   const rewrite::Placed& placed(const Batch& batch) {
     SHOAL_CHECK(ranks_ != nullptr, InvalidInput,
                 "trainer: one device places nothing; set options.parallelism");
-    return found(batch, Use::Step)->whole().placed;
+    return found_step(batch)->whole().placed;
   }
 
   Tensors optimizer_state() const { return optimizer_.whole(); }
@@ -419,18 +424,24 @@ class Trainer::State {
     return runnable_of(steps_captured_.find(shared, use), use);
   }
 
-  // With the batch and what it draws bound.
+  // Of a pipeline, what its first micro-batch runs.
+  Runnable* found_step(const Batch& batch) {
+    return is_staged() ? found(cut_up(batch).front(), Use::Microbatch) : found(batch, Use::Step);
+  }
+
+  // With the batch and what it draws bound, as the executor's micro-batch of that number.
   struct Ready {
     Runnable* runnable;
     train::SharedBatch shared;
   };
-  Ready ready(const Batch& batch, Use use, std::int64_t number, std::size_t microbatch) {
+  Ready ready(const Batch& batch, Use use, std::int64_t number, std::size_t microbatch,
+              std::size_t of_executor = 0) {
     Ready ready{nullptr, agree(batch, use)};
     follow_memory();
     ready.runnable = runnable_of(steps_captured_.checked(ready.shared, use, number), use);
     ready.runnable->check_can_write(batch, ready.shared.part);
-    ready.runnable->bind_batch(ready.shared.part);
-    if (ready.runnable->is_random()) ready.runnable->bind_draws(seed_of(microbatch), number);
+    ready.runnable->bind_batch(ready.shared.part, of_executor);
+    if (ready.runnable->is_random()) ready.runnable->bind_draws(seed_of(microbatch), number, of_executor);
     return ready;
   }
 
@@ -480,7 +491,10 @@ class Trainer::State {
       const auto& parallelism = ranks_->parallelism();
       settings.plan_name = parallelism.plan_name;
       settings.update.parts = optimizer_.parts();  // where gradients lie is theirs to say
+      settings.stages = ranks_->stages();
+      if (!model_.parameters().empty()) settings.device = model_.parameters().front().tensor.device().str();
       auto whole = compile::compile_whole(graph, parallelism.plan, parallelism.mesh, settings);
+      if (is_staged() && ranks_->stages() == nullptr) set_stages(whole.stages);
       train::check_same(ranks_->control(), "the captured graph", ir::to_text(whole.graph));
       runnable = std::make_unique<Runnable>(compile::compile_local(std::move(whole), ranks_->rank().number),
                                             inputs, &ranks_->groups());
@@ -492,6 +506,14 @@ class Trainer::State {
     return runnable;
   }
 
+  // From the first captured step on, each rank keeps what its stage has.
+  void set_stages(const rewrite::Stages& stages) {
+    const Tensors state = optimizer_.whole();
+    ranks_->set_stages(stages);
+    optimizer_.write(state);
+    model_.have_moved();  // what is bound from here on is there
+  }
+
   // Micro-batches of a step draw other numbers; the first one those of a step by itself.
   at::Tensor seed_of(std::size_t microbatch) const {
     if (microbatch == 0) return seed_;
@@ -500,15 +522,15 @@ class Trainer::State {
   }
 
   // What a run changes, once its gradients are known to be good; and what it gives.
-  void commit(Runnable& runnable, const train::SharedBatch& shared) {
+  void commit(Runnable& runnable, const train::SharedBatch& shared, std::size_t microbatch = 0) {
     outputs_.clear();
-    keep_outputs(runnable);
-    runnable.executor().run_update(options_.trace);
-    keep_outputs(runnable);
-    runnable.write_inputs(shared.part, ranks_.get());
+    keep_outputs(runnable, microbatch);
+    runnable.executor().run_update(options_.trace, microbatch);
+    keep_outputs(runnable, microbatch);
+    runnable.write_inputs(shared.part, ranks_.get(), microbatch);
   }
-  void keep_outputs(const Runnable& runnable) {
-    if (view_.outputs) runnable.add_outputs(outputs_);
+  void keep_outputs(const Runnable& runnable, std::size_t microbatch = 0) {
+    if (view_.outputs) runnable.add_outputs(outputs_, microbatch);
   }
 
   // --- Gradients.
@@ -569,6 +591,71 @@ class Trainer::State {
       ran_.push_back(part);
       if (after) after();
     }
+  }
+
+  // --- Stages of a pipeline.
+
+  bool is_staged() const { return ranks_ && ranks_->num_stages() > 1; }
+
+  std::vector<Batch> cut_up(const Batch& batch) const {
+    const auto& plan = ranks_->parallelism().plan;
+    return train::microbatches_of(batch, plan.microbatches, ranks_->num_stages(), plan);
+  }
+  StepResult step_through_stages(const Batch& batch) {
+    const auto parts = cut_up(batch);
+    std::vector<Tensors> outputs;
+    const auto result = step_over(
+        parts.size(), [&](std::size_t i) { return parts[i]; }, [&] { outputs.push_back(outputs_); });
+    outputs_ = train::joined(outputs, parts, ranks_->parallelism().plan);
+    return result;
+  }
+
+  // As accumulate(), several under way at once, in the order of the schedule. What is wrong with one is told
+  // when all have run: other ranks wait for what this one sends.
+  void accumulate_through_stages(std::size_t count, const std::function<Batch(std::size_t)>& microbatch,
+                                 const std::function<void()>& after, StepResult& result) {
+    using Kind = Normaliser::Kind;
+    const auto timeline =
+        train::timeline_of(ranks_->parallelism().plan.schedule, ranks_->num_stages(), count);
+    std::vector<Ready> all;
+    std::vector<Runnable*> runnables;
+    for (std::size_t i = 0; i < count; ++i) {
+      all.push_back(ready(microbatch(i), Use::Microbatch, result.step, i, i));
+      runnables.push_back(all.back().runnable);
+      const Normaliser& normaliser = all[i].runnable->whole().normaliser;
+      SHOAL_CHECK(normaliser.kind == all[0].runnable->whole().normaliser.kind, InvalidInput,
+                  "trainer: the micro-batches of a step have losses of different kinds: ",
+                  compile::to_text(normaliser), " for number ", i, ", but not for those before");
+      sums_.bind(*all[i].runnable, model_, i == 0, i);
+    }
+    const Kind kind = all[0].runnable->whole().normaliser.kind;
+    const bool is_mean = kind == Kind::Value || kind == Kind::Elements;
+    double total = 0;
+    std::size_t done = 0;
+    std::optional<double> bad;
+    train::run_stage(timeline, ranks_->stage(), runnables, options_.trace, [&](std::size_t i) {
+      Runnable& part = *all[i].runnable;
+      const double weight = train::weight_of(part, count, i);
+      if (weight != 0) {
+        const double loss = part.loss(i);
+        if (!std::isfinite(loss) && !bad) bad = loss;
+        result.loss += weight * loss;
+      }
+      total += weight;
+      const bool is_first = done++ == 0;
+      const double divisor = is_mean && done == count && total != 0 ? total : 1;
+      sums_.weigh(part, is_first, weight, divisor, i);
+      commit(part, all[i].shared, i);
+      result.loss /= divisor;
+      part.executor().release(i);
+      ran_.push_back(&part);
+      if (after) after();
+    });
+    for (Runnable* each : runnables) each->executor().release_inputs();
+    SHOAL_CHECK(!is_mean || total != 0, InvalidInput, "trainer: no target of step ", result.step,
+                " counts: all are ignored, and there is no mean of none. Nothing was updated");
+    SHOAL_CHECK(!bad, InvalidInput, "trainer: the loss of step ", result.step, " is ", *bad,
+                ". Nothing was updated. Remedy: a lower learning rate, clip_norm, or a look at this batch");
   }
 
   // The update for the parameters that have a gradient now, built anew when these, or how often they were

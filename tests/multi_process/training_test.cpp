@@ -26,6 +26,7 @@ struct Strategy {
   int shard, tensor;
   int zero_stage;
   int microbatches;
+  int pipeline = 1;
 };
 
 constexpr Strategy kStrategies[] = {
@@ -37,6 +38,9 @@ constexpr Strategy kStrategies[] = {
     {"ZeRO-3", 2, 1, 3, 1},
     {"tensor", 1, 2, 0, 1},
     {"ZeRO-3 x tensor, accumulated", 2, 2, 3, 3},
+    {"pipeline", 1, 1, 0, 3, 2},
+    {"pipeline x ZeRO-3", 2, 1, 3, 3, 2},
+    {"pipeline x tensor", 1, 2, 0, 3, 2},
 };
 
 }  // namespace
@@ -58,9 +62,10 @@ static void train_and_compare(const Strategy& strategy, comm::Communicator& worl
     net.module->to(at::kDouble);
     return net;
   };
-  Parallelism parallelism{.mesh = mesh_of(world.size(), -1, strategy.shard, strategy.tensor),
-                          .world = &world,
-                          .limit = std::chrono::seconds(60)};
+  Parallelism parallelism{
+      .mesh = mesh_of(world.size(), -1, strategy.shard, strategy.tensor, strategy.pipeline),
+      .world = &world,
+      .limit = std::chrono::seconds(60)};
   if (strategy.tensor > 1) {
     std::ifstream file("recipes/plans/gpt2_tensor.plan");
     const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
@@ -93,7 +98,7 @@ TEST_CASE("processes over shared memory and over Gloo train as one device does")
     for (const bool over_gloo : {false, true}) {
       CAPTURE(std::string(strategy.name));
       CAPTURE(over_gloo);
-      const int size = strategy.shard * strategy.tensor == 4 ? 4 : 2;
+      const int size = strategy.shard * strategy.tensor * strategy.pipeline == 4 ? 4 : 2;
       rendezvous::HostStore store;
       const auto codes = tests::run_processes(size, [&](int rank) {
         const auto world = over_gloo

@@ -36,11 +36,11 @@ class Counted final : public comm::RequestCommunicator, public comm::Located {
     return counted(inner_->subgroup(ranks), sent_);
   }
   void abort(std::string_view reason) noexcept override { inner_->abort(reason); }
-  void in_module(std::string_view) override { is_of_program_ = true; }
+  void in_module(std::string_view) override { in_program_ = sent_.step; }
 
  private:
   std::unique_ptr<comm::Work> submit(comm::Request request) override {
-    if (std::exchange(is_of_program_, false)) count(request);
+    if (std::exchange(in_program_, -1) == sent_.step) count(request);
     return forward(*inner_, request);
   }
 
@@ -71,7 +71,7 @@ class Counted final : public comm::RequestCommunicator, public comm::Located {
 
   std::unique_ptr<comm::Communicator> inner_;
   Sent& sent_;
-  bool is_of_program_ = false;
+  int in_program_ = -1;  // the step in which an instruction has last said that it calls
 };
 
 }  // namespace

@@ -15,6 +15,7 @@ namespace shoal::matrix {
 struct Sent {
   std::vector<std::string> calls;  // as sharding::to_text of the message, without the axis
   std::int64_t bytes = 0;          // that this rank has sent to others
+  int step = 0;  // another number for each: some instructions have nothing to send after all
   friend bool operator==(const Sent&, const Sent&) = default;
 };
 

@@ -93,6 +93,17 @@ static StepResult take(Trainer& trainer, const std::vector<Batch>& microbatches)
   return microbatches.size() == 1 ? trainer.step(microbatches[0]) : trainer.step_over(microbatches);
 }
 
+// A pipeline cuts a batch into as many micro-batches as it has stages.
+static std::vector<Batch> cut_up(std::vector<Batch> microbatches, int count) {
+  if (microbatches.size() > 1 || count == 1) return microbatches;
+  std::vector<Batch> parts;
+  for (int i = 0; i < count; ++i)
+    parts.push_back(map_tensors(microbatches[0], [&](const std::string&, const at::Tensor& tensor) {
+      return at::tensor_split(tensor, count)[static_cast<std::size_t>(i)];
+    }));
+  return parts;
+}
+
 // The first call that is not what the program says.
 static std::string difference(const Sent& counted, const Sent& said, int rank, std::size_t step) {
   if (counted == said) return "";
@@ -116,7 +127,7 @@ static Outcome compared(const cases::ModelCase& model, const Strategy& strategy,
                         const std::vector<train::Record>& wanted) {
   const auto batches = batches_of(model, strategy.microbatches);
   const int ranks = strategy.ranks();
-  const auto mesh = mesh_of(ranks, strategy.replicate, strategy.shard, strategy.tensor);
+  const auto mesh = mesh_of(ranks, strategy.replicate, strategy.shard, strategy.tensor, strategy.pipeline);
   std::vector<cases::Net> nets;
   for (int rank = 0; rank < ranks; ++rank) nets.push_back(made(model));
   Outcome outcome;
@@ -132,17 +143,22 @@ static Outcome compared(const cases::ModelCase& model, const Strategy& strategy,
       if (!strategy.plan.empty()) plan = compile::plan_from_text(plan_text(strategy.plan));
       plan.zero_stage = strategy.zero_stage;
       plan.bucket_bytes = 4096;
+      plan.schedule = strategy.schedule;
       Parallelism parallelism{.mesh = mesh, .world = &world, .plan = plan, .limit = std::chrono::seconds(60)};
       Trainer trainer = trainer_of(nets[static_cast<std::size_t>(world.rank())], optimizer, parallelism);
       for (std::size_t step = 0; step < batches.size(); ++step) {
         Sent& mine = sent[static_cast<std::size_t>(world.rank())];
-        mine = {};
+        mine = {.step = static_cast<int>(step) + 1};
         std::vector<Batch> parts;
         for (const Batch& batch : batches[step]) parts.push_back(part_of(batch, mesh, world.rank()));
         const auto result = take(trainer, parts);
-        const Sent counted = std::exchange(mine, {});
-        Sent said;
+        Sent counted = std::exchange(mine, {});
+        Sent said{.step = counted.step};
         for (const program::Program* program : trainer.ran()) add_said(*program, mesh, world.rank(), said);
+        if (strategy.pipeline > 1) {  // several micro-batches are under way at once
+          std::ranges::sort(counted.calls);
+          std::ranges::sort(said.calls);
+        }
         const auto comparison = train::compare(train::record_of(trainer, result), wanted[step], 1e-9);
         const std::lock_guard lock(mutex);
         outcome.messages += static_cast<std::int64_t>(counted.calls.size());
@@ -161,7 +177,7 @@ Outcome run(const cases::ModelCase& model, const Strategy& strategy, const Optim
   std::vector<train::Record> wanted;
   Trainer alone = trainer_of(made(model), optimizer, {});
   for (const auto& step : batches_of(model, strategy.microbatches))
-    wanted.push_back(train::record_of(alone, take(alone, step)));
+    wanted.push_back(train::record_of(alone, take(alone, cut_up(step, strategy.pipeline))));
   return compared(model, strategy, optimizer, wanted);
 }
 

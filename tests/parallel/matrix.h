@@ -19,8 +19,10 @@ struct Strategy {
   std::string plan = {};  // name of a file in recipes/plans, without what a model's name adds
 
   int microbatches = 1;  // of a step
+  int pipeline = 1;
+  std::string schedule = "1f1b";
 
-  int ranks() const { return replicate * shard * tensor; }
+  int ranks() const { return pipeline * replicate * shard * tensor; }
 };
 
 struct Outcome {

@@ -52,6 +52,13 @@ def verify(folder, script, *options):
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
+def test_hugging_face_models_train_in_stages_as_eager_pytorch_does(ranks):
+    done = run_ranks(ranks, "pipeline_on_ranks.py", limit=300)
+    assert done.returncode == 0, done.stderr[-5000:]
+    assert done.stdout.count("in stages: equal") == 4, done.stdout
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
 def test_hugging_face_models_train_on_ranks_as_on_one_device(ranks):
     done = run_ranks(ranks, "train_on_ranks.py")
     assert done.returncode == 0, done.stderr[-5000:]

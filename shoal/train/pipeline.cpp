@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/train/pipeline.h"
+
+#include <ATen/ops/cat.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "shoal/base/error.h"
+#include "shoal/compile/pins.h"
+
+namespace shoal::train {
+
+using schedule::Kind;
+
+// What runs here: a stage a rank, backward as one action.
+static bool runs_here(const schedule::Timeline& timeline) {
+  for (const auto& row : timeline.actions)
+    for (const auto& action : row)
+      if (action.kind != Kind::Forward && action.kind != Kind::Backward) return false;
+  return timeline.num_stages() == timeline.num_ranks();
+}
+
+schedule::Timeline timeline_of(const std::string& schedule, int stages, std::size_t microbatches) {
+  const auto& named = schedule::named(schedule);
+  const auto timeline = named.build(stages, static_cast<int>(microbatches));
+  if (runs_here(timeline)) return timeline;
+  std::string others;
+  for (const auto& each : schedule::all())
+    if (runs_here(each.build(4, 8))) others += concat(others.empty() ? "" : ", ", each.name);
+  fail(ErrorKind::InvalidInput, "pipeline: schedule ", schedule,
+       " has several stages a rank or a backward in two parts, which the trainer cannot run yet; those it "
+       "runs: ",
+       others);
+}
+
+std::vector<Batch> microbatches_of(const Batch& batch, int wanted, int stages, const compile::Plan& plan) {
+  std::int64_t count = wanted == 0 ? stages : wanted;
+  bool is_cut = false;
+  for_each_leaf(batch, [&](const std::string& path, const Batch& leaf) {
+    const auto* tensor = std::get_if<at::Tensor>(&leaf.value());
+    if (tensor == nullptr || !compile::is_cut(plan, path, static_cast<std::size_t>(tensor->dim()))) return;
+    is_cut = true;
+    const auto size = tensor->size(compile::batch_dim_of(plan, path));
+    if (wanted == 0) count = std::clamp<std::int64_t>(count, 1, std::max<std::int64_t>(size, 1));
+    SHOAL_CHECK(
+        size >= count || wanted == 0, InvalidInput, "pipeline: item ", path, " of the batch has ", size,
+        " samples, and they are to be ", count,
+        " micro-batches. Remedy: a larger batch, or fewer micro-batches (the plan's line 'pipeline')");
+  });
+  std::vector<Batch> parts;
+  for (int i = 0; i < (is_cut ? count : 1); ++i)
+    parts.push_back(map_tensors(batch, [&](const std::string& path, const at::Tensor& tensor) {
+      if (!compile::is_cut(plan, path, static_cast<std::size_t>(tensor.dim()))) return tensor;
+      const int dim = compile::batch_dim_of(plan, path);
+      const auto [begin, end] =
+          sharding::units_of({.dim = dim}, tensor.size(dim), i, static_cast<int>(count));
+      return tensor.narrow(dim, begin, end - begin);
+    }));
+  return parts;
+}
+
+// Of the first item that is cut; -1 where none is.
+static std::int64_t samples_in(const Batch& batch, const compile::Plan& plan) {
+  std::int64_t samples = -1;
+  for_each_leaf(batch, [&](const std::string& path, const Batch& leaf) {
+    const auto* tensor = std::get_if<at::Tensor>(&leaf.value());
+    if (tensor != nullptr && samples < 0 &&
+        compile::is_cut(plan, path, static_cast<std::size_t>(tensor->dim())))
+      samples = tensor->size(compile::batch_dim_of(plan, path));
+  });
+  return samples;
+}
+
+std::map<std::string, at::Tensor> joined(const std::vector<std::map<std::string, at::Tensor>>& outputs,
+                                         const std::vector<Batch>& microbatches, const compile::Plan& plan) {
+  std::map<std::string, at::Tensor> all;
+  if (outputs.size() == 1) return outputs[0];
+  for (const auto& [name, first] : outputs.front()) {
+    std::vector<at::Tensor> parts;
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      parts.push_back(outputs[i].at(name));
+      SHOAL_CHECK(
+          parts[i].dim() > 0 && parts[i].size(0) == samples_in(microbatches[i], plan), InvalidInput,
+          "pipeline: output ", name,
+          " of a micro-batch does not have its samples in dim 0, and those of "
+          "a step's micro-batches cannot be joined. Remedy: step_over() with micro-batches of your own, "
+          "and outputs() after each");
+    }
+    all.emplace(name, at::cat(parts));
+  }
+  return all;
+}
+
+static std::optional<std::size_t> segment_of(const program::Program& program, ir::Phase phase, int stage) {
+  for (std::size_t i = 0; i < program.segments.size(); ++i)
+    if (program.segments[i].phase == phase && program.segments[i].stage == stage) return i;
+  return std::nullopt;
+}
+
+void run_stage(const schedule::Timeline& timeline, int rank, const std::vector<Runnable*>& microbatches,
+               observe::Trace* trace, const std::function<void(std::size_t)>& after) {
+  for (const auto& action : timeline.actions.at(static_cast<std::size_t>(rank))) {
+    const auto number = static_cast<std::size_t>(action.microbatch);
+    runtime::Executor& executor = microbatches.at(number)->executor();
+    const bool is_forward = action.kind == Kind::Forward;
+    const auto phase = is_forward ? ir::Phase::Forward : ir::Phase::Backward;
+    if (const auto segment = segment_of(executor.program(), phase, 0)) executor.run(*segment, number, trace);
+    if (!is_forward) after(number);
+  }
+}
+
+}  // namespace shoal::train
