@@ -18,6 +18,7 @@
 #include "shoal/program/aliases.h"
 #include "shoal/program/workspace.h"
 #include "shoal/train/distribution.h"
+#include "shoal/train/pipeline.h"
 
 namespace shoal::cli {
 
@@ -150,6 +151,29 @@ static std::int64_t input_bytes(const program::Program& program) {
   return bytes;
 }
 
+static bool is_staged(const Parallelism& parallelism) {
+  return compile::num_stages_of(parallelism.plan, parallelism.mesh) > 1;
+}
+
+// Of a pipeline: what other micro-batches keep for backward while one runs, and copies on their way.
+static std::int64_t in_flight_bytes(const Forecast& forecast, const Parallelism& parallelism,
+                                    std::int64_t num_microbatches, int rank) {
+  const int stages = compile::num_stages_of(parallelism.plan, parallelism.mesh);
+  const auto timeline =
+      train::timeline_of(parallelism.plan.schedule, stages, static_cast<std::size_t>(num_microbatches));
+  const int stage = parallelism.mesh.coordinate(rank, parallelism.mesh.axis(parallelism.plan.pipeline_axis));
+  const std::int64_t held = schedule::most_held(timeline)[static_cast<std::size_t>(stage)].backward;
+  std::int64_t sent = 0;
+  for (const auto& segment : forecast.program.segments)
+    for (const auto& instruction : segment.instructions)
+      if (const auto* compute = std::get_if<program::Compute>(&instruction);
+          compute != nullptr && compute->op == "shoal::send")
+        for (const auto input : program::inputs_of(program::call_of(*compute)))
+          sent += (ir::bytes_of(forecast.program.types.at(input.index)) + 4095) / 4096 * 4096;
+  const std::int64_t activations = forecast.step.peak.total() - forecast.step.sources.total();
+  return (held - 1) * activations + (held + 1) * sent;
+}
+
 // What follows the micro-batches; their sums are among its sources.
 static Update update_of_sums(const compile::Whole& microbatch, int rank, int threads) {
   std::vector<std::pair<std::string, ir::TensorType>> sums;
@@ -158,6 +182,7 @@ static Update update_of_sums(const compile::Whole& microbatch, int rank, int thr
       sums.emplace_back(source.name, value.type);
   compile::Settings settings = microbatch.settings;
   settings.then = compile::Then::UpdateSums;
+  settings.stages = microbatch.stages.owners.empty() ? nullptr : &microbatch.stages;
   settings.print = {};
   const auto made =
       compile::compile(compile::graph_of_sums(sums), microbatch.plan, microbatch.mesh, rank, settings);
@@ -194,7 +219,8 @@ Forecast forecast_of(const Recipe& recipe, const compile::Whole& whole, int rank
   std::int64_t beside =
       forecast.batches + forecast.communicator + step.sources[MemoryKind::Constants] + kSeed;
   std::vector<Kept> state = kept_of(whole, rank, ir::Role::OptimizerState);
-  if (num_microbatches > 1) {
+  if (is_staged(parallelism)) beside += in_flight_bytes(forecast, parallelism, num_microbatches, rank);
+  if (num_microbatches > 1 || is_staged(parallelism)) {
     const auto [update, its_state] = update_of_sums(whole, rank, threads);
     forecast.phases.push_back(
         {"the update", update.peak.total() + buffers + beside, "of the gradients' sums"});
@@ -227,7 +253,7 @@ Forecast forecast_of(const Recipe& recipe, const Parallelism& parallelism, int r
   compile::Settings settings = settings_of(recipe, part, "");
   settings.plan_name = parallelism.plan_name;
   settings.verifies = false;
-  if (sizes.num_microbatches > 1) settings.then = compile::Then::Accumulate;
+  if (sizes.num_microbatches > 1 || is_staged(parallelism)) settings.then = compile::Then::Accumulate;
   return forecast_of(recipe,
                      compile::compile_whole(captured_step(recipe, model, sizes.microbatch), parallelism.plan,
                                             parallelism.mesh, settings),

@@ -20,6 +20,7 @@
 #include "shoal/compile/accumulate.h"
 #include "shoal/compile/compile.h"
 #include "shoal/observe/summary.h"
+#include "shoal/rewrite/flops.h"
 #include "shoal/rewrite/report.h"
 #include "shoal/runtime/measure.h"
 
@@ -27,7 +28,7 @@ namespace shoal::cli {
 
 // Every kind of rank: what it would run, lowered as a rank does it. The most that one has in memory.
 static Phase dry_run(const Recipe& recipe, const compile::Whole& whole, int threads, bool says) {
-  const auto classes = rewrite::rank_classes(whole.placed);
+  const auto classes = rewrite::rank_classes(whole.placed, whole.plan.pipeline_axis);
   if (says) say(concat("dry run: ", whole.mesh.size(), " ranks of ", classes.size(), " kinds"));
   Phase most;
   for (const auto& [first, count] : classes) {
@@ -65,6 +66,35 @@ static void say_fit(const compile::Fit& fit) {
              human_bytes(fit.kept_all), "; made again is ", text));
 }
 
+// Where each stage begins, what it computes and keeps.
+static void say_stages(const compile::Whole& whole) {
+  const std::size_t count = whole.stages.begins.size() + 1;
+  std::vector<double> flops(count);
+  std::vector<std::int64_t> parameters(count);
+  std::int64_t shared = 0;
+  for (const ir::Node& node : whole.graph.nodes)
+    if (node.phase != ir::Phase::Update)
+      flops[static_cast<std::size_t>(node.stage)] += rewrite::flops_of(whole.graph, node);
+  for (const auto& source : whole.graph.sources) {
+    const auto& value = whole.graph.at(source.value);
+    if (value.role != ir::Role::Parameter) continue;
+    const int owner = whole.stages.owner_of(source.name);
+    (owner == rewrite::Stages::kShared ? shared : parameters[static_cast<std::size_t>(owner)]) +=
+        ir::num_elements(value.type);
+  }
+  double all = 0;
+  for (const double each : flops) all += each;
+  for (std::size_t stage = 0; stage < count; ++stage) {
+    char share[32];
+    std::snprintf(share, sizeof share, "%.1f %%", all > 0 ? 100 * flops[stage] / all : 0.0);
+    say(concat("stage ", stage, ": from ", stage == 0 ? "the beginning" : whole.stages.begins[stage - 1],
+               ", ", share, " of the work, ", observe::with_commas(parameters[stage]),
+               " parameters of its own"));
+  }
+  if (shared > 0)
+    say(concat("stages share ", observe::with_commas(shared), " parameters, whose gradients are summed up"));
+}
+
 // What follows the micro-batches.
 static void say_update(const compile::Whole& microbatch, compile::Settings settings) {
   const auto& [graph, plan, mesh] = std::tie(microbatch.graph, microbatch.plan, microbatch.mesh);
@@ -73,6 +103,7 @@ static void say_update(const compile::Whole& microbatch, compile::Settings setti
     if (graph.at(source.value).role == ir::Role::Gradient)
       parameters.emplace_back(source.name, graph.at(source.value).type);
   settings.then = compile::Then::UpdateSums;
+  settings.stages = microbatch.stages.owners.empty() ? nullptr : &microbatch.stages;
   const auto made = compile::compile(compile::graph_of_sums(parameters), plan, mesh, 0, settings);
   const std::string text =
       rewrite::traffic_text(rewrite::report_of(made.whole.placed, made.local, 0), "the update after them");
@@ -99,7 +130,8 @@ int plan(const Recipe& recipe, const Options& options) {
   compile::Settings settings = settings_of(recipe, part, options.print_after);
   settings.plan_name = plan_name;
   const bool is_one = sizes.num_microbatches == 1;
-  if (!is_one) settings.then = compile::Then::Accumulate;
+  const bool is_staged = compile::num_stages_of(plan, mesh) > 1;
+  if (!is_one || is_staged) settings.then = compile::Then::Accumulate;
   const compile::Whole whole = compile::compile_whole(std::move(graph), plan, mesh, settings);
   say(concat("model: ", recipe.model.name, ", ", observe::with_commas(elements), " parameters; ",
              observe::with_commas(static_cast<std::int64_t>(whole.graph.nodes.size())), " ops for ",
@@ -107,10 +139,12 @@ int plan(const Recipe& recipe, const Options& options) {
   const compile::Compiled first = compile::compile_local(whole, 0);
   const std::string of =
       is_one ? "a step" : concat("each of ", sizes.num_microbatches, " micro-batches of a step");
-  const std::string text = rewrite::to_text(mesh, rewrite::report_of(whole.placed, first.local, 0), of);
+  const std::string text =
+      rewrite::to_text(mesh, rewrite::report_of(whole.placed, first.local, 0, plan.pipeline_axis), of);
   say(text.substr(0, text.size() - 1));
   if (first.fit) say_fit(*first.fit);
-  if (!is_one) say_update(whole, settings);
+  if (is_staged) say_stages(whole);
+  if (!is_one || is_staged) say_update(whole, settings);
   const int threads = threads_of_rank(options.ranks);
   const Forecast forecast = forecast_of(recipe, whole, 0, threads);
   const std::string memory = to_text(forecast);

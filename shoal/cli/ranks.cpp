@@ -21,16 +21,17 @@ static sharding::Mesh mesh_of(const Recipe& recipe, const compile::Plan& plan, i
   const auto& degrees = recipe.parallelism;
   const auto shard = static_cast<int>(degrees.data_parallel_shard_degree);
   const auto tensor = static_cast<int>(degrees.tensor_parallel_degree);
+  const auto pipeline = static_cast<int>(degrees.pipeline_parallel_degree);
   auto replicate = static_cast<int>(degrees.data_parallel_replicate_degree);
   if (!plan.mesh.empty()) {
-    SHOAL_CHECK(replicate == -1 && shard == 1 && tensor == 1, InvalidInput, degrees.plan, " has a mesh, '",
-                to_text(sharding::Mesh{plan.mesh}),
+    SHOAL_CHECK(replicate == -1 && shard == 1 && tensor == 1 && pipeline == 1, InvalidInput, degrees.plan,
+                " has a mesh, '", to_text(sharding::Mesh{plan.mesh}),
                 "', and the recipe has degrees too (parallelism.*_degree); leave one of them out");
     return compile::mesh_of(plan.mesh, ranks);
   }
   // It is the rest unless another degree is asked to be.
-  if (replicate == -1 && (shard == -1 || tensor == -1)) replicate = 1;
-  return shoal::mesh_of(ranks, replicate, shard, tensor);
+  if (replicate == -1 && (shard == -1 || tensor == -1 || pipeline == -1)) replicate = 1;
+  return shoal::mesh_of(ranks, replicate, shard, tensor, pipeline);
 }
 
 // As a plan's line has it.
@@ -60,6 +61,10 @@ static compile::Plan plan_of(const Recipe& recipe) {
   SHOAL_CHECK(recompute == none || plan.recompute == none, InvalidInput,
               "recompute is in the recipe, and in ", path, "; leave one of them out");
   if (recompute != none) plan.recompute = recompute;
+  const auto& said = recipe.parallelism;
+  if (!said.pipeline_parallel_schedule.empty()) plan.schedule = said.pipeline_parallel_schedule;
+  if (said.pipeline_parallel_microbatches > 0)
+    plan.microbatches = static_cast<int>(said.pipeline_parallel_microbatches);
   return plan;
 }
 
@@ -90,7 +95,17 @@ StepSizes sizes_of(const Recipe& recipe, const Parallelism& parallelism) {
               "training.global_batch_size is ", global, ": ", num, " micro-batches of at most ", at_once,
               " samples (training.local_batch_size ", recipe.training.local_batch_size, " on each of ", ranks,
               " ranks) are not of one size; choose a multiple of ", num, ", or another local one");
-  return {.microbatch = global / num, .num_microbatches = num};
+  const auto stages = compile::num_stages_of(parallelism.plan, parallelism.mesh);
+  if (stages == 1 || num > 1) return {.microbatch = global / num, .num_microbatches = num};
+  // A pipeline cuts what it has at once.
+  const std::int64_t wanted = parallelism.plan.microbatches;
+  SHOAL_CHECK(wanted == 0 || global % (wanted * ranks) == 0, InvalidInput, "a step's batch of ", global,
+              " samples cannot be cut into ", wanted, " micro-batches of one size on ", ranks,
+              " ranks that share it (parallelism.pipeline_parallel_microbatches); choose a divisor of ",
+              global / ranks);
+  std::int64_t cuts = wanted == 0 ? stages : wanted;
+  while (global % (cuts * ranks) != 0) --cuts;
+  return {.microbatch = global / cuts, .num_microbatches = cuts};
 }
 
 void check_ranks(const Recipe& recipe, int ranks) {
