@@ -14,6 +14,7 @@
 #include "shoal/comm_c10d/nccl.h"
 #include "shoal/compile/pins.h"
 #include "shoal/data/hash.h"
+#include "shoal/train/pipeline.h"
 
 namespace shoal::cli {
 
@@ -110,9 +111,11 @@ StepSizes sizes_of(const Recipe& recipe, const Parallelism& parallelism) {
 
 void check_ranks(const Recipe& recipe, int ranks) {
   const Parallelism parallelism = parallelism_of(recipe, ranks);
-  sizes_of(recipe, parallelism);
+  const auto num_microbatches = static_cast<std::size_t>(sizes_of(recipe, parallelism).num_microbatches);
   if (ranks == 1) return;
   const auto& [mesh, world, tensors, plan, plan_name, limit] = parallelism;
+  if (const int stages = compile::num_stages_of(plan, mesh); stages > 1)
+    train::timeline_of(plan.schedule, stages, num_microbatches);
   std::vector<std::string> names;
   const auto shapes = shapes_of(hollow_model(recipe));
   for (const auto& [name, shape] : shapes) names.push_back(name);

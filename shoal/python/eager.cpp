@@ -22,6 +22,13 @@ void check_can_be_eager(const std::optional<Degrees>& parallelism) {
   const bool keeps_parts = is_cut && (plan.zero_stage < 0 || plan.zero_stage == 3);
   const bool cuts_layers = std::ranges::any_of(
       plan.lines, [](const auto& line) { return line.kind == compile::PlanLine::Kind::Parameter; });
+  const auto pipeline = std::ranges::find(plan.mesh, plan.pipeline_axis, &sharding::Axis::name);
+  const bool has_stages =
+      plan.mesh.empty() ? parallelism->pipeline != 1 : pipeline != plan.mesh.end() && pipeline->size != 1;
+  SHOAL_CHECK(
+      !has_stages, InvalidInput,
+      "trainer: on_refusal=\"eager\" runs the model itself, and with a pipeline each rank has a stage of it "
+      "alone. Remedy: Parallelism(pipeline=1), or on_refusal=\"error\"");
   SHOAL_CHECK(!keeps_parts && parallelism->tensor == 1 && !cuts_layers, InvalidInput,
               "trainer: on_refusal=\"eager\" runs the model itself, and with ",
               keeps_parts ? "ZeRO-3" : "tensor parallel", " no rank has all of its parameters. Remedy: ",

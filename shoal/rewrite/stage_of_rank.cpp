@@ -274,7 +274,7 @@ class CuttingOut {
       if (gradient.owner != Stages::kShared) continue;
       std::optional<ValueId> sum;
       for (const ValueId value : gradient.summands) {
-        if (stage_of(value) != own_) continue;
+        if ((is_source(value) ? 0 : stage_of(value)) != own_) continue;
         sum = sum ? node("aten::add.Tensor",
                          {{"self", *sum}, {"other", in_(value)}, {"alpha", std::int64_t{1}}}, Phase::Backward,
                          old_.at(value).type)
@@ -332,6 +332,11 @@ class CuttingOut {
 
   void add_results() {
     for (const auto& [role, name, value] : old_.results) {
+      const bool is_parameter = is_source(value) && old_.at(value).role == Role::Parameter;
+      SHOAL_CHECK(
+          !is_parameter || role == Role::Gradient || owner_of(source_of(value).name) == Stages::kShared,
+          InvalidInput, "pipeline: ", ir::name_of(role), " \"", name, "\" is parameter ",
+          source_of(value).name, " itself, which one stage alone has; make it a clone() of it");
       const bool is_elsewhere = role == Role::Gradient && accumulate_ == nullptr && owner_of(name) != own_ &&
                                 owner_of(name) != Stages::kShared;
       made_.add_result(role, name, in_(is_elsewhere ? parameter(name) : value));

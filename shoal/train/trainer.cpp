@@ -470,6 +470,7 @@ class Trainer::State {
   void forget(const Runnable& runnable) {
     if (last_ == &runnable) last_ = nullptr;
     std::erase(ran_, &runnable);
+    std::erase(under_way_, &runnable);
   }
   void forget_later() {
     if (later_) forget(*later_->runnable);
@@ -549,6 +550,10 @@ class Trainer::State {
 
   void reduce(Given& given) const {
     if (!ranks_) return;
+    SHOAL_CHECK(
+        !is_staged(), InvalidInput,
+        "trainer: gradients that were made elsewhere are of whole models, and the ranks of a pipeline have "
+        "a stage each. Remedy: data parallel, ZeRO-1 or -2");
     train::reduce(given, model_.parameters(), ranks_->rank());
     for (const auto& [name, tensor] : model_.buffers())
       if (tensor.defined()) {
@@ -604,9 +609,14 @@ class Trainer::State {
   StepResult step_through_stages(const Batch& batch) {
     const auto parts = cut_up(batch);
     std::vector<Tensors> outputs;
+    Tensors all;
     const auto result = step_over(
-        parts.size(), [&](std::size_t i) { return parts[i]; }, [&] { outputs.push_back(outputs_); });
-    outputs_ = train::joined(outputs, parts, ranks_->parallelism().plan);
+        parts.size(), [&](std::size_t i) { return parts[i]; },
+        [&] {
+          outputs.push_back(outputs_);
+          if (outputs.size() == parts.size()) all = train::joined(outputs, parts, ranks_->parallelism().plan);
+        });
+    outputs_ = std::move(all);
     return result;
   }
 
@@ -619,15 +629,20 @@ class Trainer::State {
         train::timeline_of(ranks_->parallelism().plan.schedule, ranks_->num_stages(), count);
     std::vector<Ready> all;
     std::vector<Runnable*> runnables;
+    under_way_.clear();
     for (std::size_t i = 0; i < count; ++i) {
       all.push_back(ready(microbatch(i), Use::Microbatch, result.step, i, i));
       runnables.push_back(all.back().runnable);
+      under_way_.push_back(all.back().runnable);
       const Normaliser& normaliser = all[i].runnable->whole().normaliser;
       SHOAL_CHECK(normaliser.kind == all[0].runnable->whole().normaliser.kind, InvalidInput,
                   "trainer: the micro-batches of a step have losses of different kinds: ",
                   compile::to_text(normaliser), " for number ", i, ", but not for those before");
       sums_.bind(*all[i].runnable, model_, i == 0, i);
     }
+    SHOAL_CHECK(std::exchange(under_way_, {}).size() == count, InvalidInput, "trainer: the ", count,
+                " micro-batches of a step have graphs of their own, and ", options_.max_graphs,
+                " are kept (max_graphs); a pipeline runs them at once. Remedy: a larger max_graphs");
     const Kind kind = all[0].runnable->whole().normaliser.kind;
     const bool is_mean = kind == Kind::Value || kind == Kind::Elements;
     double total = 0;
@@ -737,9 +752,10 @@ class Trainer::State {
   std::string tag_;  // of the graph found last
   // Gradients that were summed over micro-batches, or given; afterwards as the last update has left them.
   train::GradientSums sums_;
-  std::optional<LaterUpdate> later_;  // by these
-  Runnable* last_ = nullptr;          // of the last update, unless that was a later one
-  std::vector<const Runnable*> ran_;  // in the last step
+  std::optional<LaterUpdate> later_;        // by these
+  Runnable* last_ = nullptr;                // of the last update, unless that was a later one
+  std::vector<const Runnable*> ran_;        // in the last step
+  std::vector<const Runnable*> under_way_;  // through the stages of a pipeline
   std::int64_t steps_ = 0;
   std::int64_t backwards_ = 0;
   bool has_ended_ = false;

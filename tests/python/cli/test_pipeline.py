@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`shoal train` and `shoal plan` of a model in stages."""
+
+import json
+import re
+
+import pytest
+
+STAGES = ["-n", 2, "--parallelism.pipeline_parallel_degree=2"]
+BATCH = ["--training.local_batch_size=2", "--training.global_batch_size=4", "--model.n_layer=3"]
+
+
+@pytest.fixture
+def losses(shoal, tiny):
+    def call(name, *options):
+        folder = tiny.parent / name
+        double = ["--training.dtype=float64", "--sample.tokens=0"]
+        result = shoal("train", tiny, f"--job.dump_folder={folder}", *double, *BATCH, *options)
+        assert result.returncode == 0, result.stdout + result.stderr
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        return [value for line in lines for key, value in line.items() if key in {"loss", "validation_loss"}]
+
+    return call
+
+
+def test_stages_have_the_losses_of_one_device_and_go_on_from_each_others_checkpoints(losses):
+    wanted = losses("alone")
+    assert losses("two", *STAGES) == pytest.approx(wanted, rel=1e-9)
+    three = ["-n", 3, "--parallelism.pipeline_parallel_degree=-1"]
+    assert losses("three", *three, "--parallelism.pipeline_parallel_schedule=gpipe") == pytest.approx(
+        wanted, rel=1e-9
+    )
+    sharded = ["-n", 4, STAGES[2], "--parallelism.data_parallel_shard_degree=-1"]
+    save = "--checkpoint.enable=true"
+    losses("out", *sharded, "--training.local_batch_size=1", save, "--training.steps=2")
+    assert losses("out", save)[-3:] == pytest.approx(wanted[-3:], rel=1e-9)
+    losses("back", save, "--training.steps=2")
+    assert losses("back", *STAGES, save)[-3:] == pytest.approx(wanted[-3:], rel=1e-9)
+
+
+def test_a_plan_names_stages_and_what_crosses(shoal, tiny):
+    plan = tiny.parent / "stages.plan"
+    plan.write_text(
+        "mesh pipeline=2\npipeline pipeline schedule=gpipe microbatches=4\nstage transformer.h.1\n"
+    )
+    result = shoal(
+        "plan", tiny, "-n", 2, f"--plan={plan}", "--model.n_layer=3", "--training.local_batch_size=8"
+    )
+    assert result.returncode == 0, result.stderr
+    assert "stage 0: from the beginning, " in result.stdout
+    assert re.search(
+        r"^stage 1: from transformer\.h\.1, [\d.]+ % of the work, [\d,]+ parameters", result.stdout, re.M
+    )
+    assert "stages share 4,800 parameters, whose gradients are summed up" in result.stdout
+    assert re.search(r"^  stages +forward +send x1 +pipeline", result.stdout, re.M)
+    assert "collectives of each of 4 micro-batches of a step" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--parallelism.pipeline_parallel_schedule=1f2b"], "1f2b"),
+        (["--parallelism.pipeline_parallel_schedule=zbv"], "those it runs: gpipe, 1f1b, eager_1f1b"),
+        (["--parallelism.pipeline_parallel_microbatches=3"], "cannot be cut into 3 micro-batches"),
+        (["-n", 3], "degrees pipeline 2 x replicate"),
+    ],
+)
+def test_what_no_pipeline_can_run_is_told_before_it_starts(shoal, tiny, options, message):
+    result = shoal("train", tiny, *STAGES, *options)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert len(result.stderr.splitlines()) == 1, result.stderr
+
+
+def test_a_stage_that_begins_nowhere_is_told(shoal, tiny):
+    plan = tiny.parent / "stages.plan"
+    plan.write_text("mesh pipeline=2\nstage transformer.k.1\n")
+    result = shoal("plan", tiny, "-n", 2, f"--plan={plan}")
+    assert result.returncode == 2
+    assert "a stage is to begin at 'transformer.k.1'" in result.stderr
+    assert "did you mean 'transformer.h" in result.stderr
