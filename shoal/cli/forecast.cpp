@@ -174,8 +174,7 @@ static std::int64_t in_flight_bytes(const Forecast& forecast, const Parallelism&
   return (held - 1) * activations + (held + 1) * sent;
 }
 
-// What follows the micro-batches; their sums are among its sources.
-static Update update_of_sums(const compile::Whole& microbatch, int rank, int threads) {
+compile::Whole update_of_sums(const compile::Whole& microbatch) {
   std::vector<std::pair<std::string, ir::TensorType>> sums;
   for (const auto& source : microbatch.graph.sources)
     if (const auto& value = microbatch.graph.at(source.value); value.role == ir::Role::Gradient)
@@ -184,12 +183,16 @@ static Update update_of_sums(const compile::Whole& microbatch, int rank, int thr
   settings.then = compile::Then::UpdateSums;
   settings.stages = microbatch.stages.owners.empty() ? nullptr : &microbatch.stages;
   settings.print = {};
-  const auto made =
-      compile::compile(compile::graph_of_sums(sums), microbatch.plan, microbatch.mesh, rank, settings);
+  return compile::compile_whole(compile::graph_of_sums(sums), microbatch.plan, microbatch.mesh, settings);
+}
+
+static Update on_rank(const compile::Whole& sums, int rank, int threads) {
+  const auto made = compile::compile_local(sums, rank);
   return {program::memory_of(made.program, threads), kept_of(made.whole, rank, ir::Role::OptimizerState)};
 }
 
-Forecast forecast_of(const Recipe& recipe, const compile::Whole& whole, int rank, int threads) {
+Forecast forecast_of(const Recipe& recipe, const compile::Whole& whole, int rank, int threads,
+                     const compile::Whole* sums) {
   Forecast forecast;
   forecast.program = compile::compile_local(whole, rank).program;
   forecast.step = program::memory_of(forecast.program, threads);
@@ -221,7 +224,7 @@ Forecast forecast_of(const Recipe& recipe, const compile::Whole& whole, int rank
   std::vector<Kept> state = kept_of(whole, rank, ir::Role::OptimizerState);
   if (is_staged(parallelism)) beside += in_flight_bytes(forecast, parallelism, num_microbatches, rank);
   if (num_microbatches > 1 || is_staged(parallelism)) {
-    const auto [update, its_state] = update_of_sums(whole, rank, threads);
+    const auto [update, its_state] = on_rank(sums == nullptr ? update_of_sums(whole) : *sums, rank, threads);
     forecast.phases.push_back(
         {"the update", update.peak.total() + buffers + beside, "of the gradients' sums"});
     beside += update.sources[MemoryKind::OptimizerState] + buffers;  // as they were before the step

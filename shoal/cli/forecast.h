@@ -35,8 +35,12 @@ struct Forecast {
   const Phase& largest() const;
 };
 
-// Of a rank of a job in which each has so many threads. `whole`: the step of all, or one of its micro-batches.
-Forecast forecast_of(const Recipe& recipe, const compile::Whole& whole, int rank, int threads);
+// Of a rank of a job in which each has so many threads. `whole`: the step of all, or one of its micro-batches;
+// `sums`: the update after these, where the caller has it for several ranks.
+Forecast forecast_of(const Recipe& recipe, const compile::Whole& whole, int rank, int threads,
+                     const compile::Whole* sums = nullptr);
+// What follows the micro-batches, of all ranks; borrows from the micro-batch.
+compile::Whole update_of_sums(const compile::Whole& microbatch);
 // The same from the recipe alone, by a model without memory.
 Forecast forecast_of(const Recipe& recipe, const Parallelism& parallelism, int rank, int threads);
 

@@ -3,8 +3,10 @@
 // memory, so that neither it nor the number of ranks has to fit this machine.
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -26,13 +28,22 @@
 
 namespace shoal::cli {
 
+// Of a micro-batch.
+static bool has_sums(const compile::Whole& whole) {
+  return std::ranges::any_of(whole.graph.sources, [&](const ir::Source& source) {
+    return whole.graph.at(source.value).role == ir::Role::Gradient;
+  });
+}
+
 // Every kind of rank: what it would run, lowered as a rank does it. The most that one has in memory.
 static Phase dry_run(const Recipe& recipe, const compile::Whole& whole, int threads, bool says) {
   const auto classes = rewrite::rank_classes(whole.placed, whole.plan.pipeline_axis);
   if (says) say(concat("dry run: ", whole.mesh.size(), " ranks of ", classes.size(), " kinds"));
+  std::optional<compile::Whole> sums;
+  if (has_sums(whole)) sums = update_of_sums(whole);
   Phase most;
   for (const auto& [first, count] : classes) {
-    const Forecast forecast = forecast_of(recipe, whole, first, threads);
+    const Forecast forecast = forecast_of(recipe, whole, first, threads, sums ? &*sums : nullptr);
     const program::Memory& step = forecast.step;
     if (forecast.largest().bytes > most.bytes) most = forecast.largest();
     if (!says) continue;

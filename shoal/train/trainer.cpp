@@ -511,6 +511,7 @@ class Trainer::State {
   void set_stages(const rewrite::Stages& stages) {
     const Tensors state = optimizer_.whole();
     ranks_->set_stages(stages);
+    optimizer_.clear();  // it has other shapes now
     optimizer_.write(state);
     model_.have_moved();  // what is bound from here on is there
   }
