@@ -148,12 +148,29 @@ static program::Program lowered(const Unit& unit, ir::Graph local) {
   return std::move(after.made.program);
 }
 
-// By what rank 0 has: all ranks have to choose alike.
+// The graph of the first rank that runs the same nodes: of all, or of those of this stage.
+static ir::Graph graph_of_first(const Unit& unit) {
+  const Whole& whole = unit.made.whole;
+  std::vector<int> alike;
+  for (std::size_t axis = 0; axis < whole.mesh.axes.size(); ++axis)
+    if (whole.mesh.axes[axis].name != whole.plan.pipeline_axis) alike.push_back(static_cast<int>(axis));
+  const int first = alike.empty() ? unit.rank : whole.mesh.group(unit.rank, alike).front();
+  if (first == unit.rank) return unit.made.local;
+  Unit other;
+  other.made.whole = whole;
+  other.rank = first;
+  partition(other);
+  if (num_stages_of(whole.plan, whole.mesh) > 1) stage_of_rank(other);
+  return std::move(other.made.local);
+}
+
+// By what the first of these ranks has: they have to choose alike.
 static rewrite::Dropped fitted(Unit& unit) {
   const Plan& plan = unit.whole().plan;
-  const ir::Graph first = unit.rank == 0 ? unit.made.local : rewrite::partition(unit.whole().placed, 0);
+  const ir::Graph first = graph_of_first(unit);
   SHOAL_CHECK(first.values.size() == unit.made.local.values.size(), Internal, "recompute: rank ", unit.rank,
-              " has ", unit.made.local.values.size(), " values, and rank 0 ", first.values.size());
+              " has ", unit.made.local.values.size(), " values, and the first of its stage ",
+              first.values.size());
   unit.made.fit = fit(first, plan.recompute.bytes, plan.gathers_again,
                       [&](const ir::Graph& local) { return lowered(unit, local); });
   return unit.made.fit->dropped;
@@ -164,9 +181,10 @@ static void recompute(Unit& unit) {
   ir::Graph& local = unit.made.local;
   if (plan.recompute.mode == rewrite::RecomputeMode::None || !has_backward(local)) return;
   check(plan.recompute);
-  local = rewrite::recompute(local, plan.recompute.mode == rewrite::RecomputeMode::Auto
-                                        ? fitted(unit)
-                                        : rewrite::dropped_by(plan.recompute, local, plan.gathers_again));
+  local = rewrite::recompute(
+      local, plan.recompute.mode == rewrite::RecomputeMode::Auto
+                 ? fitted(unit)
+                 : rewrite::dropped_by(plan.recompute, local, plan.gathers_again, unit.whole().graph));
 }
 
 static constexpr Move kMoves[] = {

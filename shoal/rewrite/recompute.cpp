@@ -156,8 +156,8 @@ static std::string_view block_of(std::string_view module, const std::set<std::st
   return "";
 }
 
-Dropped dropped_by(const Recompute& recompute, const Graph& graph, bool gathers_again) {
-  const auto modules = modules_of(graph);
+Dropped dropped_by(const Recompute& recompute, const Graph& graph, bool gathers_again, const Graph& model) {
+  const auto modules = modules_of(model);
   const auto blocks = recompute.modules.empty() ? numbered(modules) : named(recompute.modules, modules);
   SHOAL_CHECK(!blocks.empty(), InvalidInput, "recompute: ", name_of(recompute.mode),
               " is of blocks, and this model has no numbered modules, as h.0 and h.1; name the modules "

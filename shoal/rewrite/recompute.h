@@ -51,8 +51,10 @@ using Dropped = std::vector<bool>;
 Dropped droppable(const ir::Graph& graph, bool gathers_again, bool collectives);
 
 // Which values Full or Selective lets go of. Throws InvalidInput naming a pattern that fits no module of the
-// graph's, and the nearest path; and where there are no numbered modules and none are named.
-Dropped dropped_by(const Recompute& recompute, const ir::Graph& graph, bool gathers_again);
+// model's, and the nearest path; and where there are no numbered modules and none are named. `model`: a graph of
+// all of it, where `graph` is a stage's.
+Dropped dropped_by(const Recompute& recompute, const ir::Graph& graph, bool gathers_again,
+                   const ir::Graph& model);
 
 // Backward reads copies of what is dropped, each made right before it is read first.
 ir::Graph recompute(const ir::Graph& graph, const Dropped& dropped);

@@ -49,7 +49,7 @@ std::string backward_of(const ir::Graph& graph) {
 
 ir::Graph recomputed(const char* text, const Recompute& how, bool gathers_again = true) {
   const ir::Graph graph = ir::from_text(text);
-  return recompute(graph, dropped_by(how, graph, gathers_again));
+  return recompute(graph, dropped_by(how, graph, gathers_again, graph));
 }
 
 std::string replaced(std::string text, const std::string& from, const std::string& to) {
@@ -191,7 +191,7 @@ return output "y" %6, output "dx" %11
 }
 std::string of(const ir::Graph& graph, bool gathers_again, bool collectives) {
   const Recompute how = {.mode = RecomputeMode::Full, .modules = {"h.*"}, .collectives = collectives};
-  return backward_of(recompute(graph, dropped_by(how, graph, gathers_again)));
+  return backward_of(recompute(graph, dropped_by(how, graph, gathers_again, graph)));
 }
 }  // namespace
 

@@ -79,3 +79,13 @@ def test_a_stage_that_begins_nowhere_is_told(shoal, tiny):
     assert result.returncode != 0
     assert "a stage is to begin at 'transformer.k.1'" in result.stderr
     assert "did you mean 'transformer" in result.stderr
+
+
+@pytest.mark.parametrize("mode", ["full", "auto --recompute.bytes=170KiB"])
+def test_stages_recompute(shoal, tiny, mode):
+    recompute = f"--recompute.mode={mode}".split()
+    result = shoal(
+        "verify", tiny, "-n", 4, STAGES[2], *BATCH, "--parallelism.data_parallel_shard_degree=2", *recompute
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "allowed 1e-09" in result.stdout
