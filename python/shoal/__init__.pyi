@@ -113,8 +113,8 @@ class Parallelism:
         is not dim 0: {"x": 1}, or {"0": 1} of the first item of a tuple, "batch" for a tensor by itself.
         `recompute`: what backward makes again instead of forward keeping it: "full", "selective",
         "full h.*.mlp", "auto bytes=96MiB"; of one rank too. `schedule`, of a pipeline: "gpipe", "1f1b" or
-        "eager_1f1b". `microbatches`: how many a step's batch is cut into; 0: one a stage. `stages`: where each
-        but the first begins, as paths of modules (["h.6"]); none: where work is balanced."""
+        "eager_1f1b". `microbatches`: how many a step's batch is cut into; 0: one a stage. `stages`: where all
+        but the first begin, as paths of modules (["h.6"]); none: where work is balanced."""
     @property
     def replicate(self) -> int | None:
         """Ranks that keep copies; None: what the others leave."""

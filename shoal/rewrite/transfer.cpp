@@ -20,8 +20,8 @@ struct Cuts {
   std::vector<sharding::Shard> shards;
   Counts wholes;
 
-  void add(sharding::Shard shard, std::int64_t whole) {
-    shards.push_back(std::move(shard));
+  void add(const sharding::Shard& shard, std::int64_t whole) {
+    shards.push_back(shard);
     wholes.push_back(whole);
   }
 };

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of test_parallel.py's job: Hugging Face's models as pipelines, unmodified, against eager PyTorch."""
+"""One rank of test_parallel.py's job: Hugging Face's models in stages, unmodified, against eager PyTorch."""
 
 import copy
 
@@ -83,9 +83,9 @@ def train(make, parallelism):
         assert abs(result.grad_norm - norm.item()) < 1e-9 * norm.item(), (step, result.grad_norm, norm.item())
     evaluated = trainer.evaluate(batch_of(99)) if parallelism.shard == 1 else None
     trainer.materialize()
-    for (name, one), other in zip(ours.named_parameters(), whole.parameters()):
+    for (name, one), other in zip(ours.named_parameters(), whole.parameters(), strict=True):
         # Adam divides by gradients: where they are noise, so is what it makes of them.
-        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8, msg=lambda text: f"{name}: {text}")
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8, msg=name)
     if evaluated is not None:
         whole.eval()
         torch.testing.assert_close(evaluated.loss, loss_of(whole, batch_of(99)).item(), rtol=1e-6, atol=0)

@@ -81,7 +81,7 @@ def test_a_stage_that_begins_nowhere_is_told(shoal, tiny):
     assert "did you mean 'transformer" in result.stderr
 
 
-@pytest.mark.parametrize("mode", ["full", "auto --recompute.bytes=170KiB"])
+@pytest.mark.parametrize("mode", ["full", "auto --recompute.bytes=225KiB"])
 def test_stages_recompute(shoal, tiny, mode):
     recompute = f"--recompute.mode={mode}".split()
     result = shoal(
