@@ -139,6 +139,8 @@ class Send final : public Kernel {
   Send(const Send&) = delete;
   Send& operator=(const Send&) = delete;
   ~Send() override {
+    if (std::uncaught_exceptions() > 0)
+      return;  // what is not waited for ends the group: nobody waits for long
     for (Sent& sent : under_way_) {
       try {
         sent.work->wait(group_.limit);

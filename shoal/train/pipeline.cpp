@@ -34,17 +34,30 @@ schedule::Timeline timeline_of(const std::string& schedule, int stages, std::siz
        others);
 }
 
-std::vector<Batch> microbatches_of(const Batch& batch, int wanted, int stages, const compile::Plan& plan) {
-  std::int64_t count = wanted == 0 ? stages : wanted;
+// Calls see(path, size) for each item that is cut, and returns whether there is one.
+static bool for_each_cut(const Batch& batch, const compile::Plan& plan,
+                         const std::function<void(const std::string&, std::int64_t)>& see) {
   bool is_cut = false;
   for_each_leaf(batch, [&](const std::string& path, const Batch& leaf) {
     const auto* tensor = std::get_if<at::Tensor>(&leaf.value());
     if (tensor == nullptr || !compile::is_cut(plan, path, static_cast<std::size_t>(tensor->dim()))) return;
     is_cut = true;
-    const auto size = tensor->size(compile::batch_dim_of(plan, path));
-    if (wanted == 0) count = std::clamp<std::int64_t>(count, 1, std::max<std::int64_t>(size, 1));
+    see(path, tensor->size(compile::batch_dim_of(plan, path)));
+  });
+  return is_cut;
+}
+
+std::int64_t most_microbatches(const Batch& batch, std::int64_t count, const compile::Plan& plan) {
+  for_each_cut(batch, plan, [&](const std::string&, std::int64_t size) {
+    count = std::min(count, std::max<std::int64_t>(size, 1));
+  });
+  return count;
+}
+
+std::vector<Batch> microbatches_of(const Batch& batch, std::int64_t count, const compile::Plan& plan) {
+  const bool is_cut = for_each_cut(batch, plan, [&](const std::string& path, std::int64_t size) {
     SHOAL_CHECK(
-        size >= count || wanted == 0, InvalidInput, "pipeline: item ", path, " of the batch has ", size,
+        size >= count, InvalidInput, "pipeline: item ", path, " of the batch has ", size,
         " samples, and they are to be ", count,
         " micro-batches. Remedy: a larger batch, or fewer micro-batches (the plan's line 'pipeline')");
   });

@@ -19,9 +19,11 @@ namespace shoal::train {
 // it.
 schedule::Timeline timeline_of(const std::string& schedule, int stages, std::size_t microbatches);
 
-// One batch in so many parts along the samples' dims, the larger ones first; 0: a stage each, or fewer where
-// there are fewer samples. Throws InvalidInput where there are fewer samples than parts.
-std::vector<Batch> microbatches_of(const Batch& batch, int count, int stages, const compile::Plan& plan);
+// One batch in so many parts along the samples' dims, the larger ones first; whole where nothing is cut. Throws
+// InvalidInput where there are fewer samples than parts.
+std::vector<Batch> microbatches_of(const Batch& batch, std::int64_t count, const compile::Plan& plan);
+// So many, or as many as there are samples.
+std::int64_t most_microbatches(const Batch& batch, std::int64_t count, const compile::Plan& plan);
 
 // The outputs of the whole batch from those of its micro-batches: what has a dim of samples first. Throws
 // InvalidInput naming one that has not.

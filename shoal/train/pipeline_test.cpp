@@ -82,9 +82,9 @@ TEST_CASE("what a pipeline cannot do is told") {
       "trainer cannot run yet; those it runs: gpipe, 1f1b, eager_1f1b",
       Error);
   compile::Plan plan;
-  CHECK(train::microbatches_of(batch_of(3), 0, 4, plan).size() == 3);
-  CHECK(train::microbatches_of(batch_of(5), 2, 4, plan)[0][0].tensor().size(0) == 3);
-  CHECK_THROWS_AS(train::microbatches_of(batch_of(3), 4, 2, plan), Error);
+  CHECK(train::most_microbatches(batch_of(3), 4, plan) == 3);
+  CHECK(train::microbatches_of(batch_of(5), 2, plan)[0][0].tensor().size(0) == 3);
+  CHECK_THROWS_AS(train::microbatches_of(batch_of(3), 4, plan), Error);
   on_stages(2, [&](nn::Sequential net, const TrainerOptions& options) {
     Trainer trainer(net, loss_of, SGD{.lr = 0.1}, options);
     CHECK_THROWS_AS(trainer.step_with({.loss = 1}), Error);

@@ -605,7 +605,13 @@ class Trainer::State {
 
   std::vector<Batch> cut_up(const Batch& batch) const {
     const auto& plan = ranks_->parallelism().plan;
-    return train::microbatches_of(batch, plan.microbatches, ranks_->num_stages(), plan);
+    std::int64_t count = plan.microbatches;
+    if (count == 0) {  // the fewest that a rank's part has samples for, of all that share the batch
+      count = train::most_microbatches(batch, ranks_->num_stages(), plan);
+      const auto& group = ranks_->control();
+      group.communicator->all_reduce({&count, 1, DType::Int64}, comm::ReduceOp::Min)->wait(group.limit);
+    }
+    return train::microbatches_of(batch, count, plan);
   }
   StepResult step_through_stages(const Batch& batch) {
     const auto parts = cut_up(batch);
