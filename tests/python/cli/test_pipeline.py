@@ -2,9 +2,13 @@
 """`shoal train` and `shoal plan` of a model in stages."""
 
 import json
+import os
 import re
+import signal
+import subprocess
 
 import pytest
+from test_ranks import lines_until, rank_of
 
 STAGES = ["-n", 2, "--parallelism.pipeline_parallel_degree=2"]
 BATCH = ["--training.local_batch_size=2", "--training.global_batch_size=4", "--model.n_layer=3"]
@@ -89,3 +93,33 @@ def test_stages_recompute(shoal, tiny, mode):
     )
     assert result.returncode == 0, result.stdout + result.stderr
     assert "allowed 1e-09" in result.stdout
+
+
+def steps_in(folder):
+    """The loss of each step, as it was said last."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return {line["step"]: line["loss"] for line in lines if "loss" in line}
+
+
+@pytest.mark.parametrize(
+    ("fault", "named"), [("KILL", "killed by signal 9"), ("STOP", "stopped, while others waited")]
+)
+def test_a_stage_that_fails_is_named_and_starts_again_with_the_same_losses(shoal, tiny, fault, named):
+    more = ["--training.steps=400", "--checkpoint.enable=true", "--checkpoint.interval=20"]
+    more += ["--metrics.log_freq=1", "--validation.freq=0", "--sample.tokens=0", *BATCH]
+    whole, torn = tiny.parent / "whole", tiny.parent / "torn"
+    assert shoal("train", tiny, *STAGES, f"--job.dump_folder={whole}", *more).returncode == 0
+    launcher = [shoal.path, "run", *STAGES[:2], "--limit=3", "--max-restarts=1"]
+    command = [*launcher, shoal.path, "train", tiny, STAGES[2], f"--job.dump_folder={torn}", *more]
+    command = [str(word) for word in command]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        lines_until(process, r"step: +50 ")
+        os.kill(rank_of(tiny, 1), signal.Signals[f"SIG{fault}"])
+        said = process.communicate(timeout=120)[0]
+    finally:
+        process.kill()
+    assert process.returncode == 0, said
+    assert f"rank 1 failed first: {named}" in said
+    assert "resume:  step" in said
+    assert steps_in(torn) == steps_in(whole)

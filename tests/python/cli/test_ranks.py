@@ -139,8 +139,8 @@ def rank_of(recipe, rank):
     raise AssertionError(f"no process is rank {rank}")
 
 
-@pytest.fixture
-def endless(shoal, tiny):
+@pytest.fixture(params=[SHARD, "--parallelism.pipeline_parallel_degree=2"], ids=["ZeRO-3", "stages"])
+def endless(shoal, tiny, request):
     """Two ranks that train until they are told otherwise; the first step is made."""
     command = [
         shoal.path,
@@ -148,7 +148,7 @@ def endless(shoal, tiny):
         tiny,
         "-n",
         2,
-        SHARD,
+        request.param,
         *BATCH,
         "--max-restarts=1",
         "--checkpoint.enable=true",
