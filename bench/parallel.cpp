@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A rank of Shoal's for bench/parallel.py, which starts it:
 //
-//   bench/parallel NAME SHAPE      NAME: data_parallel, zero1, zero2, zero3
+//   bench/parallel NAME SHAPE      NAME: data_parallel, zero1, zero2, zero3, pipeline_1f1b, pipeline_gpipe
 //                                  SHAPE: a table of shapes.toml, as JSON
 //
 // A line in is a number of steps; out goes JSON, the seconds and the CPU seconds they took, the loss, and the
@@ -60,9 +60,14 @@ double cpu_seconds() {
 struct Strategy {
   const char* name;
   int replicate, shard, zero_stage;
+  const char* schedule = nullptr;  // of a pipeline of all ranks
 };
-constexpr std::array<Strategy, 4> kStrategies = {
-    {{"data_parallel", -1, 1, 0}, {"zero1", 1, -1, 1}, {"zero2", 1, -1, 2}, {"zero3", 1, -1, 3}}};
+constexpr std::array<Strategy, 6> kStrategies = {{{"data_parallel", -1, 1, 0},
+                                                  {"zero1", 1, -1, 1},
+                                                  {"zero2", 1, -1, 2},
+                                                  {"zero3", 1, -1, 3},
+                                                  {"pipeline_1f1b", 1, 1, 0, "1f1b"},
+                                                  {"pipeline_gpipe", 1, 1, 0, "gpipe"}}};
 
 models::Gpt2Config config_of(const json& shape) {
   SHOAL_CHECK(shape.at("model") == "gpt2", InvalidInput, "bench: the model is ", shape.at("model").dump(),
@@ -108,7 +113,8 @@ void run(const std::string& name, const json& shape) {
 
   torch::manual_seed(1);
   models::Gpt2 model(config_of(shape));
-  torch::manual_seed(2 + place.rank);
+  const bool is_staged = strategy->schedule != nullptr;
+  torch::manual_seed(is_staged ? 2 : 2 + place.rank);
   const std::array<std::int64_t, 2> size = {shape.at("batch"), shape.at("sequence")};
   const std::int64_t vocabulary = shape.at("vocabulary");
   const shoal::Batch batch{at::randint(vocabulary, size, at::kLong),
@@ -118,12 +124,17 @@ void run(const std::string& name, const json& shape) {
   };
   shoal::observe::Trace trace;
   const bool is_traced = shape.contains("trace");
+  shoal::Parallelism parallelism;
+  parallelism.mesh =
+      shoal::mesh_of(place.size, strategy->replicate, strategy->shard, 1, is_staged ? place.size : 1);
+  parallelism.world = world.get();
+  parallelism.plan.zero_stage = strategy->zero_stage;
+  if (is_staged) {
+    parallelism.plan.schedule = strategy->schedule;
+    parallelism.plan.microbatches = shape.at("microbatches");
+  }
   shoal::Trainer trainer(model, loss, shoal::AdamW{.lr = 1e-3},
-                         {.trace = is_traced ? &trace : nullptr,
-                          .parallelism = shoal::Parallelism{
-                              .mesh = shoal::mesh_of(place.size, strategy->replicate, strategy->shard, 1),
-                              .world = world.get(),
-                              .plan = {.zero_stage = strategy->zero_stage}}});
+                         {.trace = is_traced ? &trace : nullptr, .parallelism = parallelism});
   std::string line;
   bool is_first = true;
   while (std::getline(std::cin, line)) {

@@ -3,6 +3,7 @@
 """A training step on several ranks of this host: Shoal against PyTorch's DDP and FSDP2 on Gloo, in turns.
 
     .venv/bin/python bench/parallel.py [SHAPE …] [--preset release] [--rounds 20] [--only NAMES] [--profile]
+    .venv/bin/python bench/parallel.py gpt_30m --microbatches 8   a stage a rank, against PyTorch's pipelining
 
 SHAPE is a GPT of bench/shapes.toml; its batch is that of one rank. Ranks are processes of one thread, each on
 a core of its own, and all wait at a pipe while it is not their turn; a step takes as long as on the slowest
@@ -25,6 +26,8 @@ import tomllib
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 OURS = ["data_parallel", "zero2", "zero3"]
 PEERS = ["ddp", "fsdp2", "fsdp2_kept"]
+STAGED = ["pipeline_1f1b", "pipeline_gpipe"]
+STAGED_PEERS = ["torch_1f1b", "torch_gpipe"]
 
 
 class Group:
@@ -35,7 +38,7 @@ class Group:
         self.turns = []
         self.loss = None  # after the first steps
         store = tempfile.mktemp(prefix="bench_parallel_")
-        if name in PEERS:
+        if name in PEERS + STAGED_PEERS:
             command = [sys.executable, str(ROOT / "bench/parallel_torch.py")]
         else:
             command = [str(ROOT / "build" / preset / "bench/parallel")]
@@ -116,7 +119,9 @@ def median(values):
 def compare(name, shape, arguments):
     groups = []
     try:
-        for contender in arguments.only or OURS + PEERS:
+        for contender in arguments.only or (
+            STAGED + STAGED_PEERS if arguments.microbatches else OURS + PEERS
+        ):
             group = Group(contender, shape, arguments.ranks, arguments.preset)
             groups.append(group)
             try:
@@ -132,7 +137,7 @@ def compare(name, shape, arguments):
                 break
             for group in groups if round % 2 else groups[::-1]:
                 group.turns.append(group.run(shape["steps"]))
-        peers = [group for group in groups if group.name in PEERS]
+        peers = [group for group in groups if group.name in PEERS + STAGED_PEERS]
         best = min(peers or groups, key=lambda group: median(group.of("seconds")))
         thrifty = min(peers or groups, key=lambda group: median(group.of("cpu")))
         for group in groups:
@@ -147,7 +152,7 @@ def compare(name, shape, arguments):
             )
         if arguments.profile:
             for group in groups:
-                if group.name not in PEERS:
+                if group.name not in PEERS + STAGED_PEERS:
                     print(f"{name} {group.name}, each rank:", flush=True)
                     group.ask("profile")
     finally:
@@ -163,7 +168,12 @@ def main():
     parser.add_argument("--seconds", type=float, default=math.inf, help="end the rounds of a shape by then")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument(
-        "--only", type=lambda text: text.split(","), help="contenders: " + ", ".join(OURS + PEERS)
+        "--microbatches", type=int, default=0, help="pipelines, of so many of the shape's batch"
+    )
+    parser.add_argument(
+        "--only",
+        type=lambda text: text.split(","),
+        help="contenders: " + ", ".join(OURS + PEERS + STAGED + STAGED_PEERS),
     )
     parser.add_argument(
         "--profile", action="store_true", help="where Shoal's time goes, by op; costs a little"
@@ -172,6 +182,11 @@ def main():
     shapes = tomllib.loads((ROOT / "bench/shapes.toml").read_text())
     for name in arguments.shapes or ["tiny_gpt", "gpt_30m"]:
         shape = shapes[name] | ({"trace": True} if arguments.profile else {})
+        if arguments.microbatches:
+            shape |= {
+                "microbatches": arguments.microbatches,
+                "batch": shape["batch"] * arguments.microbatches,
+            }
         compare(name, shape, arguments)
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A rank of PyTorch's for bench/parallel.py: bench/parallel_torch.py NAME SHAPE.
 
-NAME: ddp, fsdp2 (parameters are gathered again for backward), fsdp2_kept. The optimizer is the fused AdamW
-where `shape` does not say otherwise. Speaks as bench/parallel.cpp does.
+NAME: ddp, fsdp2 (parameters are gathered again for backward), fsdp2_kept; torch_1f1b, torch_gpipe: a stage a
+rank by torch.distributed.pipelining, with two weights where the model ties one, which it does not do. The
+optimizer is the fused AdamW where `shape` does not say otherwise. Speaks as bench/parallel.cpp does.
 """
 
 import json
@@ -42,6 +43,57 @@ def fsdp2(model, reshard=True):
     return fully_shard(model, mesh=mesh, reshard_after_forward=reshard)
 
 
+class Stage(torch.nn.Module):
+    """One of two, cut where work is balanced: the head counts as much as it multiplies."""
+
+    def __init__(self, whole, rank):
+        super().__init__()
+        blocks = len(whole.h)
+        head = whole.wte.weight.numel() / (12 * whole.wte.weight.size(1) ** 2)  # in blocks
+        cut = min(blocks, max(1, round((blocks + head) / 2)))
+        self.h = whole.h[:cut] if rank == 0 else whole.h[cut:]
+        self.embeddings = torch.nn.ModuleList([whole.wte, whole.wpe] if rank == 0 else [])
+        if rank == 1:
+            self.ln_f = whole.ln_f
+            self.head = torch.nn.Parameter(whole.wte.weight.detach().clone())
+
+    def forward(self, x):
+        if self.embeddings:
+            tokens, positions = self.embeddings
+            x = tokens(x) + positions(torch.arange(x.size(1)))
+        for block in self.h:
+            x = block(x)
+        return x if self.embeddings else F.linear(self.ln_f(x), self.head)
+
+
+class Pipeline:
+    """step(x, y): forward and backward of all micro-batches; the loss on the last rank."""
+
+    def __init__(self, name, shape):
+        from torch.distributed import pipelining
+
+        rank = dist.get_rank()
+        self.stage = Stage(Gpt2(shape), rank)
+        schedule = {"torch_1f1b": pipelining.Schedule1F1B, "torch_gpipe": pipelining.ScheduleGPipe}[name]
+        stage = pipelining.PipelineStage(self.stage, rank, 2, torch.device("cpu"))
+        self.schedule = schedule(
+            stage,
+            shape["microbatches"],
+            loss_fn=lambda logits, y: F.cross_entropy(logits.flatten(0, -2), y.flatten()),
+        )
+
+    def parameters(self):
+        return self.stage.parameters()
+
+    def step(self, x, y):
+        if dist.get_rank() == 0:
+            self.schedule.step(x)
+            return torch.zeros(())
+        losses = []
+        self.schedule.step(target=y, losses=losses)
+        return torch.stack(losses).mean() * 2  # of two ranks' mean
+
+
 WRAPPED = {"ddp": ddp, "fsdp2": fsdp2, "fsdp2_kept": lambda model: fsdp2(model, reshard=False)}
 
 
@@ -52,8 +104,9 @@ def main():
     dist.init_process_group("gloo", init_method=os.environ["BENCH_STORE"], rank=rank, world_size=size)
     at_start = memory("VmRSS")
     torch.manual_seed(1)
-    model = WRAPPED[name](Gpt2(shape))
-    torch.manual_seed(2 + dist.get_rank())
+    is_staged = name not in WRAPPED
+    model = Pipeline(name, shape) if is_staged else WRAPPED[name](Gpt2(shape))
+    torch.manual_seed(2 if is_staged else 2 + dist.get_rank())
     size = (shape["batch"], shape["sequence"])
     x, y = (torch.randint(shape["vocabulary"], size) for _ in range(2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=shape.get("fused", True))
@@ -66,8 +119,11 @@ def main():
         begin, cpu = time.perf_counter(), cpu_seconds()
         for _ in range(int(line)):
             optimizer.zero_grad()
-            loss = F.cross_entropy(model(x).flatten(0, -2), y.flatten())
-            loss.backward()
+            if is_staged:
+                loss = model.step(x, y)
+            else:
+                loss = F.cross_entropy(model(x).flatten(0, -2), y.flatten())
+                loss.backward()
             optimizer.step()
             last = loss.item()
         timed = {"seconds": time.perf_counter() - begin, "cpu": cpu_seconds() - cpu}
