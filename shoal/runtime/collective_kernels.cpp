@@ -132,7 +132,7 @@ class AllToAll final : public Kernel {
 
 // Goes on at once with a copy under way, in memory that the other rank reads without a further one: a
 // pipeline's ranks send to each other, and neither may wait for the other to receive first.
-class Send final : public Kernel {
+class Send final : public Kernel, public UnderWay {
  public:
   Send(const Program&, const Compute& compute, const Group& group)
       : self_(slot_of(compute, "self")), to_(static_cast<int>(integer_of(compute, "to"))), group_(group) {}
@@ -156,6 +156,10 @@ class Send final : public Kernel {
     copy.copy_(in);
     const auto buffer = buffer_of(copy);
     under_way_.push_back({std::move(copy), group_.communicator->send(buffer, to_)});
+    is_gone_ = false;
+  }
+  void go_on() override {
+    if (!is_gone_) is_gone_ = under_way_.back().work->done();
   }
 
  private:
@@ -181,6 +185,7 @@ class Send final : public Kernel {
   int to_;
   Group group_;
   std::deque<Sent> under_way_;
+  bool is_gone_ = true;  // the last one, and with it those before
 };
 
 class Receive final : public Kernel {
@@ -247,14 +252,16 @@ constexpr Row kMessages[] = {
 
 }  // namespace
 
-std::unique_ptr<Kernel> make_collective(const Program& program, const Compute& compute,
-                                        const Groups* groups) {
+std::unique_ptr<Kernel> make_collective(const Program& program, const Compute& compute, const Groups* groups,
+                                        std::vector<UnderWay*>* sends) {
   SHOAL_CHECK(groups != nullptr, InvalidInput, compute.op,
               ": this program is one of several ranks; run it with the communicators of its mesh");
   const auto* row = std::ranges::find(kMessages, std::string_view(compute.op), &Row::op);
   SHOAL_CHECK(row != std::end(kMessages), Internal, compute.op, " is not a collective");
   const Group& group = groups->along(text_of(compute, "axis"));
   auto kernel = row->make(program, compute, group);
+  if (auto* send = dynamic_cast<UnderWay*>(kernel.get()); send != nullptr && sends != nullptr)
+    sends->push_back(send);
   if (auto* located = dynamic_cast<comm::Located*>(group.communicator))
     return std::make_unique<InModule>(std::move(kernel), *located, compute.module);
   return kernel;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "shoal/comm/communicator.h"
 #include "shoal/runtime/groups.h"
@@ -10,9 +11,17 @@
 
 namespace shoal::runtime {
 
-// Throws InvalidInput where `groups` is null: the program is one of several ranks.
+// A kernel whose messages go on while others run: some communicators move nothing by themselves.
+class UnderWay {
+ public:
+  virtual ~UnderWay() = default;
+  virtual void go_on() = 0;  // never blocks, never throws: what is wrong is told by the next call
+};
+
+// Throws InvalidInput where `groups` is null: the program is one of several ranks. Adds the kernel to `sends`
+// where it is one of those; borrowed.
 std::unique_ptr<Kernel> make_collective(const program::Program& program, const program::Compute& compute,
-                                        const Groups* groups);
+                                        const Groups* groups, std::vector<UnderWay*>* sends = nullptr);
 
 // Of the argument "combine".
 comm::ReduceOp reduction_of(const program::Compute& compute);

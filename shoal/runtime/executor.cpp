@@ -75,6 +75,7 @@ struct Executor::State {
   bool has_peers;                            // other ranks run the same instructions
   std::vector<std::vector<Action>> actions;  // by segment
   std::vector<bool> checks_types;            // likewise: in its next run
+  std::vector<UnderWay*> sends;              // of all segments
 
   State(Program lowered, const Groups* groups)
       : program(std::move(lowered)),
@@ -101,9 +102,9 @@ struct Executor::State {
   }
   static bool is_of_one(ir::Role role) { return role == ir::Role::Input || role == ir::Role::Scalar; }
 
-  void add(std::vector<Action>& list, const program::Instruction& instruction, const Groups* groups) const {
+  void add(std::vector<Action>& list, const program::Instruction& instruction, const Groups* groups) {
     if (const auto* compute = std::get_if<Compute>(&instruction)) {
-      auto kernel = sharding::is_collective(compute->op) ? make_collective(program, *compute, groups)
+      auto kernel = sharding::is_collective(compute->op) ? make_collective(program, *compute, groups, &sends)
                                                          : make_kernel(program, *compute);
       list.push_back({std::move(kernel), compute, {}});
     } else if (const auto* copy = std::get_if<Copy>(&instruction)) {
@@ -135,6 +136,7 @@ struct Executor::State {
     action.kernel->run(slots);
     if (checks) check_outputs(action, slots);
     for (const auto slot : action.frees) slots[slot].reset();
+    for (UnderWay* send : sends) send->go_on();
   }
 
   std::int64_t bytes_made(const Action& action) const {
