@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "shoal/base/error.h"
+#include "tests/parallel/cover.h"
 #include "tests/parallel/matrix.h"
 
 using namespace shoal;
@@ -39,49 +40,22 @@ static void check(const cases::ModelCase& model, const matrix::Strategy& strateg
   CHECK(outcome.worst.largest <= 1);
 }
 
-struct Cell {
-  const cases::ModelCase* model;
-  matrix::Strategy strategy;
-
-  // What has to meet somewhere in the cover.
-  std::array<std::string, 6> pairs() const {
-    const std::string ranks = concat(" on ", strategy.ranks());
-    const std::string microbatches = concat(" by ", strategy.microbatches);
-    return {concat(model->name, ", ", strategy.name),
-            model->name + ranks,
-            strategy.name + ranks,
-            model->name + microbatches,
-            strategy.name + microbatches,
-            ranks + microbatches};
-  }
-};
-
-// Cells of the matrix in which all of their pairs meet: always the one that brings most that are new, of
-// these the one of fewest ranks.
-static std::vector<Cell> cover() {
-  std::vector<Cell> all, chosen;
-  std::set<std::string> missing;
+static std::vector<matrix::Cell> cells() {
+  std::vector<matrix::Cell> all;
   for (const auto& model : cases::kModels)
     for (const int ranks : kRanks)
       for (auto strategy : matrix::strategies(model, ranks))
         for (const int microbatches : kMicrobatches) {
           strategy.microbatches = microbatches;
-          all.push_back({&model, strategy});
-          for (const auto& pair : all.back().pairs()) missing.insert(pair);
+          all.push_back({&model,
+                         strategy,
+                         {model.name, strategy.name, concat("on ", ranks), concat("by ", microbatches)}});
         }
-  while (!missing.empty()) {
-    const auto worth = [&](const Cell& cell) {
-      const auto pairs = cell.pairs();
-      return std::pair(std::ranges::count_if(pairs, [&](const auto& pair) { return missing.contains(pair); }),
-                       -cell.strategy.ranks());
-    };
-    chosen.push_back(*std::ranges::max_element(all, {}, worth));
-    for (const auto& pair : chosen.back().pairs()) missing.erase(pair);
-  }
-  return chosen;
+  return matrix::cover(all);
 }
 
-TEST_CASE("the cover has every strategy on every number of ranks, and with every model that it is for") {
+TEST_CASE("the cover has every strategy on every number of ranks, and with every model that it is for" *
+          doctest::skip(matrix::is_sanitized())) {
   const std::vector<int> all(std::begin(kRanks), std::end(kRanks)), composite = {4, 6, 8};
   const std::map<std::string, std::vector<int>> wanted = {{"data parallel", all},
                                                           {"ZeRO-1", all},
@@ -96,12 +70,12 @@ TEST_CASE("the cover has every strategy on every number of ranks, and with every
                                                           {"ZeRO-3 x sequence", composite},
                                                           {"hybrid x sequence", {8}}};
   std::set<std::string> covered;
-  const auto cells = cover();
-  for (const Cell& cell : cells)
-    for (const auto& pair : cell.pairs()) covered.insert(pair);
+  const auto chosen = cells();
+  for (const auto& cell : chosen)
+    for (const auto& pair : matrix::pairs_of(cell)) covered.insert(pair);
   for (const auto& [strategy, numbers] : wanted) {
     for (const int ranks : numbers)
-      CHECK_MESSAGE(covered.contains(concat(strategy, " on ", ranks)), strategy, ranks);
+      CHECK_MESSAGE(covered.contains(concat(strategy, ", on ", ranks)), strategy, ranks);
     const bool needs_plan =
         strategy.find("tensor") != std::string::npos || strategy.find("sequence") != std::string::npos;
     for (const auto& model : cases::kModels) {
@@ -112,20 +86,21 @@ TEST_CASE("the cover has every strategy on every number of ranks, and with every
   }
   for (const auto& model : cases::kModels)
     for (const int ranks : kRanks)
-      CHECK_MESSAGE(covered.contains(concat(model.name, " on ", ranks)), model.name, ranks);
+      CHECK_MESSAGE(covered.contains(concat(model.name, ", on ", ranks)), model.name, ranks);
   for (const int microbatches : kMicrobatches) {
     for (const auto& [strategy, numbers] : wanted)
-      CHECK_MESSAGE(covered.contains(concat(strategy, " by ", microbatches)), strategy, microbatches);
+      CHECK_MESSAGE(covered.contains(concat(strategy, ", by ", microbatches)), strategy, microbatches);
     for (const auto& model : cases::kModels)
-      CHECK_MESSAGE(covered.contains(concat(model.name, " by ", microbatches)), model.name, microbatches);
+      CHECK_MESSAGE(covered.contains(concat(model.name, ", by ", microbatches)), model.name, microbatches);
     for (const int ranks : kRanks)
-      CHECK_MESSAGE(covered.contains(concat(" on ", ranks, " by ", microbatches)), ranks, microbatches);
+      CHECK_MESSAGE(covered.contains(concat("on ", ranks, ", by ", microbatches)), ranks, microbatches);
   }
-  MESSAGE(cells.size(), " cells");
+  MESSAGE(chosen.size(), " cells");
 }
 
 TEST_CASE("a cover of the matrix trains as one device does, and sends what its programs say") {
-  for (const Cell& cell : cover()) check(*cell.model, cell.strategy, matrix::run(*cell.model, cell.strategy));
+  for (const auto& [model, strategy, settings] : cells())
+    check(*model, strategy, matrix::run(*model, strategy));
 }
 
 TEST_CASE("data parallel, ZeRO-2 and ZeRO-3 train every model as eager LibTorch does") {

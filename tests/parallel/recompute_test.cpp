@@ -14,6 +14,7 @@
 #include "shoal/comm/ranks.h"
 #include "shoal/program/memory.h"
 #include "shoal/train/trainer.h"
+#include "tests/parallel/cover.h"
 #include "tests/parallel/matrix.h"
 
 using namespace shoal;
@@ -97,6 +98,7 @@ TEST_CASE("recompute changes no bit of float32: dropout, batch norm, ranks, ZeRO
   int fitted = 0;
   for (const auto& model : cases::kModels) {
     if (!with_blocks.contains(model.name)) continue;
+    if (matrix::is_sanitized() && std::string(model.name) != "gpt2") continue;
     auto strategies = matrix::strategies(model, 2);
     strategies.push_back({.name = "1 rank"});
     for (const auto& strategy : strategies) {
@@ -122,5 +124,5 @@ TEST_CASE("recompute changes no bit of float32: dropout, batch norm, ranks, ZeRO
       }
     }
   }
-  CHECK(fitted > 20);
+  CHECK(fitted > (matrix::is_sanitized() ? 3 : 20));
 }

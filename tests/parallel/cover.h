@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cells of the matrix in which all pairs of settings meet (pairwise testing), as all cells are too many for a
+// test that runs on each change.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tests/oracle/cases.h"
+#include "tests/parallel/matrix.h"
+
+namespace shoal::matrix {
+
+struct Cell {
+  const cases::ModelCase* model;
+  Strategy strategy;
+  std::vector<std::string> settings;  // what meets: "gpt2", "ZeRO-1", " on 4", …
+};
+
+// "gpt2, ZeRO-1" for each two settings of a cell, in their order.
+std::vector<std::string> pairs_of(const Cell& cell);
+
+// Always the cell that brings most pairs that are new; of these the one of fewest ranks. Sanitizers take each
+// step ten times as long, and look at code rather than at numbers: under them each setting is there once.
+std::vector<Cell> cover(const std::vector<Cell>& all);
+bool is_sanitized();
+
+}  // namespace shoal::matrix
