@@ -90,6 +90,8 @@ static void stages(Unit& unit) {
   const auto* known = whole.settings.stages;
   auto [graph, found] = rewrite::assign_stages(whole.graph, num_stages_of(whole.plan, whole.mesh),
                                                known != nullptr ? known->begins : whole.plan.stages);
+  for (auto& [parameter, owner] : found.owners)
+    if (is_updated_whole(whole.settings.update.parts, parameter)) owner = rewrite::Stages::kShared;
   if (known != nullptr) check_owners(*known, found);
   whole.graph = std::move(graph);
   whole.stages = known != nullptr ? *known : std::move(found);
@@ -97,9 +99,10 @@ static void stages(Unit& unit) {
 
 static void place(Unit& unit) {
   Whole& whole = unit.whole();
-  const bool is_cut = has_forward(unit.then());  // into stages, later: until then no axis holds a part of one
+  // A pipeline's forward and backward are placed as if each stage had all; `stage_of_rank` takes its own.
+  const auto* stages = has_forward(unit.then()) ? nullptr : whole.settings.stages;
   rewrite::Pins pins = pins_of(whole.plan, whole.mesh, whole.graph, whole.settings.update.parts,
-                               whole.settings.plan_name, is_cut ? nullptr : whole.settings.stages);
+                               whole.settings.plan_name, stages);
   for (auto& [name, of] : pins.parameters) {
     if (unit.then() == Then::Accumulate) of.gradient = of.summed;
     if (unit.then() == Then::UpdateGiven) of.summed = of.gradient;

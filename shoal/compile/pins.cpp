@@ -132,7 +132,7 @@ ParameterPins pins_of(const Plan& plan, const Mesh& mesh, const std::string& par
   return pins;
 }
 
-static bool is_updated_whole(std::span<const OptimizerPart> optimizers, const std::string& parameter) {
+bool is_updated_whole(std::span<const OptimizerPart> optimizers, const std::string& parameter) {
   for (const auto& part : optimizers)
     if (!part.contains || part.contains(parameter)) return needs_whole(part.optimizer);
   return false;

@@ -40,6 +40,9 @@ int zero_stage_of(const Plan& plan, const sharding::Mesh& mesh);
 // Whether each micro-batch's gradients are reduced, and not their sum alone.
 bool reduces_each(const Plan& plan, const sharding::Mesh& mesh);
 
+// Whether its optimizer looks at whole tensors: then each rank has its gradient, and updates all of it.
+bool is_updated_whole(std::span<const OptimizerPart> optimizers, const std::string& parameter);
+
 // Throws InvalidInput naming `plan_name` where its lines do not fit the shape. `updated_whole`: by an
 // optimizer that looks at whole tensors. `owner`: the stage that has it (rewrite/stages.h), if there are stages
 // by now; the ranks of others have none of it.

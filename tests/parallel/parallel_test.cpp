@@ -133,9 +133,11 @@ TEST_CASE("every optimizer trains in parts as it does whole") {
   for (const Optimizer& optimizer : all) kinds.insert(optimizer.index());
   CHECK(kinds.size() == std::variant_size_v<Optimizer> - 1);  // Muon is for matrices alone
   for (const Optimizer& optimizer : all)
-    for (const int stage : {1, 3}) {
-      const matrix::Strategy strategy{
-          .name = concat("optimizer ", optimizer.index()), .shard = 3, .zero_stage = stage};
+    for (matrix::Strategy strategy :
+         {matrix::Strategy{.shard = 3, .zero_stage = 1}, matrix::Strategy{.shard = 3, .zero_stage = 3},
+          matrix::Strategy{.microbatches = 3, .pipeline = 3},
+          matrix::Strategy{.shard = 2, .zero_stage = 3, .microbatches = 3, .pipeline = 2}}) {
+      strategy.name = concat("optimizer ", optimizer.index(), ", ", strategy.pipeline, " stages");
       check(mlp, strategy, matrix::run(mlp, strategy, optimizer));
     }
 }
