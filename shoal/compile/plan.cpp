@@ -399,6 +399,10 @@ void check_fits(const Plan& plan, const Mesh& mesh, const std::vector<std::strin
     if (line.kind == PlanLine::Kind::Parameter && std::ranges::none_of(parameters, fits))
       unknown += concat(unknown.empty() ? "" : ", ", line.pattern);
   }
+  SHOAL_CHECK(plan.stages.empty() || mesh.size() == 1 || num_stages_of(plan, mesh) > 1, InvalidInput, name,
+              ": a stage begins at '", plan.stages.empty() ? "" : plan.stages.front(), "', and no axis of '",
+              to_text(mesh), "' is a pipeline ('", plan.pipeline_axis,
+              "'). Remedy: a degree of it, or a plan without stages");
   SHOAL_CHECK(unknown.empty(), InvalidInput, name, ": this model has no parameter ", unknown, "; it has ",
               parameters.size(), ", the first is ", parameters.empty() ? "none" : parameters.front());
 }

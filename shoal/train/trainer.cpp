@@ -641,15 +641,16 @@ class Trainer::State {
       all.push_back(ready(microbatch(i), Use::Microbatch, result.step, i, i));
       runnables.push_back(all.back().runnable);
       under_way_.push_back(all.back().runnable);
+      SHOAL_CHECK(under_way_.size() == i + 1, InvalidInput, "trainer: the ", count,
+                  " micro-batches of a step have graphs of their own, and ", options_.max_graphs,
+                  " are kept (max_graphs); a pipeline runs them at once. Remedy: a larger max_graphs");
       const Normaliser& normaliser = all[i].runnable->whole().normaliser;
       SHOAL_CHECK(normaliser.kind == all[0].runnable->whole().normaliser.kind, InvalidInput,
                   "trainer: the micro-batches of a step have losses of different kinds: ",
                   compile::to_text(normaliser), " for number ", i, ", but not for those before");
       sums_.bind(*all[i].runnable, model_, i == 0, i);
     }
-    SHOAL_CHECK(std::exchange(under_way_, {}).size() == count, InvalidInput, "trainer: the ", count,
-                " micro-batches of a step have graphs of their own, and ", options_.max_graphs,
-                " are kept (max_graphs); a pipeline runs them at once. Remedy: a larger max_graphs");
+    under_way_.clear();
     const Kind kind = all[0].runnable->whole().normaliser.kind;
     const bool is_mean = kind == Kind::Value || kind == Kind::Elements;
     double total = 0;

@@ -205,12 +205,14 @@ def test_ranks_start_again_from_their_checkpoint_when_one_is_killed(endless, tin
         ),
         (["-n", 2, "--plan={folder}/mesh.plan"], "is placed on axis 'time', and the mesh is 'replicate=2"),
         (["-n", 2, "--plan={folder}/twice.plan", *TENSOR[:1]], "leave one of them out"),
+        (["-n", 2, "--plan={folder}/stages.plan"], "a stage begins at 'transformer.h.1', and no axis of"),
     ],
     ids=str,
 )
 def test_what_cannot_be_is_said_before_ranks_start(shoal, tiny, options, said):
     line = "parameter transformer.wte.weight "
     (tiny.parent / "mesh.plan").write_text(line + "time=S(0)\n")
+    (tiny.parent / "stages.plan").write_text("stage transformer.h.1\n")
     (tiny.parent / "twice.plan").write_text(line + "tensor=S(0)\n" + line + "tensor=S(1)\n")
     result = shoal("train", tiny, *(str(option).format(folder=tiny.parent) for option in options))
     assert (result.returncode, result.stdout) == (2, "")
