@@ -4,15 +4,13 @@
 #
 #   python examples/loop.py              prints a loss of about 2.8, and 2.5 when it is called again
 #   shoal run -n 2 python examples/loop.py
-import pathlib
-
 import torch
 from torch.utils.data import DataLoader, DistributedSampler
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import shoal
 
-CHECKPOINT = pathlib.Path("outputs/loop.pt")
+CHECKPOINTS = "outputs/loop"
 text = torch.tensor(list(open("README.md", "rb").read()))
 rows = [text[begin : begin + 64] for begin in range(0, len(text) - 64, 8)]
 
@@ -34,11 +32,10 @@ sampler = DistributedSampler(rows, num_replicas=shoal.world_size(), rank=shoal.r
 loader = DataLoader(rows, batch_size=16 // shoal.world_size(), sampler=sampler, drop_last=True)
 
 epoch = 0
-if CHECKPOINT.exists():
-    saved = torch.load(CHECKPOINT)
-    trainer.load_state_dict(saved["trainer"])
-    schedule.load_state_dict(saved["schedule"])
-    epoch = saved["epoch"]
+note = trainer.load(CHECKPOINTS)
+if note is not None:
+    schedule.load_state_dict(note["schedule"])
+    epoch = note["epoch"]
 
 sampler.set_epoch(epoch)
 for batch in loader:
@@ -57,11 +54,5 @@ if shoal.rank() == 0:
     words = model.generate(text[None, :16], max_new_tokens=16, do_sample=False, pad_token_id=0)[0]
     model.train()
     print(f"evaluated {evaluated:.2f}, writes {bytes(words.tolist())!r}")
-state = {
-    "trainer": trainer.state_dict(),
-    "schedule": schedule.state_dict(),
-    "epoch": epoch + 1,
-}  # on every rank
-if shoal.rank() == 0:
-    CHECKPOINT.parent.mkdir(exist_ok=True)
-    torch.save(state, CHECKPOINT)
+trainer.save(CHECKPOINTS, {"schedule": schedule.state_dict(), "epoch": epoch + 1})
+trainer.wait_for_saves()

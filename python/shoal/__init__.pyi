@@ -210,6 +210,23 @@ class Trainer:
         """Model, optimizer, number of updates and seed; load_state_dict() goes on from there. A trainer that
         was given a seed keeps its own."""
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def save(self, folder: str | os.PathLike[str], note: Any = "", *, keep: int = 10) -> None:
+        """A checkpoint in `folder`, as step_00000100 of as many updates and backward()s: parameters, buffers,
+        the optimizer's state and options, counts, seed, and a note of yours that JSON can hold (epoch and
+        batches done, `schedule.state_dict()`). Takes the time of one copy: a thread writes it while training
+        goes on, whole or not at all. The newest `keep` stay, 0: all. Called by all ranks at once with
+        the same folder; rank 0 writes. Raises Infeasible where the save before could not be written: what was
+        there before is; InvalidInput for what it cannot hold.
+        """
+    def wait_for_saves(self) -> None:
+        """Until all that was saved is on the disk; raises Infeasible with what is not. The end of the trainer
+        waits too, and says nothing."""
+    def load(self, folder: str | os.PathLike[str]) -> Any:
+        """Goes on, bit for bit, from the newest checkpoint of the folder whose every byte is as written,
+        on whatever number of ranks and layout it was saved; a damaged newer one is warned of. Returns its
+        note, or None where there is no checkpoint. A trainer that was given a seed keeps its own. Called by
+        all ranks at once. Raises Corrupt where all are damaged, InvalidInput listing what does not fit the
+        model: nothing has changed then."""
     def materialize(self) -> None:
         """Puts parameters that ranks keep in parts back into the module, whole, until the next step. Called
         by all ranks at once."""

@@ -179,38 +179,6 @@ ir::Graph PythonTrainer::graph(const py::object& python_batch) {
   return graph;
 }
 
-py::dict PythonTrainer::state_dict() {
-  materialize();
-  py::dict state;
-  state["model"] = model_.module().attr("state_dict")();
-  if (is_parallel()) state["model"] = py::module_::import("copy").attr("deepcopy")(state["model"]);
-  state["optimizer"] = optimizer_ ? py::object(optimizer_->object().attr("state_dict")()) : py::none();
-  const auto progress = trainer_.progress();
-  state["steps"] = progress.steps;
-  state["backwards"] = progress.backwards;
-  state["seed"] = seed_;
-  return state;
-}
-
-void PythonTrainer::load_state_dict(const py::dict& state) {
-  for (const char* part : {"model", "optimizer", "steps"})
-    SHOAL_CHECK(state.contains(part), InvalidInput, "trainer: the state has no \"", part,
-                "\"; give what state_dict() returned");
-  SHOAL_CHECK(
-      state["optimizer"].is_none() == !optimizer_, InvalidInput, "trainer: the state is of a Trainer ",
-      optimizer_ ? "without an optimizer, and this one has one" : "with an optimizer, and this one has none");
-  materialize();
-  model_.module().attr("load_state_dict")(state["model"]);
-  if (optimizer_) optimizer_->object().attr("load_state_dict")(state["optimizer"]);
-  auto progress = trainer_.progress();
-  progress.steps = py::cast<std::int64_t>(state["steps"]);
-  if (state.contains("backwards")) progress.backwards = py::cast<std::int64_t>(state["backwards"]);
-  trainer_.set_progress(progress);
-  if (has_own_seed_ || !state.contains("seed")) return;
-  seed_ = py::cast<std::uint64_t>(state["seed"]);
-  trainer_.set_seed(seed_);
-}
-
 std::map<std::string, at::Tensor> PythonTrainer::gradients() const {
   const py::gil_scoped_release unlocked;
   return trainer_.gradients();
@@ -372,6 +340,11 @@ void PythonTrainer::follow(Model::Use use) {
   const auto rates = optimizer_->learning_rates();
   for (std::size_t part = 0; part < rates.size(); ++part) trainer_.set_learning_rate(part, rates[part]);
   optimizer_state_->follow();
+}
+
+void PythonTrainer::look_and_follow() {
+  model_.look();
+  follow(Model::Use::Step);
 }
 
 bool PythonTrainer::same(const ModelView::NamedTensors& a, const ModelView::NamedTensors& b) {

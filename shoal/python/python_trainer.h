@@ -6,6 +6,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <optional>
@@ -68,6 +69,12 @@ class PythonTrainer {
   py::dict state_dict();
   void load_state_dict(const py::dict& state);
 
+  // As those of Trainer. The note is any value that JSON can hold; the options of the optimizer's groups, and
+  // the seed, lie beside it.
+  void save(const std::filesystem::path& folder, const py::object& note, std::int64_t keep);
+  void wait_for_saves();
+  py::object load(const std::filesystem::path& folder);
+
   std::map<std::string, at::Tensor> gradients() const;
   void materialize();
   void forget_graphs() { trainer_.forget_graphs(); }
@@ -81,6 +88,7 @@ class PythonTrainer {
   std::optional<TorchOptimizer> recognised(py::object optimizer) const;
   Trainer made(TrainerOptions options, const std::optional<Degrees>& parallelism);
   bool is_parallel() const { return !world_.is_none(); }
+  void set_seed(std::uint64_t seed);
   // Rank 0's where none is given.
   std::uint64_t seed_of_all(const Options& options) const;
 
@@ -101,6 +109,8 @@ class PythonTrainer {
 
   // Options, groups and state are the optimizer's own, whoever changed them between steps.
   void follow(Model::Use use);
+  // As before a step, without a batch.
+  void look_and_follow();
 
   static bool same(const ModelView::NamedTensors& a, const ModelView::NamedTensors& b);
 

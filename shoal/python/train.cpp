@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Python's Trainer and what its calls return.
+#include <pybind11/stl/filesystem.h>
+
 #include <memory>
 #include <optional>
 #include <string>
@@ -92,6 +94,13 @@ void bind_train(py::module_& module) {
       .def("state_dict", &PythonTrainer::state_dict,
            "Model, optimizer and number of updates; load_state_dict() goes on from there.")
       .def("load_state_dict", &PythonTrainer::load_state_dict, py::arg("state"))
+      .def("save", &PythonTrainer::save, py::arg("folder"), py::arg("note") = "", py::kw_only(),
+           py::arg("keep") = 10,
+           "A checkpoint in the folder, written by a thread while training goes on. Called by all ranks at "
+           "once.")
+      .def("wait_for_saves", &PythonTrainer::wait_for_saves, "Until all that was saved is on the disk.")
+      .def("load", &PythonTrainer::load, py::arg("folder"),
+           "Goes on from the newest whole checkpoint of the folder, if there is one, and returns its note.")
       .def("gradients", &PythonTrainer::gradients,
            "Gradients of the last step, before clipping, by parameter name.")
       .def("materialize", &PythonTrainer::materialize,

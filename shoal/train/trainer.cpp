@@ -302,9 +302,11 @@ class Trainer::State {
     checkpoints().save(folder, state(), note, keep);
   }
   void wait_for_saves() { checkpoints().wait(); }
-  std::optional<std::string> load(const std::filesystem::path& folder) {
+  std::optional<std::string> load(const std::filesystem::path& folder,
+                                  const std::function<void(const std::string&)>& check) {
     auto found = checkpoints().load(folder);
     if (!found) return std::nullopt;
+    if (check) check(found->note);
     restore(found->state);
     return std::move(found->note);
   }
@@ -830,7 +832,10 @@ void Trainer::save(const std::filesystem::path& folder, const std::string& note,
   state_->save(folder, note, keep);
 }
 void Trainer::wait_for_saves() { state_->wait_for_saves(); }
-std::optional<std::string> Trainer::load(const std::filesystem::path& folder) { return state_->load(folder); }
+std::optional<std::string> Trainer::load(const std::filesystem::path& folder,
+                                         const std::function<void(const std::string&)>& check) {
+  return state_->load(folder, check);
+}
 std::map<std::string, at::Tensor> Trainer::gradients() const { return state_->gradients(); }
 
 }  // namespace shoal

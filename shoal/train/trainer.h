@@ -203,8 +203,10 @@ class Trainer {
   // Goes on from the newest checkpoint of the folder whose every byte is as it was written, bit for bit,
   // whatever number of ranks has saved it; a damaged newer one is warned of. Returns its note, or nothing
   // where there is none. Throws Corrupt where all are damaged, InvalidInput listing what does not fit the
-  // model. All ranks read the folder.
-  std::optional<std::string> load(const std::filesystem::path& folder);
+  // model. `check`, if given, sees the note before anything has changed, and may throw. All ranks read the
+  // folder.
+  std::optional<std::string> load(const std::filesystem::path& folder,
+                                  const std::function<void(const std::string& note)>& check = {});
   // Gradients of the last step, before clipping, by parameter name. Parameters without one are left out.
   std::map<std::string, at::Tensor> gradients() const;
   // Parameters that ranks keep in parts are gathered into the module, for others to read, until the next

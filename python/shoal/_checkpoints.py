@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a checkpoint of a Trainer in Python holds beside tensors and counts, as the text of its note."""
+
+import json
+
+import torch
+
+from shoal import InvalidInput
+
+_NAMES = ("params", "param_names")  # of a group: whose options these are
+_REMEDY = "Remedy: state_dict(), with torch.save"
+
+
+def _plain(value):
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        return value.item()
+    raise TypeError(f"a {type(value).__name__} is no JSON")
+
+
+def text_of(model, optimizer, seed, note):
+    """`model`'s weights are not in it: modules with a state besides are refused."""
+    for name, module in model.named_modules():
+        if type(module).get_extra_state is not torch.nn.Module.get_extra_state:
+            raise InvalidInput(
+                f"trainer: module {name or type(module).__name__} has a state besides parameters and buffers "
+                f"(get_extra_state), which save() does not write. {_REMEDY}"
+            )
+    try:
+        note = json.dumps(note)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"trainer: the note of a checkpoint is what JSON can hold: {error}") from None
+    groups = []
+    for number, group in enumerate(optimizer.param_groups if optimizer is not None else ()):
+        options = {name: value for name, value in group.items() if name not in _NAMES}
+        for name, value in options.items():
+            try:
+                json.dumps(value, default=_plain)
+            except (TypeError, ValueError) as error:
+                raise InvalidInput(
+                    f"trainer: option {name!r} of the optimizer's group {number}, which save() writes as "
+                    f"JSON: {error}. {_REMEDY}"
+                ) from None
+        groups.append(options)
+    return json.dumps({"python": 1, "seed": seed, "note": json.loads(note), "groups": groups}, default=_plain)
+
+
+def parts_of(text, optimizer):
+    """(note, seed, groups) of what text_of returned; of a checkpoint from C++ (text, None, None)."""
+    try:
+        saved = json.loads(text)
+    except ValueError:
+        saved = None
+    if not isinstance(saved, dict) or not {"python", "seed", "note", "groups"} <= saved.keys():
+        return text, None, None
+    found, here = len(saved["groups"]), len(optimizer.param_groups) if optimizer is not None else 0
+    if found != here:
+        raise InvalidInput(
+            f"trainer: the checkpoint's optimizer has {found} parameter groups, and this one has {here}"
+        )
+    return saved["note"], saved["seed"], saved["groups"]
+
+
+def put(optimizer, groups):
+    for group, options in zip(optimizer.param_groups, groups, strict=True):
+        for name, value in options.items():
+            if isinstance(group.get(name), torch.Tensor):
+                group[name].fill_(value)
+            else:
+                group[name] = tuple(value) if isinstance(group.get(name), tuple) else value
