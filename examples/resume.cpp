@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trains, saves as it goes, and goes on from its newest checkpoint when it is started again, after whatever
-// ended it: the model at its end is that of a run that nobody interrupted, bit for bit.
+// ended it: the model at its end is that of a run that nobody interrupted, bit for bit. The loss is drawn by
+// TensorBoard.
 //
 //   example_resume [FOLDER] [STEPS]
 //
@@ -47,6 +48,7 @@ int main(int argc, char** argv) {
       },
       AdamW{.lr = 0.01});
 
+  observe::EventFile board(folder / "tb");  // tensorboard --logdir FOLDER/tb
   if (trainer.load(folder))
     std::printf("goes on from step %lld\n", static_cast<long long>(trainer.progress().steps));
   double loss = 0;
@@ -55,6 +57,7 @@ int main(int argc, char** argv) {
     loss = result.loss;
     if (result.step % 20 != 0) continue;
     trainer.save(folder);  // written while training goes on
+    board.write(result.step, {{"loss", loss}});
     std::printf("step %lld loss %.4g\n", static_cast<long long>(result.step), loss);
     std::fflush(stdout);
   }

@@ -13,6 +13,7 @@
 #include "shoal/ir/graph.h"
 #include "shoal/ir/text.h"
 #include "shoal/observe/chrome_trace.h"
+#include "shoal/observe/tensorboard.h"
 #include "shoal/observe/trace.h"
 #include "shoal/train/batch.h"
 #include "shoal/train/trainer.h"

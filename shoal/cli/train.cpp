@@ -148,7 +148,7 @@ int train(const Recipe& recipe, const Options& options) {
     run.metrics = &metrics.emplace(
         path, progress.step > 0 ? observe::LineFile::Begin::Continue : observe::LineFile::Begin::Empty);
     if (recipe.metrics.enable_tensorboard)
-      run.events = &events.emplace(folder / recipe.metrics.save_tb_folder, seconds_since_1970());
+      run.events = &events.emplace(folder / recipe.metrics.save_tb_folder);
     if (progress.step > 0) lines_up_to(progress.step, path, &run);
     run.flops_per_unit = flops_per_unit(recipe, *learner.model.ptr());
     const at::Device device = device_of(recipe);

@@ -26,10 +26,6 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-double seconds_since_1970() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
 std::string three_digits(double number) {
   char text[64];
   std::snprintf(text, sizeof(text), "%.3f", number);
@@ -71,8 +67,7 @@ void report(TrainRun& run, const Validation& validation) {
   run.metrics->write(line.dump());
   run.validation_losses.push_back({run.progress.step, validation.loss});
   if (run.events != nullptr)
-    run.events->write(seconds_since_1970(), run.progress.step,
-                      {{"validation_metrics/loss", validation.loss}});
+    run.events->write(run.progress.step, {{"validation_metrics/loss", validation.loss}});
   say(text);
 }
 
@@ -130,11 +125,10 @@ static void write_metrics(TrainRun& run, const StepResult& result, double tps) {
                           {"memory_bytes", observe::peak_memory_bytes()}}
                          .dump());
   if (run.events != nullptr)
-    run.events->write(seconds_since_1970(), result.step,
-                      {{"loss_metrics/loss", result.loss},
-                       {"grad_norm", result.grad_norm},
-                       {"lr", result.learning_rate},
-                       {"throughput(tps)", tps}});
+    run.events->write(result.step, {{"loss_metrics/loss", result.loss},
+                                    {"grad_norm", result.grad_norm},
+                                    {"lr", result.learning_rate},
+                                    {"throughput(tps)", tps}});
 }
 
 // Whether a signal has come, to any rank.

@@ -67,7 +67,6 @@ void write_results(TrainRun& run, const observe::Trace& trace, double seconds_in
 std::string lines_up_to(std::int64_t step, const std::filesystem::path& path, TrainRun* run);
 
 double seconds_since(Clock::time_point begin);
-double seconds_since_1970();
 std::string three_digits(double number);
 
 }  // namespace shoal::cli

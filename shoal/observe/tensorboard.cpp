@@ -6,6 +6,7 @@
 //   Summary  1: repeated Value     Value  1: string tag   2: float simple_value
 #include "shoal/observe/tensorboard.h"
 
+#include <chrono>
 #include <cstring>
 
 #include "shoal/base/crc32c.h"
@@ -68,18 +69,22 @@ std::string scalar_event(double seconds, std::int64_t step,
   return event;
 }
 
+double seconds_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
 static std::filesystem::path new_file_in(const std::filesystem::path& folder, double seconds) {
   make_folder(folder);
   return folder / concat("events.out.tfevents.", static_cast<std::int64_t>(seconds), ".shoal");
 }
 
 EventFile::EventFile(const std::filesystem::path& folder, double seconds)
-    : file_(new_file_in(folder, seconds)) {
+    : file_(new_file_in(folder, seconds), LineFile::Begin::Continue) {
   file_.append(record_of(scalar_event(seconds, 0, {})));
 }
 
-void EventFile::write(double seconds, std::int64_t step,
-                      const std::vector<std::pair<std::string, double>>& scalars) {
+void EventFile::write(std::int64_t step, const std::vector<std::pair<std::string, double>>& scalars,
+                      double seconds) {
   if (!scalars.empty()) file_.append(record_of(scalar_event(seconds, step, scalars)));
 }
 

@@ -19,11 +19,19 @@ std::string record_of(std::string_view bytes);
 std::string scalar_event(double seconds, std::int64_t step,
                          const std::vector<std::pair<std::string, double>>& scalars);
 
-// Appends to a new file events.out.tfevents.SECONDS.shoal in a folder; what is written is there at once.
+double seconds_since_1970();
+
+// Appends to events.out.tfevents.SECONDS.shoal in a folder, which is made; what is written is there at once. A
+// run that goes on gives the same folder: TensorBoard shows its files as one.
+//
+//   observe::EventFile board("runs/first");
+//   board.write(result.step, {{"loss", result.loss}, {"lr", result.learning_rate}});
 class EventFile {
  public:
-  EventFile(const std::filesystem::path& folder, double seconds);  // since 1970; throws Infeasible
-  void write(double seconds, std::int64_t step, const std::vector<std::pair<std::string, double>>& scalars);
+  // Throws Infeasible where it cannot be written.
+  explicit EventFile(const std::filesystem::path& folder, double seconds = seconds_since_1970());
+  void write(std::int64_t step, const std::vector<std::pair<std::string, double>>& scalars,
+             double seconds = seconds_since_1970());
 
  private:
   LineFile file_;

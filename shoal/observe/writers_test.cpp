@@ -149,7 +149,7 @@ TEST_CASE("a record is framed by its length and two checksums") {
 TEST_CASE("an event file begins with its version and has each event at once") {
   const fs::path folder = temporary_folder();
   EventFile events(folder / "tb", 7.0);
-  events.write(8.0, 1, {{"loss", 0.25}});
+  events.write(1, {{"loss", 0.25}}, 8.0);
   const std::string text = text_of(folder / "tb" / "events.out.tfevents.7.shoal");
   CHECK(text == record_of(scalar_event(7.0, 0, {})) + record_of(scalar_event(8.0, 1, {{"loss", 0.25}})));
   fs::remove_all(folder);

@@ -29,3 +29,5 @@ def test_a_run_that_is_killed_again_and_again_ends_as_one_that_was_not(tmp_path)
     assert resumed >= 3
     assert last.stdout.startswith("goes on from step ")
     assert last.stdout.splitlines()[-1] == whole.stdout.splitlines()[-1]
+    assert b"".join(path.read_bytes() for path in (tmp_path / "whole/tb").iterdir()).count(b"loss") == 100
+    assert b"".join(path.read_bytes() for path in (tmp_path / "killed/tb").iterdir()).count(b"loss") >= 100
