@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
+#include <span>
 #include <utility>
 
 #include "shoal/base/error.h"
@@ -57,16 +58,24 @@ static void clean(Unit& unit) {
 }
 
 // What ranks keep between steps stays where it is.
-static void check_owners(const rewrite::Stages& known, const rewrite::Stages& found) {
+static bool is_kept(const rewrite::Stages& known, const std::string& parameter, int owner) {
+  const int before = known.owner_of(parameter);
+  return before == owner || before == rewrite::Stages::kShared;
+}
+
+static void check_owners(const rewrite::Stages& known, const rewrite::Stages& found,
+                         std::span<const OptimizerPart> optimizers) {
   for (const auto& [parameter, owner] : found.owners) {
+    if (is_kept(known, parameter, owner)) continue;
     const int before = known.owner_of(parameter);
-    SHOAL_CHECK(
-        before == owner || before == rewrite::Stages::kShared, InvalidInput, "pipeline: parameter ",
-        parameter, " is read ",
-        owner == rewrite::Stages::kShared ? "in several stages" : concat("in stage ", owner),
-        " of this graph, and stage ", before,
-        " alone keeps it since the graphs before. Remedy: give the trainer first what reads it in most "
-        "stages");
+    SHOAL_CHECK(!is_updated_whole(optimizers, parameter), InvalidInput,
+                "pipeline: the optimizer of parameter ", parameter, " looks at whole tensors, and stage ",
+                before, " alone keeps it since the steps before. Remedy: a new trainer, with this optimizer");
+    fail(ErrorKind::InvalidInput, "pipeline: parameter ", parameter, " is read ",
+         owner == rewrite::Stages::kShared ? "in several stages" : concat("in stage ", owner),
+         " of this graph, and stage ", before,
+         " alone keeps it since the graphs before. Remedy: give the trainer first what reads it in most "
+         "stages");
   }
 }
 
@@ -85,14 +94,31 @@ static void update(Unit& unit) {
   whole.groups = std::move(groups);
 }
 
+// Where the graphs before were cut; where that was found, and this one (another length, evaluation) has no such
+// place or would move a parameter, at its own.
+static std::pair<ir::Graph, rewrite::Stages> cut(const Whole& whole) {
+  const int count = num_stages_of(whole.plan, whole.mesh);
+  const auto* known = whole.settings.stages;
+  if (known == nullptr || !whole.plan.stages.empty())
+    return rewrite::assign_stages(whole.graph, count, whole.plan.stages);
+  try {
+    auto as_before = rewrite::assign_stages(whole.graph, count, known->begins);
+    if (std::ranges::all_of(as_before.second.owners,
+                            [&](const auto& each) { return is_kept(*known, each.first, each.second); }))
+      return as_before;
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::InvalidInput) throw;
+  }
+  return rewrite::assign_stages(whole.graph, count, {});
+}
+
 static void stages(Unit& unit) {
   Whole& whole = unit.whole();
   const auto* known = whole.settings.stages;
-  auto [graph, found] = rewrite::assign_stages(whole.graph, num_stages_of(whole.plan, whole.mesh),
-                                               known != nullptr ? known->begins : whole.plan.stages);
+  auto [graph, found] = cut(whole);
   for (auto& [parameter, owner] : found.owners)
     if (is_updated_whole(whole.settings.update.parts, parameter)) owner = rewrite::Stages::kShared;
-  if (known != nullptr) check_owners(*known, found);
+  if (known != nullptr) check_owners(*known, found, whole.settings.update.parts);
   whole.graph = std::move(graph);
   whole.stages = known != nullptr ? *known : std::move(found);
 }
@@ -134,7 +160,7 @@ static void stage_of_rank(Unit& unit) {
 static void lower(Unit& unit) {
   const Whole& whole = unit.whole();
   // The next micro-batch's forward comes before this one's update.
-  const bool is_staged = has_forward(unit.then()) && num_stages_of(whole.plan, whole.mesh) > 1;
+  const bool is_staged = unit.then() == Then::Accumulate && num_stages_of(whole.plan, whole.mesh) > 1;
   unit.made.program = program::lower(unit.made.local,
                                      is_staged ? program::Buffers::AfterForward : program::Buffers::InUpdate);
 }

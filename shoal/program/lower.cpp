@@ -180,14 +180,18 @@ class Lowering {
   }
 
   void add_results() {
-    std::vector<Instruction> copies;
+    std::vector<Instruction> copies, after_forward;
     for (const auto& result : graph_.results) {
       const auto* source = source_of(result);
       if (source != nullptr) {
         if (source->value != result.value && changes_after_forward(result)) {
           check_unread(*source);
-          forward().emplace_back(Copy{result.value, source->value});
+          // What is another buffer's may be written before it is copied from.
+          const bool is_made = graph_.at(result.value).producer && !lies_in_written(result.value);
+          after_forward.emplace_back(
+              Copy{is_made ? result.value : cloned(result.value, forward()), source->value});
         } else if (source->value != result.value) {
+          if (buffers_ == Buffers::AfterForward && result.role == ir::Role::Buffer) check_unused(*source);
           const ValueId from = kept(result.value);
           if (from != source->value) copies.emplace_back(Copy{from, source->value});
         }
@@ -196,13 +200,35 @@ class Lowering {
         program_.results.push_back({result.role, result.name, kept(result.value)});
       }
     }
+    forward().insert(forward().end(), after_forward.begin(), after_forward.end());
     update().insert(update().end(), copies.begin(), copies.end());
   }
 
   bool changes_after_forward(const ir::Result& result) const {
-    const auto& producer = graph_.at(result.value).producer;
-    return buffers_ == Buffers::AfterForward && result.role == ir::Role::Buffer && producer &&
-           graph_.at(*producer).phase == ir::Phase::Forward;
+    if (buffers_ != Buffers::AfterForward || result.role != ir::Role::Buffer) return false;
+    const ir::Result* from = &result;
+    for (std::size_t i = 0; i < graph_.results.size() && from != nullptr; ++i) {
+      if (const auto& producer = graph_.at(from->value).producer; producer.has_value())
+        return graph_.at(*producer).phase == ir::Phase::Forward;
+      from = change_of(from->value);  // it takes on what another buffer was: before that one changes
+    }
+    return true;
+  }
+  const ir::Result* change_of(ValueId source) const {
+    for (const auto& result : graph_.results)
+      if (const auto* of = source_of(result); of != nullptr && of->value == source && result.value != source)
+        return &result;
+    return nullptr;
+  }
+  // A later stage sends it with its gradients: by then the next forward has run here.
+  void check_unused(const ir::Source& buffer) const {
+    for (const auto& node : graph_.nodes)
+      for (const ValueId input : inputs_of(node))
+        SHOAL_CHECK(node.phase == ir::Phase::Update || !aliases_.sources(input).contains(buffer.value),
+                    InvalidInput, "pipeline: a later stage changes buffer ", buffer.name, ", and ", node.op,
+                    " in module ", node.module,
+                    " of this one reads it: the next micro-batch would see what it was. Remedy: a cut that "
+                    "leaves both in one stage (the plan's lines 'stage')");
   }
   void check_unread(const ir::Source& buffer) const {
     for (const auto& result : graph_.results)

@@ -280,19 +280,22 @@ class CuttingOut {
                          old_.at(value).type)
                   : in_(value);
       }
-      if (!sum) {
-        const TensorType& type = old_.at(gradient.value).type;
-        sum = node("aten::new_zeros",
-                   {{"self", in_(parameter(gradient.name))},
-                    {"size", type.shape},
-                    {"dtype", type.dtype},
-                    {"layout", {}},
-                    {"device", {}},
-                    {"pin_memory", {}}},
-                   Phase::Backward, ir::contiguous(type.dtype, type.shape));
-      }
+      if (!sum)
+        sum =
+            zeros_for(gradient.name, old_.at(gradient.value).type.dtype, old_.at(gradient.value).type.shape);
       in_.set(gradient.value, sum);
     }
+  }
+
+  ValueId zeros_for(const std::string& name, DType dtype, const std::vector<std::int64_t>& shape) {
+    return node("aten::new_zeros",
+                {{"self", in_(parameter(name))},
+                 {"size", shape},
+                 {"dtype", dtype},
+                 {"layout", {}},
+                 {"device", {}},
+                 {"pin_memory", {}}},
+                Phase::Backward, ir::contiguous(dtype, shape));
   }
 
   void add_update() {
@@ -339,7 +342,17 @@ class CuttingOut {
           source_of(value).name, " itself, which one stage alone has; make it a clone() of it");
       const bool is_elsewhere = role == Role::Gradient && accumulate_ == nullptr && owner_of(name) != own_ &&
                                 owner_of(name) != Stages::kShared;
-      made_.add_result(role, name, in_(is_elsewhere ? parameter(name) : value));
+      if (!is_elsewhere) {
+        made_.add_result(role, name, in_(value));
+        continue;
+      }
+      auto shape = old_.at(value).type.shape;  // this rank's part of it, without rows
+      shape.at(0) = 0;
+      const ValueId without_rows = in_(parameter(name));
+      made_.add_result(role, name,
+                       made_.at(without_rows).type.shape == shape
+                           ? without_rows
+                           : zeros_for(name, old_.at(value).type.dtype, shape));
     }
   }
 
@@ -360,7 +373,9 @@ class CuttingOut {
 
 Graph stage_of_rank(const Graph& local, const Stages& stages, const sharding::Mesh& mesh, int rank,
                     const std::string& axis, const std::string& device) {
-  return CuttingOut(local, stages, mesh.coordinate(rank, mesh.axis(axis)), axis, device).run();
+  Counts counts;
+  const Graph live = remove_dead_code(local, counts);  // a dead reader would be sent to, and not receive
+  return CuttingOut(live, stages, mesh.coordinate(rank, mesh.axis(axis)), axis, device).run();
 }
 
 }  // namespace shoal::rewrite

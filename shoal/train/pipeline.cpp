@@ -57,7 +57,7 @@ std::int64_t most_microbatches(const Batch& batch, std::int64_t count, const com
 std::vector<Batch> microbatches_of(const Batch& batch, std::int64_t count, const compile::Plan& plan) {
   const bool is_cut = for_each_cut(batch, plan, [&](const std::string& path, std::int64_t size) {
     SHOAL_CHECK(
-        size >= count, InvalidInput, "pipeline: item ", path, " of the batch has ", size,
+        size >= count || count == 1, InvalidInput, "pipeline: item ", path, " of the batch has ", size,
         " samples, and they are to be ", count,
         " micro-batches. Remedy: a larger batch, or fewer micro-batches (the plan's line 'pipeline')");
   });
@@ -96,9 +96,10 @@ std::map<std::string, at::Tensor> joined(const std::vector<std::map<std::string,
       SHOAL_CHECK(
           parts[i].dim() > 0 && parts[i].size(0) == samples_in(microbatches[i], plan), InvalidInput,
           "pipeline: output ", name,
-          " of a micro-batch does not have its samples in dim 0, and those of "
-          "a step's micro-batches cannot be joined. Remedy: step_over() with micro-batches of your own, "
-          "and outputs() after each");
+          " of a micro-batch does not have this rank's samples in dim 0, and those of a step's micro-batches "
+          "cannot be joined; so it is of outputs where ranks share the batch, and of what a model keeps of "
+          "its "
+          "forward. Remedy: step_over() with micro-batches of your own, and outputs() after each");
     }
     all.emplace(name, at::cat(parts));
   }

@@ -7,8 +7,11 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 
+#include <chrono>
 #include <functional>
 #include <limits>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "shoal/base/error_test.h"
@@ -33,18 +36,23 @@ static Batch batch_of(int samples) {
   return Batch{x.sin(), x.narrow(1, 0, 3).cos()};
 }
 
-// On each of so many ranks, with a stage each.
-static void on_stages(int stages, const std::function<void(nn::Sequential, const TrainerOptions&)>& body) {
-  std::vector<nn::Sequential> nets;
-  for (int rank = 0; rank < stages; ++rank) nets.push_back(mlp());
-  comm::run_as_threads(comm::inproc(stages), [&](comm::Communicator& world) {
+// On each of so many ranks, with a stage each, or a part of one.
+template <class Net>
+static void on_stages(int stages, const std::function<Net()>& make, int shards,
+                      const std::function<void(Net, TrainerOptions&)>& body) {
+  std::vector<Net> nets;
+  for (int rank = 0; rank < stages * shards; ++rank) nets.push_back(make());
+  comm::run_as_threads(comm::inproc(stages * shards), [&](comm::Communicator& world) {
     Parallelism parallelism;
-    parallelism.mesh = mesh_of(stages, 1, 1, 1, stages);
+    parallelism.mesh = mesh_of(stages * shards, 1, shards, 1, stages);
     parallelism.world = &world;
     TrainerOptions options;
     options.parallelism = parallelism;
     body(nets[static_cast<std::size_t>(world.rank())], options);
   });
+}
+static void on_stages(int stages, const std::function<void(nn::Sequential, const TrainerOptions&)>& body) {
+  on_stages<nn::Sequential>(stages, mlp, 1, body);
 }
 
 TEST_CASE("backward and evaluate of stages give what one device gives") {
@@ -102,4 +110,159 @@ TEST_CASE("a loss that is not finite is told when all micro-batches have run, an
     for (const auto& [name, tensor] : trainer.state().model) CHECK(at::equal(tensor, before.at(name)));
     CHECK(trainer.step(batch_of(4)).step == 2);
   });
+}
+
+TEST_CASE("gradients that ZeRO-2 cuts in another dim than the first come back from stages") {
+  nn::Sequential alone = mlp();
+  const double wanted = Trainer(alone, loss_of).backward(batch_of(6));
+  on_stages<nn::Sequential>(2, mlp, 2, [&](nn::Sequential net, TrainerOptions& options) {
+    options.parallelism->plan.zero_stage = 2;
+    const Batch batch = map_tensors(batch_of(6), [&](const std::string&, const at::Tensor& tensor) {
+      const auto [begin, end] =
+          samples_of(options.parallelism->mesh, options.parallelism->world->rank(), tensor.size(0));
+      return tensor.narrow(0, begin, end - begin);
+    });
+    CHECK(Trainer(net, loss_of, options).backward(batch) == doctest::Approx(wanted).epsilon(1e-12));
+    for (std::size_t i = 0; i < alone->parameters().size(); ++i)
+      CHECK(at::allclose(net->parameters()[i].grad(), alone->parameters()[i].grad(), 1e-12));
+  });
+}
+
+TEST_CASE("a part of the batch with too few samples is told on every rank") {
+  on_stages<nn::Sequential>(2, mlp, 2, [&](nn::Sequential net, TrainerOptions& options) {
+    options.parallelism->plan.microbatches = 4;
+    options.parallelism->limit = std::chrono::seconds(20);
+    const bool has_fewer = options.parallelism->world->rank() % 2 == 1;
+    Trainer trainer(net, loss_of, SGD{.lr = 0.1}, options);
+    const std::string said = has_fewer ? "has 3 samples, and they are to be 4 micro-batches"
+                                       : "another rank's part of the batch has samples for 3 of 4";
+    CHECK(error_of([&] { trainer.step(batch_of(has_fewer ? 3 : 4)); }).find(said) != std::string::npos);
+  });
+}
+
+namespace {
+
+// Reads and writes buffers in forward as `how` says, in training and in evaluation.
+struct BuffersImpl : nn::Module {
+  explicit BuffersImpl(std::string kind) : how(std::move(kind)) {
+    torch::manual_seed(5);
+    first = register_module("first", nn::Linear(6, 8));
+    second = register_module("second", nn::Linear(8, 3));
+    now = register_buffer("now", at::zeros({}, at::kDouble));
+    before = register_buffer("before", at::zeros({}, at::kDouble));
+    to(at::kDouble);
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor hidden = first->forward(how == "reads early" ? x + now : x).tanh();
+    const at::Tensor y = second->forward(hidden);
+    if (how == "hands on") before.copy_(now);
+    now.copy_(y.detach().mean() + (how == "hands on" ? now : at::zeros({}, at::kDouble)));
+    return y;
+  }
+  std::string how;
+  nn::Linear first = nullptr, second = nullptr;
+  at::Tensor now, before;
+};
+TORCH_MODULE(Buffers);
+
+}  // namespace
+
+static at::Tensor loss_with_buffers(Buffers& net, const Batch& batch) {
+  return nn::functional::mse_loss(net->forward(batch[0].tensor()), batch[1].tensor());
+}
+
+TEST_CASE("a buffer that hands on its value to another does so before it changes") {
+  Buffers alone("hands on");
+  Trainer one(alone, loss_with_buffers, SGD{.lr = 0.1});
+  const auto parts = train::microbatches_of(batch_of(4), 2, {});
+  for (int step = 0; step < 2; ++step) one.step_over(parts);
+  CHECK(alone->before.item<double>() != alone->now.item<double>());
+  on_stages<Buffers>(
+      2, [] { return Buffers("hands on"); }, 1,
+      [&](Buffers net, TrainerOptions& options) {
+        Trainer trainer(net, loss_with_buffers, SGD{.lr = 0.1}, options);
+        for (int step = 0; step < 2; ++step) trainer.step(batch_of(4));
+        CHECK(net->before.item<double>() == doctest::Approx(alone->before.item<double>()).epsilon(1e-12));
+        CHECK(net->now.item<double>() == doctest::Approx(alone->now.item<double>()).epsilon(1e-12));
+      });
+}
+
+TEST_CASE("evaluation changes no buffer, on no rank") {
+  on_stages<Buffers>(
+      2, [] { return Buffers(""); }, 1,
+      [&](Buffers net, TrainerOptions& options) {
+        Trainer trainer(net, loss_with_buffers, SGD{.lr = 0.1}, options);
+        trainer.evaluate(batch_of(4));
+        CHECK(net->now.item<double>() == 0);
+        trainer.step(batch_of(4));
+        const double now = net->now.item<double>();
+        CHECK(now != 0);
+        trainer.evaluate(batch_of(4));
+        CHECK(net->now.item<double>() == now);
+      });
+}
+
+TEST_CASE("a buffer that an early stage reads and a later one writes is refused, on every rank") {
+  on_stages<Buffers>(
+      2, [] { return Buffers("reads early"); }, 1,
+      [&](Buffers net, TrainerOptions& options) {
+        options.parallelism->plan.stages = {"second"};
+        Trainer trainer(net, loss_with_buffers, SGD{.lr = 0.1}, options);
+        CHECK(error_of([&] { trainer.step(batch_of(4)); }).find("a later stage changes buffer now") !=
+              std::string::npos);
+      });
+}
+
+TEST_CASE("what all micro-batches have cannot be written to") {
+  const auto loss = [](nn::Sequential& net, const Batch& batch) {
+    const at::Tensor made = nn::functional::mse_loss(net->forward(batch[0].tensor()), batch[1].tensor());
+    batch[2].tensor().copy_(made.detach());
+    return made;
+  };
+  on_stages<nn::Sequential>(2, mlp, 1, [&](nn::Sequential net, TrainerOptions& options) {
+    Trainer trainer(net, loss, SGD{.lr = 0.1}, options);
+    const Batch batch{batch_of(4)[0].tensor(), batch_of(4)[1].tensor(), at::zeros({}, at::kDouble)};
+    CHECK(error_of([&] { trainer.step(batch); }).find("which each micro-batch reads") != std::string::npos);
+  });
+}
+
+namespace {
+
+// As many nodes as the input is long.
+struct LoopImpl : nn::Module {
+  LoopImpl() {
+    torch::manual_seed(5);
+    cell = register_module("cell", nn::Linear(2, 2));
+    to(at::kDouble);
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    at::Tensor state = at::zeros({x.size(0), 2}, at::kDouble);
+    for (std::int64_t t = 0; t < x.size(1); ++t) state = cell->forward(state + x.select(1, t)).tanh();
+    return state;
+  }
+  nn::Linear cell = nullptr;
+};
+TORCH_MODULE(Loop);
+
+}  // namespace
+
+TEST_CASE("a graph that has no place where the one before was cut is cut at its own") {
+  const auto loss = [](Loop& net, const Batch& batch) {
+    return net->forward(batch[0].tensor()).square().mean();
+  };
+  const auto of_length = [](std::int64_t length) {
+    return Batch{at::linspace(-2, 2, 4 * length * 2, at::kDouble).view({4, length, 2})};
+  };
+  Loop alone;
+  Trainer one(alone, loss, SGD{.lr = 0.1});
+  std::vector<double> wanted;
+  for (const int length : {12, 2, 12}) wanted.push_back(one.step(of_length(length)).loss);
+  on_stages<Loop>(
+      2, [] { return Loop(); }, 1,
+      [&](Loop net, TrainerOptions& options) {
+        Trainer trainer(net, loss, SGD{.lr = 0.1}, options);
+        std::vector<double> found;
+        for (const int length : {12, 2, 12}) found.push_back(trainer.step(of_length(length)).loss);
+        for (std::size_t i = 0; i < 3; ++i) CHECK(found[i] == doctest::Approx(wanted[i]).epsilon(1e-12));
+      });
 }

@@ -9,6 +9,7 @@
 #include "shoal/aten/memory.h"
 #include "shoal/base/error.h"
 #include "shoal/compile/accumulate.h"
+#include "shoal/compile/pins.h"
 #include "shoal/train/shared_batch.h"
 
 namespace shoal::train {
@@ -134,6 +135,19 @@ void Runnable::check_can_write(const Batch& given, const Batch& part) const {
                   "trainer: the model writes to ", display_name(name), ", which shares memory with ",
                   display_name(theirs[other].name),
                   ", and would not see it there; give it a clone() of one of them");
+  }
+}
+
+void Runnable::check_writes_apart(const Batch& batch, const compile::Plan& plan) const {
+  if (written_.empty()) return;
+  const auto inputs = inputs_of(batch);
+  for (const auto& [input, slot] : written_) {
+    const auto& [name, tensor] = inputs[input];
+    SHOAL_CHECK(
+        compile::is_cut(plan, name, static_cast<std::size_t>(tensor.dim())), InvalidInput,
+        "pipeline: the model writes to ", display_name(name),
+        ", which each micro-batch reads, and several are under way at once. Remedy: one micro-batch a "
+        "step, or no pipeline");
   }
 }
 

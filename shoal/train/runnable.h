@@ -57,6 +57,8 @@ class Runnable {
   // written into the copies that other ranks' samples are put together in.
   void check_can_write(const Batch& given, const Batch& part) const;
   void write_inputs(const Batch& batch, const Distribution* ranks, std::size_t microbatch = 0) const;
+  // Throws InvalidInput where micro-batches that are under way at once would write to one tensor.
+  void check_writes_apart(const Batch& batch, const compile::Plan& plan) const;
   // Which arguments follow numbers, and what is in them from now on.
   void follow(Followed::MadeHoles holes) { holes_ = std::move(holes); }
   void set_numbers(const Numbers& values);

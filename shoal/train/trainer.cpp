@@ -497,10 +497,12 @@ class Trainer::State {
       settings.stages = ranks_->stages();
       if (!model_.parameters().empty()) settings.device = model_.parameters().front().tensor.device().str();
       auto whole = compile::compile_whole(graph, parallelism.plan, parallelism.mesh, settings);
-      if (is_staged() && ranks_->stages() == nullptr) set_stages(whole.stages);
       train::check_same(ranks_->control(), "the captured graph", ir::to_text(whole.graph));
-      runnable = std::make_unique<Runnable>(compile::compile_local(std::move(whole), ranks_->rank().number),
-                                            inputs, &ranks_->groups());
+      if (is_staged() && ranks_->stages() == nullptr) set_stages(whole.stages);
+      train::together(ranks_->control(), [&] {  // a stage may be refused alone
+        runnable = std::make_unique<Runnable>(compile::compile_local(std::move(whole), ranks_->rank().number),
+                                              inputs, &ranks_->groups());
+      });
     } else {
       runnable =
           std::make_unique<Runnable>(compile::compile(graph, plan(), {}, 0, settings), inputs, nullptr);
@@ -607,11 +609,15 @@ class Trainer::State {
 
   std::vector<Batch> cut_up(const Batch& batch) const {
     const auto& plan = ranks_->parallelism().plan;
-    std::int64_t count = plan.microbatches;
-    if (count == 0) {  // the fewest that a rank's part has samples for, of all that share the batch
-      count = train::most_microbatches(batch, ranks_->num_stages(), plan);
-      const auto& group = ranks_->control();
-      group.communicator->all_reduce({&count, 1, DType::Int64}, comm::ReduceOp::Min)->wait(group.limit);
+    const std::int64_t wanted = plan.microbatches;
+    // The fewest that a rank's part has samples for, of all that share the batch.
+    std::int64_t count = train::most_microbatches(batch, wanted != 0 ? wanted : ranks_->num_stages(), plan);
+    const auto& group = ranks_->control();
+    group.communicator->all_reduce({&count, 1, DType::Int64}, comm::ReduceOp::Min)->wait(group.limit);
+    if (wanted != 0 && count < wanted) {
+      train::microbatches_of(batch, wanted, plan);  // throws where it is this rank's part
+      fail(ErrorKind::InvalidInput, "pipeline: another rank's part of the batch has samples for ", count,
+           " of ", wanted, " micro-batches. Remedy: a larger batch, or fewer micro-batches");
     }
     return train::microbatches_of(batch, count, plan);
   }
@@ -646,6 +652,7 @@ class Trainer::State {
       SHOAL_CHECK(under_way_.size() == i + 1, InvalidInput, "trainer: the ", count,
                   " micro-batches of a step have graphs of their own, and ", options_.max_graphs,
                   " are kept (max_graphs); a pipeline runs them at once. Remedy: a larger max_graphs");
+      if (count > 1) all[i].runnable->check_writes_apart(all[i].shared.part, ranks_->parallelism().plan);
       const Normaliser& normaliser = all[i].runnable->whole().normaliser;
       SHOAL_CHECK(normaliser.kind == all[0].runnable->whole().normaliser.kind, InvalidInput,
                   "trainer: the micro-batches of a step have losses of different kinds: ",
@@ -729,6 +736,14 @@ class Trainer::State {
       if (gradient == sums_.tensors().end() || at::isfinite(gradient->second).all().item<bool>()) continue;
       first = name;
       break;
+    }
+    if (ranks_ && !model_.parameters().empty()) {  // all ranks are here, and one may have it alone
+      const auto& parameters = model_.parameters();
+      const auto found = std::ranges::find(parameters, first, &capture::NamedTensor::name);
+      std::int64_t at = found - parameters.begin();
+      const auto& group = ranks_->control();
+      group.communicator->all_reduce({&at, 1, DType::Int64}, comm::ReduceOp::Min)->wait(group.limit);
+      if (at < std::ssize(parameters)) first = parameters[static_cast<std::size_t>(at)].name;
     }
     fail(ErrorKind::InvalidInput, "trainer: the gradient norm of step ", result.step, " is ",
          result.grad_norm, ": the gradient of ", first,
