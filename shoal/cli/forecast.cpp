@@ -170,8 +170,12 @@ static std::int64_t in_flight_bytes(const Forecast& forecast, const Parallelism&
           compute != nullptr && compute->op == "shoal::send")
         for (const auto input : program::inputs_of(program::call_of(*compute)))
           sent += (ir::bytes_of(forecast.program.types.at(input.index)) + 4095) / 4096 * 4096;
-  const std::int64_t activations = forecast.step.peak.total() - forecast.step.sources.total();
-  return (held - 1) * activations + (held + 1) * sent;
+  std::int64_t kept = 0;  // at the end of forward
+  for (std::size_t i = 0; i < forecast.program.segments.size(); ++i)
+    if (const auto& uses = forecast.step.activations.at(i);
+        forecast.program.segments[i].phase == ir::Phase::Forward && !uses.empty())
+      kept = uses.back().after;
+  return (held - 1) * kept + (held + 1) * sent;
 }
 
 compile::Whole update_of_sums(const compile::Whole& microbatch) {
@@ -222,7 +226,8 @@ Forecast forecast_of(const Recipe& recipe, const compile::Whole& whole, int rank
   std::int64_t beside =
       forecast.batches + forecast.communicator + step.sources[MemoryKind::Constants] + kSeed;
   std::vector<Kept> state = kept_of(whole, rank, ir::Role::OptimizerState);
-  if (is_staged(parallelism)) beside += in_flight_bytes(forecast, parallelism, num_microbatches, rank);
+  const std::int64_t in_flight =
+      is_staged(parallelism) ? in_flight_bytes(forecast, parallelism, num_microbatches, rank) : 0;
   if (num_microbatches > 1 || is_staged(parallelism)) {
     const auto [update, its_state] = on_rank(sums == nullptr ? update_of_sums(whole) : *sums, rank, threads);
     forecast.phases.push_back(
@@ -236,7 +241,7 @@ Forecast forecast_of(const Recipe& recipe, const compile::Whole& whole, int rank
        step.sources.total() + batch + recorded_bytes(whole.graph, data_ranks_of(parallelism) > 1) + beside,
        "the batch of all ranks"});
   forecast.phases.push_back(
-      {"a step", step.peak.total() + beside, program::place_of_peak(forecast.program, step)});
+      {"a step", step.peak.total() + in_flight + beside, program::place_of_peak(forecast.program, step)});
   if (recipe.checkpoint.enable)
     forecast.phases.push_back({"a checkpoint",
                                step.end.total() + beside + gathered_bytes(kept) + gathered_bytes(state),
