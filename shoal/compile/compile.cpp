@@ -170,6 +170,8 @@ static program::Program lowered(const Unit& unit, ir::Graph local) {
   Unit after;
   after.whole().mesh = unit.made.whole.mesh;
   after.whole().plan = unit.made.whole.plan;
+  after.whole().settings.then = unit.then();
+  after.rank = unit.rank;
   after.made.local = std::move(local);
   if (after.whole().mesh.size() > 1)
     for (const auto move : {gather_ahead, fill_buckets, pack}) move(after);
@@ -200,8 +202,15 @@ static rewrite::Dropped fitted(Unit& unit) {
   SHOAL_CHECK(first.values.size() == unit.made.local.values.size(), Internal, "recompute: rank ", unit.rank,
               " has ", unit.made.local.values.size(), " values, and the first of its stage ",
               first.values.size());
-  unit.made.fit = fit(first, plan.recompute.bytes, plan.gathers_again,
-                      [&](const ir::Graph& local) { return lowered(unit, local); });
+  try {
+    unit.made.fit = fit(first, plan.recompute.bytes, plan.gathers_again,
+                        [&](const ir::Graph& local) { return lowered(unit, local); });
+  } catch (const Error& error) {
+    const auto& mesh = unit.whole().mesh;
+    if (num_stages_of(plan, mesh) == 1) throw;
+    fail(error.kind(), "stage ", mesh.coordinate(unit.rank, mesh.axis(plan.pipeline_axis)), ": ",
+         error.what());
+  }
   return unit.made.fit->dropped;
 }
 

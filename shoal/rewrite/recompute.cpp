@@ -188,6 +188,22 @@ Dropped dropped_by(const Recompute& recompute, const Graph& graph, bool gathers_
 
 // --- The rewrite.
 
+static bool is_message(const Node& node) { return node.op == "shoal::send" || node.op == "shoal::receive"; }
+
+// Of a stage, by value: what lies in a buffer that forward changes. Its new value is there when backward runs.
+static std::vector<bool> changed_buffers(const Graph& graph) {
+  std::vector<bool> changed(graph.values.size());
+  if (std::ranges::none_of(graph.nodes, is_message)) return changed;
+  for (const auto& source : graph.sources)
+    for (const auto& result : graph.results)
+      if (graph.at(source.value).role == ir::Role::Buffer && result.role == ir::Role::Buffer &&
+          result.name == source.name && result.value != source.value)
+        changed[source.value.index] = true;
+  const auto owners = ir::memory_owners(graph);
+  for (std::size_t value = 0; value < changed.size(); ++value) changed[value] = changed[owners[value].index];
+  return changed;
+}
+
 namespace {
 
 class Repeating {
@@ -195,6 +211,8 @@ class Repeating {
   Repeating(const Graph& graph, const Dropped& dropped)
       : graph_(graph),
         dropped_(dropped),
+        changed_(changed_buffers(graph)),
+        before_(graph.values.size()),
         again_(graph.values.size()),
         read_(graph.values.size()),
         first_(graph.values.size()) {
@@ -228,9 +246,23 @@ class Repeating {
   }
 
   std::optional<ir::Outputs> outputs_of(const Node& node, const ir::Mapped& in, Graph& made) {
+    if (node.phase == Phase::Forward) keep_buffers(node, in, made);
     if (node.phase != Phase::Backward) return std::nullopt;
     prepare(node, in, made);
-    return copied(node, in, made);
+    return copied(node, made, in);
+  }
+  // For its copy: what it reads and forward changes.
+  void keep_buffers(const Node& node, const ir::Mapped& in, Graph& made) {
+    const auto is_dropped = [&](const auto& output) { return output && dropped_[output->index]; };
+    if (std::ranges::none_of(node.outputs, is_dropped)) return;
+    for (const ValueId input : ir::inputs_of(node)) {
+      if (!changed_[input.index] || before_[input.index]) continue;
+      const auto& type = graph_.at(input).type;
+      Node clone = {.op = "aten::clone", .phase = Phase::Forward, .module = node.module, .stage = node.stage};
+      clone.arguments = {{"self", in(input)}, {"memory_format", {}}};
+      before_[input.index] =
+          made.at(made.add_node(std::move(clone), {ir::contiguous(type.dtype, type.shape)})).outputs[0];
+    }
   }
   std::optional<ir::Outputs> outputs_again(const Node& node, const ir::Mapped& in, Graph& made) {
     const auto& copy = again_[node.outputs[0]->index];
@@ -246,16 +278,17 @@ class Repeating {
   }
   void repeat(const Node& node, const ir::Mapped& in, Graph& made) {
     prepare(node, in, made);
-    const ir::Outputs outputs = copied(node, in, made);
+    const auto seen = [&](ValueId input) { return before_[input.index] ? *before_[input.index] : in(input); };
+    const ir::Outputs outputs = copied(node, made, seen);
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       if (outputs[i]) again_[node.outputs[i]->index] = outputs[i];
     }
   }
 
   // In backward, reading copies of what is dropped.
-  ir::Outputs copied(const Node& node, const ir::Mapped& in, Graph& made) {
+  ir::Outputs copied(const Node& node, Graph& made, const auto& seen) {
     for (const ValueId input : ir::inputs_of(node))
-      read_.set(input, dropped_[input.index] ? *again_[input.index] : in(input));
+      read_.set(input, dropped_[input.index] ? *again_[input.index] : seen(input));
     ir::Outputs outputs = ir::copy(graph_, node, read_, made);
     made.nodes.back().phase = Phase::Backward;
     return outputs;
@@ -263,6 +296,8 @@ class Repeating {
 
   const Graph& graph_;
   const Dropped& dropped_;
+  const std::vector<bool> changed_;
+  ir::Outputs before_;          // by value: a clone of it, where it changes and a copy reads it
   ir::Outputs again_;           // by value: its copy
   ir::Mapped read_;             // what stands for values that backward has read
   std::vector<ValueId> first_;  // by value: what a transfer of forward made of the same

@@ -30,7 +30,7 @@ enum class RecomputeMode {
   None,
   Full,       // all of a block; what enters it is kept
   Selective,  // all but matrix products, convolutions, attention and LSTM layers
-  Auto        // what costs least of what fits in so many bytes (compile/recompute.h)
+  Auto        // what costs least of what fits in so many bytes (compile/fit.h)
 };
 std::string_view name_of(RecomputeMode mode);
 

@@ -25,7 +25,7 @@ struct Trained {
   TrainingState state;
   double loss = 0;
   std::int64_t messages = 0;
-  std::size_t instructions = 0;
+  std::size_t instructions = 0;  // of all ranks
   std::int64_t activations = 0;  // at once, of the rank that has most
 };
 
@@ -41,7 +41,8 @@ static std::int64_t activations_of(const program::Program& program) {
 // Three steps in float32, of rank 0. `how` is the words of a plan's line.
 static Trained trained(const cases::ModelCase& model, const matrix::Strategy& strategy,
                        const std::string& how) {
-  const auto mesh = mesh_of(strategy.ranks(), strategy.replicate, strategy.shard, strategy.tensor);
+  const auto mesh =
+      mesh_of(strategy.ranks(), strategy.replicate, strategy.shard, strategy.tensor, strategy.pipeline);
   std::vector<cases::Net> nets;
   for (int rank = 0; rank < strategy.ranks(); ++rank) nets.push_back(model.make(0.25));
   torch::manual_seed(9);
@@ -70,16 +71,16 @@ static Trained trained(const cases::ModelCase& model, const matrix::Strategy& st
     const TrainingState state = train::record_of(trainer, result).state;
     const std::lock_guard lock(mutex);
     first.activations = std::max(first.activations, activations_of(*trainer.ran().front()));
+    for (const auto& segment : trainer.ran().front()->segments)
+      first.instructions += segment.instructions.size();
     if (world.rank() != 0) return;
     first.state = state;
     first.loss = result.loss;
-    for (const auto& segment : trainer.ran().front()->segments) {
-      first.instructions += segment.instructions.size();
+    for (const auto& segment : trainer.ran().front()->segments)
       for (const auto& instruction : segment.instructions)
         if (const auto* compute = std::get_if<program::Compute>(&instruction))
           first.messages += compute->op.find("all_") != std::string::npos ||
                             compute->op.find("reduce_scatter") != std::string::npos;
-    }
   });
   return first;
 }
@@ -93,7 +94,7 @@ static std::string difference(const Trained& a, const Trained& b) {
   return "";
 }
 
-TEST_CASE("recompute changes no bit of float32: dropout, batch norm, ranks, ZeRO, tensor parallel") {
+TEST_CASE("recompute changes no bit of float32: dropout, batch norm, ranks, ZeRO, tensor parallel, stages") {
   const std::set<std::string> with_blocks = {"bert", "gpt2", "llama", "resnet", "t5", "vit"};
   int fitted = 0;
   for (const auto& model : cases::kModels) {
@@ -101,6 +102,7 @@ TEST_CASE("recompute changes no bit of float32: dropout, batch norm, ranks, ZeRO
     if (matrix::is_sanitized() && std::string(model.name) != "gpt2") continue;
     auto strategies = matrix::strategies(model, 2);
     strategies.push_back({.name = "1 rank"});
+    strategies.push_back({.name = "2 stages", .pipeline = 2});
     for (const auto& strategy : strategies) {
       const Trained plain = trained(model, strategy, "none");
       const std::int64_t bytes = plain.activations * 19 / 20;
