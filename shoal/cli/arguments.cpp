@@ -110,7 +110,8 @@ void add_options(CLI::App& command, Run& options) {
 
 void add_options(CLI::App& command, Simulate& options) {
   const Adder add = {command};
-  add("--schedule", options.schedule, "Of the pipeline; a wrong name gets the list of them");
+  command.add_option("--schedule", options.schedule,
+                     "Of the pipeline, 1f1b where it is not said; a wrong name gets the list of them");
   command.add_option("--stages", options.stages, "That the model is cut into, on all ranks");
   command.add_option("--stages-per-rank", options.stages_per_rank,
                      "Of interleaved_1f1b and looped_bfs, where it is not 2");

@@ -182,12 +182,14 @@ static int run(const Verb& verb, cli::Options options) {
 // Of a verb without a recipe: options that cannot be are wrong use.
 template <class Options>
 static int run(Options& options, int (*act)(const Options&)) {
-  try {
-    cli::check(options);
-  } catch (const Error& error) {
-    return failed(kWrongUse, error.what());
-  }
-  return guarded([&] { return act(options); });
+  return guarded([&] {
+    try {
+      cli::check(options);
+    } catch (const Error& error) {
+      return failed(kWrongUse, error.what());
+    }
+    return act(options);
+  });
 }
 
 // A first word that is no verb; nullopt when it is one, or an option.

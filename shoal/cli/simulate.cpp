@@ -24,7 +24,8 @@ namespace shoal::cli {
 
 static constexpr double kNanosecondsPerMillisecond = 1e6;
 static constexpr double kMostMilliseconds = 1e6;  // so that the sum of all stays a number of nanoseconds
-static constexpr std::int64_t kMostPasses = 1'000'000;  // stages times micro-batches
+static constexpr std::int64_t kMostPasses = 1'000'000;  // stages times micro-batches, or times themselves
+static constexpr const char* kUsual = "1f1b";
 
 static simulate::ActionTimes times_of(const std::string& text) {
   std::array<std::int64_t, 4> nanoseconds = {};
@@ -39,6 +40,8 @@ static simulate::ActionTimes times_of(const std::string& text) {
                (is_last ? stop == end : stop != end && *stop == ',');
     if (!is_right) break;
     nanoseconds[i] = std::llround(milliseconds * kNanosecondsPerMillisecond);
+    SHOAL_CHECK(milliseconds == 0 || nanoseconds[i] > 0, InvalidInput, "--times is '", text,
+                "', and time is counted in nanoseconds, 0.000001 ms");
     at = is_last ? stop : stop + 1;
   }
   SHOAL_CHECK(is_right, InvalidInput, "--times is '", text,
@@ -50,10 +53,13 @@ static simulate::ActionTimes times_of(const std::string& text) {
 static schedule::Timeline read_csv(const Simulate& options) {
   SHOAL_CHECK(options.stages == 0 && options.stages_per_rank == 0, InvalidInput,
               "--stages and --stages-per-rank are not for --csv, whose file says them");
+  SHOAL_CHECK(options.schedule.empty(), InvalidInput, "--schedule is not for --csv, whose file is one");
   DiskFileSystem files;
-  schedule::Timeline timeline = schedule::from_csv(read_text(files, options.csv), options.csv);
-  if (options.microbatches == 0) return timeline;
-  return schedule::with_microbatches(std::move(timeline), options.microbatches, options.csv);
+  return schedule::from_csv(read_text(files, options.csv), options.csv, options.microbatches);
+}
+
+static std::string schedule_of(const Simulate& options) {
+  return options.schedule.empty() ? kUsual : options.schedule;
 }
 
 static schedule::Timeline timeline_of(const Simulate& options) {
@@ -62,11 +68,13 @@ static schedule::Timeline timeline_of(const Simulate& options) {
         std::pair("--microbatches", options.microbatches)})
     SHOAL_CHECK(value >= 0, InvalidInput, name, " is ", value, ", not 1 or more");
   if (!options.csv.empty()) return read_csv(options);
-  const schedule::Schedule& schedule = schedule::named(options.schedule);
+  const schedule::Schedule& schedule = schedule::named(schedule_of(options));
   SHOAL_CHECK(options.stages > 0 && options.microbatches > 0, InvalidInput,
               "--stages and --microbatches say how large the pipeline is; both are needed");
-  SHOAL_CHECK(std::int64_t{options.stages} * options.microbatches <= kMostPasses, InvalidInput,
-              "--stages times --microbatches is ", std::int64_t{options.stages} * options.microbatches,
+  // V schedules are those of as many micro-batches as there are stages, cut off.
+  const std::int64_t passes = std::int64_t{options.stages} * std::max(options.microbatches, options.stages);
+  SHOAL_CHECK(passes <= kMostPasses, InvalidInput, "--stages times ",
+              options.microbatches < options.stages ? "itself" : "--microbatches", " is ", passes,
               ", more than ", kMostPasses);
   const int stages_per_rank =
       options.stages_per_rank > 0 ? options.stages_per_rank : schedule.stages_per_rank;
@@ -99,7 +107,7 @@ int simulate(const Simulate& options) {
   const simulate::Bubble& largest = *std::ranges::max_element(bubbles, {}, &simulate::Bubble::nanoseconds);
   const std::int64_t step = std::ranges::max_element(spans, {}, &simulate::Span::end)->end;
 
-  const std::string& name = options.csv.empty() ? options.schedule : options.csv;
+  const std::string name = options.csv.empty() ? schedule_of(options) : options.csv;
   const std::string sizes = concat(timeline.num_stages(), " stages on ", timeline.num_ranks(), " ranks, ",
                                    timeline.num_microbatches(), " micro-batches");
   std::printf("%s: %s\n", name.c_str(), sizes.c_str());

@@ -8,7 +8,7 @@ namespace shoal::cli {
 
 // As on the command line.
 struct Simulate {
-  std::string schedule = "1f1b";
+  std::string schedule;     // "": not said, 1f1b
   std::string csv;          // file to read instead; "": none
   int stages = 0;           // 0: not said
   int stages_per_rank = 0;  // likewise

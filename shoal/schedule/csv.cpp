@@ -97,15 +97,30 @@ static std::string place_in(std::string_view file, int rank) {
   return concat("schedule ", file, ": row ", rank + 1, ", rank ", rank);
 }
 
-// How many micro-batches of a timeline that cannot run would.
+// How many micro-batches of a timeline that cannot run would: what runs does so with the last ones left out.
 static std::string remedy_of(const Timeline& timeline) {
-  for (int fewer = timeline.num_microbatches() - 1; fewer > 0; --fewer)
-    if (!fault_of(first_microbatches(timeline, fewer)))
-      return concat("; of ", timeline.num_microbatches(), " micro-batches it can run the first ", fewer);
-  return "";
+  int runs = 0, fails = timeline.num_microbatches();
+  while (fails - runs > 1) {
+    const int fewer = runs + (fails - runs) / 2;
+    const Timeline first = first_microbatches(timeline, fewer);
+    const bool is_whole = first.num_microbatches() == fewer && !fault_of(first);
+    (is_whole ? runs : fails) = fewer;
+  }
+  if (runs == 0) return "";
+  return concat("; of ", timeline.num_microbatches(), " micro-batches it can run the first ", runs);
 }
 
-Timeline from_csv(std::string_view text, std::string_view file) {
+static Timeline with_microbatches(Timeline timeline, int microbatches, std::string_view file) {
+  const int own = timeline.num_microbatches();
+  SHOAL_CHECK(microbatches <= own, InvalidInput, "schedule ", file, ": it has no ", microbatches,
+              " micro-batches; ", own, " is the nearest that it can run");
+  if (microbatches == own) return timeline;
+  timeline = first_microbatches(std::move(timeline), microbatches);
+  timeline.note = concat("schedule ", file, ": of its ", own, " micro-batches the first ", microbatches);
+  return timeline;
+}
+
+Timeline from_csv(std::string_view text, std::string_view file, int microbatches) {
   Timeline timeline;
   std::vector<std::string_view> rows = parts_of(text, '\n');
   while (!rows.empty() && rows.back().empty()) rows.pop_back();
@@ -130,6 +145,7 @@ Timeline from_csv(std::string_view text, std::string_view file) {
     timeline.rank_of_stage.push_back(*place);
     ++stage;
   }
+  if (microbatches > 0) timeline = with_microbatches(std::move(timeline), microbatches, file);
   if (const auto fault = fault_of(timeline)) {
     std::string where = place_in(file, fault->rank);
     if (fault->index >= 0) {
@@ -139,16 +155,6 @@ Timeline from_csv(std::string_view text, std::string_view file) {
     }
     fail(ErrorKind::InvalidInput, where, " ", fault->what, remedy_of(timeline));
   }
-  return timeline;
-}
-
-Timeline with_microbatches(Timeline timeline, int microbatches, std::string_view file) {
-  const int own = timeline.num_microbatches();
-  SHOAL_CHECK(microbatches <= own, InvalidInput, "schedule ", file, ": it has no ", microbatches,
-              " micro-batches; ", own, " is the nearest that it can run");
-  if (microbatches == own) return timeline;
-  timeline = first_microbatches(std::move(timeline), microbatches);
-  timeline.note = concat("schedule ", file, ": of its ", own, " micro-batches the first ", microbatches);
   return timeline;
 }
 

@@ -12,12 +12,9 @@ namespace shoal::schedule {
 
 std::string to_csv(const Timeline& timeline);
 
-// Stages are where their actions are. Throws InvalidInput with `file`, its name, and row, rank and action,
-// where it is no timeline that runs; and with how many micro-batches it would.
-Timeline from_csv(std::string_view text, std::string_view file);
-
-// Throws InvalidInput where there are more than the file has, with how many that are; later ones of its own
-// are left out, which a note says.
-Timeline with_microbatches(Timeline timeline, int microbatches, std::string_view file);
+// Stages are where their actions are. `microbatches`: the first so many, which a note says; 0: all. Throws
+// InvalidInput with `file`, its name, where it has fewer; with row, rank and action where it is no timeline that
+// runs, and with how many micro-batches it would.
+Timeline from_csv(std::string_view text, std::string_view file, int microbatches = 0);
 
 }  // namespace shoal::schedule

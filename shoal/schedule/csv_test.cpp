@@ -78,11 +78,16 @@ TEST_CASE("a file that cannot run says how many micro-batches it can") {
 }
 
 TEST_CASE("a file runs as many micro-batches as it has, or fewer") {
-  const Timeline whole = from_csv(to_csv(named("1f1b").build(2, 8)), "a.csv");
-  CHECK(with_microbatches(whole, 8, "a.csv") == whole);
-  const Timeline fewer = with_microbatches(whole, 5, "a.csv");
+  const std::string text = to_csv(named("1f1b").build(2, 8));
+  CHECK(from_csv(text, "a.csv", 8) == from_csv(text, "a.csv"));
+  const Timeline fewer = from_csv(text, "a.csv", 5);
   CHECK(fewer.actions == named("1f1b").build(2, 5).actions);
   CHECK(fewer.note == "schedule a.csv: of its 8 micro-batches the first 5");
-  CHECK(error_of([&] { with_microbatches(whole, 9, "a.csv"); }) ==
+  CHECK(error_of([&] { from_csv(text, "a.csv", 9); }) ==
         "schedule a.csv: it has no 9 micro-batches; 8 is the nearest that it can run");
+  // What is wrong with those that are left out does not matter.
+  CHECK(from_csv("0F0,0B0,0F1,0B1,0F2", "a.csv", 2).num_microbatches() == 2);
+  CHECK(error_of([&] {
+          from_csv("0F0,0B0,0F2,0B2", "a.csv");
+        }).ends_with("; of 3 micro-batches it can run the first 1"));
 }

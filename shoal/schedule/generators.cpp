@@ -64,7 +64,7 @@ Timeline in_v(std::string_view schedule, std::vector<Action> (*row_of)(int rank,
   for (int rank = 0; rank < ranks; ++rank)
     timeline.actions.push_back(row_of(rank, ranks, std::max(microbatches, enough)));
   timeline = first_microbatches(std::move(timeline), microbatches);
-  timeline.note = note_of_fewer(schedule, microbatches, enough);
+  if (ranks > 1) timeline.note = note_of_fewer(schedule, microbatches, enough);
   return timeline;
 }
 

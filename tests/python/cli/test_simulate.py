@@ -42,6 +42,8 @@ REFUSED = [
     ),
     (["--schedule=zbv", *SMALL, "--stages-per-rank=1"], "zbv: 1 stages a rank; it has 2"),
     (["--stages=2000", "--microbatches=2000"], "--stages times --microbatches is 4000000, more than 1000000"),
+    (["--stages=2000", "--microbatches=1"], "--stages times itself is 4000000, more than 1000000"),
+    (["--csv=a.csv", "--schedule=gpipe"], "--schedule is not for --csv, whose file is one"),
     (["--csv=no/such.csv"], "cannot read no/such.csv: No such file or directory"),
     (
         ["--csv=no/such.csv", "--stages=4"],
@@ -55,6 +57,12 @@ REFUSED = [
     )
     for times in ["1,2,3", "1,2,3,-1", "1,2,3,4,5", "1,2,3,4x", "nan,1,1,1", "1e7,1,1,1"]
 ]
+REFUSED.append(
+    (
+        [*SMALL, "--times=1e-7,1,1,0"],
+        "--times is '1e-7,1,1,0', and time is counted in nanoseconds, 0.000001 ms",
+    )
+)
 
 
 def test_the_published_bubble_rates_are_printed(shoal):
