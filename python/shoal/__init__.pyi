@@ -212,11 +212,11 @@ class Trainer:
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
     def save(self, folder: str | os.PathLike[str], note: Any = "", *, keep: int = 10) -> None:
         """A checkpoint in `folder`, as step_00000100 of as many updates and backward()s: parameters, buffers,
-        the optimizer's state and options, counts, seed, and a note of yours that JSON can hold (epoch and
-        batches done, `schedule.state_dict()`). Takes the time of one copy: a thread writes it while training
-        goes on, whole or not at all. The newest `keep` stay, 0: all. Called by all ranks at once with
-        the same folder; rank 0 writes. Raises Infeasible where the save before could not be written: what was
-        there before is; InvalidInput for what it cannot hold.
+        the optimizer's state and options, counts, seed, and a note of yours that JSON can hold, with tuples
+        and dictionaries of any keys too (epoch and batches done, `schedule.state_dict()`). Takes the time of
+        one copy: a thread writes it while training goes on, whole or not at all. The newest `keep` stay, 0:
+        all. Called by all ranks at once with the same folder; rank 0 writes. Raises Infeasible where the save
+        before could not be written: what was there before is; InvalidInput for what it cannot hold.
         """
     def wait_for_saves(self) -> None:
         """Until all that was saved is on the disk; raises Infeasible with what is not. The end of the trainer

@@ -7,14 +7,41 @@ import torch
 
 from shoal import InvalidInput
 
-_NAMES = ("params", "param_names")  # of a group: whose options these are
+_NAMES = {"params", "param_names"}  # of a group: whose options these are
 _REMEDY = "Remedy: state_dict(), with torch.save"
 
 
+_KIND, _ITEMS = "shoal.kind", "items"
+
+
 def _plain(value):
+    """As JSON can hold it and _read gives it back: JSON's keys are strings, and it has no tuples."""
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         return value.item()
+    if isinstance(value, tuple):
+        return {_KIND: "tuple", _ITEMS: [_plain(item) for item in value]}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        if _KIND not in value and all(isinstance(key, str) for key in value):
+            return {key: _plain(item) for key, item in value.items()}
+        return {_KIND: "dict", _ITEMS: [[_plain(key), _plain(item)] for key, item in value.items()]}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
     raise TypeError(f"a {type(value).__name__} is no JSON")
+
+
+def _read(value):
+    if isinstance(value, list):
+        return [_read(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if _KIND not in value:
+        return {key: _read(item) for key, item in value.items()}
+    items = value[_ITEMS]
+    if value[_KIND] == "tuple":
+        return tuple(_read(item) for item in items)
+    return {_read(key): _read(item) for key, item in items}
 
 
 def text_of(model, optimizer, seed, note):
@@ -26,22 +53,22 @@ def text_of(model, optimizer, seed, note):
                 f"(get_extra_state), which save() does not write. {_REMEDY}"
             )
     try:
-        note = json.dumps(note)
-    except (TypeError, ValueError) as error:
+        note = _plain(note)
+    except TypeError as error:
         raise InvalidInput(f"trainer: the note of a checkpoint is what JSON can hold: {error}") from None
     groups = []
     for number, group in enumerate(optimizer.param_groups if optimizer is not None else ()):
-        options = {name: value for name, value in group.items() if name not in _NAMES}
-        for name, value in options.items():
+        options = {}
+        for name in group.keys() - _NAMES:
             try:
-                json.dumps(value, default=_plain)
-            except (TypeError, ValueError) as error:
+                options[name] = _plain(group[name])
+            except TypeError as error:
                 raise InvalidInput(
                     f"trainer: option {name!r} of the optimizer's group {number}, which save() writes as "
                     f"JSON: {error}. {_REMEDY}"
                 ) from None
         groups.append(options)
-    return json.dumps({"python": 1, "seed": seed, "note": json.loads(note), "groups": groups}, default=_plain)
+    return json.dumps({"python": 1, "seed": seed, "note": note, "groups": groups})
 
 
 def parts_of(text, optimizer):
@@ -57,7 +84,7 @@ def parts_of(text, optimizer):
         raise InvalidInput(
             f"trainer: the checkpoint's optimizer has {found} parameter groups, and this one has {here}"
         )
-    return saved["note"], saved["seed"], saved["groups"]
+    return _read(saved["note"]), saved["seed"], _read(saved["groups"])
 
 
 def put(optimizer, groups):
@@ -66,4 +93,4 @@ def put(optimizer, groups):
             if isinstance(group.get(name), torch.Tensor):
                 group[name].fill_(value)
             else:
-                group[name] = tuple(value) if isinstance(group.get(name), tuple) else value
+                group[name] = value

@@ -73,8 +73,14 @@ def test_a_run_goes_on_to_the_bit(tmp_path):
     assert is_same(everything(again), everything(whole))
 
 
-def test_a_trainer_goes_back_to_what_it_saved(tmp_path):
+@pytest.mark.parametrize(
+    "kind", [None, torch.optim.RMSprop, lambda groups: torch.optim.SGD(groups, lr=0.01, momentum=0.9)]
+)
+def test_a_trainer_goes_back_to_what_it_saved(tmp_path, kind):
     model, optimizer, schedule = make()
+    if kind is not None:
+        optimizer = kind([{"params": model[0].parameters(), "lr": 0.02}, {"params": model[1:].parameters()}])
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7)
     trainer = shoal.Trainer(model, optimizer, loss_of)
     trainer.save(str(tmp_path), ["before the first step"])
     train(trainer, schedule, range(2))
@@ -84,6 +90,23 @@ def test_a_trainer_goes_back_to_what_it_saved(tmp_path):
     assert trainer.optimizer.param_groups[1]["lr"] == 0.01
     train(trainer, schedule, range(2))
     assert is_same(everything(trainer), first)
+
+
+def test_a_note_comes_back_as_it_was(tmp_path):
+    model, optimizer, _ = make()
+    trainer = shoal.Trainer(model, optimizer, loss_of)
+    schedule = torch.optim.lr_scheduler.MultiStepLR(
+        optimizer, [2, 3]
+    )  # whose state has whole numbers as keys
+    note = {"schedule": schedule.state_dict(), "shape": (3, [4, None]), "shoal.kind": "tuple", "best": -1e308}
+    trainer.save(tmp_path, note)
+    again = trainer.load(tmp_path)
+    assert again == note
+    assert type(again["shape"]) is tuple
+    later = torch.optim.lr_scheduler.MultiStepLR(optimizer, [7])
+    later.load_state_dict(again["schedule"])
+    train(trainer, later, range(2))
+    assert optimizer.param_groups[1]["lr"] == pytest.approx(0.001)
 
 
 def test_where_there_is_no_checkpoint_nothing_is_loaded(tmp_path):
