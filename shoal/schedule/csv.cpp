@@ -114,10 +114,10 @@ static Timeline with_microbatches(Timeline timeline, int microbatches, std::stri
   const int own = timeline.num_microbatches();
   SHOAL_CHECK(microbatches <= own, InvalidInput, "schedule ", file, ": it has no ", microbatches,
               " micro-batches; ", own, " is the nearest that it can run");
-  if (microbatches == own) return timeline;
-  timeline = first_microbatches(std::move(timeline), microbatches);
-  timeline.note = concat("schedule ", file, ": of its ", own, " micro-batches the first ", microbatches);
-  return timeline;
+  Timeline first = first_microbatches(timeline, microbatches);
+  if (microbatches == own || first.num_microbatches() < microbatches) return timeline;  // it lacks one
+  first.note = concat("schedule ", file, ": of its ", own, " micro-batches the first ", microbatches);
+  return first;
 }
 
 Timeline from_csv(std::string_view text, std::string_view file, int microbatches) {

@@ -87,6 +87,8 @@ TEST_CASE("a file runs as many micro-batches as it has, or fewer") {
         "schedule a.csv: it has no 9 micro-batches; 8 is the nearest that it can run");
   // What is wrong with those that are left out does not matter.
   CHECK(from_csv("0F0,0B0,0F1,0B1,0F2", "a.csv", 2).num_microbatches() == 2);
+  CHECK(error_of([&] { from_csv("0F0,0B0,0F2,0B2", "a.csv", 2); }).find("never does 0F1") !=
+        std::string::npos);
   CHECK(error_of([&] {
           from_csv("0F0,0B0,0F2,0B2", "a.csv");
         }).ends_with("; of 3 micro-batches it can run the first 1"));

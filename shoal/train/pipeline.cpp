@@ -97,9 +97,8 @@ std::map<std::string, at::Tensor> joined(const std::vector<std::map<std::string,
           parts[i].dim() > 0 && parts[i].size(0) == samples_in(microbatches[i], plan), InvalidInput,
           "pipeline: output ", name,
           " of a micro-batch does not have this rank's samples in dim 0, and those of a step's micro-batches "
-          "cannot be joined; so it is of outputs where ranks share the batch, and of what a model keeps of "
-          "its "
-          "forward. Remedy: step_over() with micro-batches of your own, and outputs() after each");
+          "cannot be joined; so it is where ranks share the batch, and of what a model keeps of its forward. "
+          "Remedy: step_over() with micro-batches of your own, and outputs() after each");
     }
     all.emplace(name, at::cat(parts));
   }
