@@ -63,7 +63,7 @@ class Sending {
       case Collective::AllReduce: return reduced(parcels);
       case Collective::ReduceScatter: return scattered(parcels);
       case Collective::AllGather: return gathered(parcels);
-      case Collective::AllToAll: return {exchanged(parcels.front())};
+      case Collective::AllToAll: return exchanged(parcels);
       case Collective::Send:
       case Collective::Receive: break;  // of stages, which pack for themselves
     }
@@ -130,6 +130,12 @@ class Sending {
     return is_alone ? std::vector{part} : unpack(part, parcels);
   }
 
+  // A message each.
+  std::vector<ValueId> exchanged(const std::vector<Parcel>& parcels) {
+    std::vector<ValueId> values;
+    for (const Parcel& parcel : parcels) values.push_back(exchanged(parcel));
+    return values;
+  }
   ValueId exchanged(const Parcel& parcel) {
     const Shape& now = made_.at(parcel.from).type.shape;
     const Counts sends = parts_of({parcel}, false);

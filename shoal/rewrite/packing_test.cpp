@@ -3,7 +3,9 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "shoal/ir/text.h"
 #include "shoal/ir/verify.h"
@@ -69,6 +71,30 @@ TEST_CASE("small tensors travel together, a large one alone") {
 %5 : f32[10] = shoal::all_reduce(self=%4, axis="shard", combine="sum")
 %6 : f32[2, 3], %7 : f32[4] = shoal::unpack(self=%5)
 )");
+}
+
+TEST_CASE("of small tensors whose parts are exchanged each is a message") {
+  ir::Graph graph;
+  graph.form = ir::Form::Local;
+  std::vector<Parcel> parcels;
+  for (const char* name : {"a", "b"})
+    parcels.push_back(
+        {.from = graph.add_source(ir::Role::Input, name, ir::contiguous(DType::Float32, {2, 4})),
+         .to = ir::contiguous(DType::Float32, {4, 2}),
+         .shard = {.dim = 1},
+         .whole = 4,
+         .before = sharding::Shard{.dim = 0},
+         .whole_before = 4,
+         .is_small = true});
+  const auto made =
+      send(graph, {.kind = Collective::AllToAll, .axis = "tensor", .index = 0, .ranks = 2}, parcels);
+  CHECK(made.size() == 2);
+  for (const auto value : made) {
+    CHECK(graph.at(value).type == parcels[0].to);
+    graph.add_result(ir::Role::Output, std::to_string(value.index), value);
+  }
+  ir::verify(graph);
+  CHECK(std::ranges::count(graph.nodes, std::string("shoal::all_to_all"), &ir::Node::op) == 2);
 }
 
 TEST_CASE("rows of even parts are sent from where they are") {
