@@ -114,9 +114,13 @@ class Filling {
     return key;
   }
 
-  void add(const Node& node) {
+  // What it reads is not in a bucket any more.
+  void wait_for(const Node& node) {
     for (const ValueId input : ir::inputs_of(node))
       if (pending_.contains(input)) flush();
+  }
+  void add(const Node& node) {
+    wait_for(node);
     map(node, ir::copy(old_, node, in_, made_));
   }
   void map(const Node& node, const ir::Outputs& outputs) {
@@ -125,6 +129,7 @@ class Filling {
   }
 
   void fill(const Way& way) {
+    wait_for(*way.steps.front());
     const bool is_updated = way.key.starts_with("updated"), is_last = --to_come_[way.key] == 0;
     auto& bucket = buckets_[way.key];
     bucket.ways.push_back(&way);

@@ -187,7 +187,9 @@ class Partitioning {
     node.phase = phase_;
     node.module = module_;
     node.stage = stage_;
-    const ValueId made = *made_.at(made_.add_node(std::move(node), {type_in(after, value)})).outputs[0];
+    TensorType type = type_in(after, value);
+    if (step.change == Change::Slice) type = ir::contiguous(type.dtype, std::move(type.shape));
+    const ValueId made = *made_.at(made_.add_node(std::move(node), {std::move(type)})).outputs[0];
     made_.values[made.index].role = role_of(value);
     return made;
   }
