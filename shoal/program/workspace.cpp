@@ -116,6 +116,22 @@ static std::int64_t batch_norm(const Facts& of) {
 // The gradient of the input is made twice.
 static std::int64_t batch_norm_backward(const Facts& of) { return Facts::bytes_of(of.output(0)); }
 
+// oneDNN has tensors in blocks of up to 16 channels, the last one filled up: first what it reads is brought there,
+// and then the output back. Images of few channels stay as they are.
+static std::int64_t in_blocks(std::int64_t channels) {
+  constexpr std::int64_t kFew = 8, kBlock = 16;
+  return channels < kFew ? channels : (channels + kBlock - 1) / kBlock * kBlock;
+}
+static std::int64_t blocked(const TensorType& type, bool is_weight = false) {
+  std::int64_t bytes = width(type);
+  for (std::size_t dim = 0; dim < type.shape.size(); ++dim)
+    bytes *= dim == 1 || (dim == 0 && is_weight) ? in_blocks(type.shape[dim]) : type.shape[dim];
+  return bytes;
+}
+// What is brought back from blocks that are not full is made once more.
+static std::int64_t unfilled(const TensorType& type) {
+  return in_blocks(size(type, 1)) == size(type, 1) ? 0 : ir::bytes_of(type);
+}
 // A kernel of 1 x 1 with steps reads the input made denser.
 static std::int64_t densified(const Facts& of, const TensorType& output) {
   const TensorType& weight = *of.input("weight");
@@ -126,18 +142,21 @@ static std::int64_t densified(const Facts& of, const TensorType& output) {
     pixels *= output.shape.at(dim);
   }
   const bool has_steps = std::ranges::any_of(stride, [](std::int64_t step) { return step > 1; });
-  return kernel > 1 || !has_steps ? 0 : of.threads * (weight.shape.at(1) * pixels * width(weight) + 128);
+  return kernel > 1 || !has_steps
+             ? 0
+             : of.threads * (in_blocks(weight.shape.at(1)) * pixels * width(weight) + 128);
 }
-// oneDNN has tensors in blocks of channels: first what it reads is brought there, and then the output back.
 static std::int64_t convolution(const Facts& of) {
   const TensorType& output = *of.output(0);
-  return std::max(of.bytes("input") + of.bytes("weight"), ir::bytes_of(output)) + densified(of, output);
+  return std::max(blocked(*of.input("input")) + blocked(*of.input("weight"), true), blocked(output)) +
+         densified(of, output) + unfilled(output);
 }
 static std::int64_t convolution_backward(const Facts& of) {
   const std::int64_t dense = densified(of, *of.input("grad_output"));
+  const std::int64_t input = blocked(*of.input("input")), weight = blocked(*of.input("weight"), true);
   constexpr std::int64_t kPacked = 8 << 10;  // sums of few channels
-  return of.bytes("input") + of.bytes("grad_output") + std::max(of.bytes("weight"), of.bytes("input")) +
-         dense + kPacked + (dense > 0 ? 3 * of.bytes("weight") : 0) + of.copy("input") +
+  return input + blocked(*of.input("grad_output")) + std::max(weight, input) + dense + kPacked +
+         (dense > 0 ? 3 * weight : 0) + unfilled(*of.input("input")) + of.copy("input") +
          of.copy("grad_output");
 }
 
