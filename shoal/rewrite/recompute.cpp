@@ -41,19 +41,28 @@ static bool is_repeatable(const Node& node, bool collectives) {
          (collectives && is_transfer(node));
 }
 
-// Parameters that are gathered for use, and what is made of them alone on the way.
+// Parameters that are gathered for use, and what is made of them alone on the way. A cut that backward can read as it
+// is (another axis than ZeRO's) is no such thing: what came of it is kept.
 static std::vector<bool> gathered_in(const Graph& graph) {
   std::vector<bool> is_parameter(graph.values.size()), is_gathered(graph.values.size());
   for (const auto& source : graph.sources)
     is_parameter[source.value.index] = graph.at(source.value).role == ir::Role::Parameter;
-  for (const Node& node : graph.nodes) {
+  const auto reads_parameter = [&](const Node& node) {
     const auto inputs = ir::inputs_of(node);
-    if (node.phase != Phase::Forward || inputs.size() != 1 || !is_parameter[inputs[0].index]) continue;
-    if (!is_transfer(node) && !ir::is_view(node.op) && node.op != "aten::_to_copy") continue;
+    return inputs.size() == 1 && is_parameter[inputs[0].index];
+  };
+  std::set<std::string> again;  // axes
+  for (const Node& node : graph.nodes)
+    if (node.phase == Phase::Backward && is_transfer(node) && reads_parameter(node))
+      again.insert(journey_in(node).axis);
+  for (const Node& node : graph.nodes) {
+    if (node.phase != Phase::Forward || !reads_parameter(node)) continue;
+    const bool arrives = is_transfer(node) && again.contains(journey_in(node).axis);
+    if (!arrives && !ir::is_view(node.op) && node.op != "aten::_to_copy") continue;
     for (const auto& output : node.outputs) {
       if (!output) continue;
       is_parameter[output->index] = true;
-      is_gathered[output->index] = is_transfer(node) || is_gathered[inputs[0].index];
+      is_gathered[output->index] = arrives || is_gathered[ir::inputs_of(node)[0].index];
     }
   }
   return is_gathered;

@@ -175,15 +175,15 @@ ir::Graph on_a_rank() {
   const char* const kLocal = R"(graph local
 %0 = parameter "h.0.w" : f32[2, 4]
 %1 = input "x" : f32[8, 4]
-%2 : f32[4, 4] = shoal::transfer(tensors=[%0], over=[], kind="all_gather") @forward "h.0"
+%2 : f32[4, 4] = shoal::transfer(tensors=[%0], over=[], kind="all_gather", axis="shard") @forward "h.0"
 %3 : f32[8, 4] = aten::mm(self=%1, mat2=%2) @forward "h.0"
-%4 : f32[8, 4] = shoal::transfer(tensors=[%3], over=[], kind="all_reduce") @forward "h.0"
+%4 : f32[8, 4] = shoal::transfer(tensors=[%3], over=[], kind="all_reduce", axis="shard", combine="sum") @forward "h.0"
 %5 : f32[8, 4] = aten::tanh(self=%4) @forward "h.0"
 %6 : f32[8, 4] = aten::exp(self=%5) @forward "head"
 %7 : f32[8, 4] = aten::mul.Tensor(self=%6, other=%6) @backward "head"
 %8 : f32[8, 4] = aten::mul.Tensor(self=%7, other=%4) @backward "h.0"
 %9 : f32[8, 4] = aten::mul.Tensor(self=%8, other=%3) @backward "h.0"
-%10 : f32[4, 4] = shoal::transfer(tensors=[%0], over=[], kind="all_gather") @backward "h.0"
+%10 : f32[4, 4] = shoal::transfer(tensors=[%0], over=[], kind="all_gather", axis="shard") @backward "h.0"
 %11 : f32[8, 4] = aten::mm(self=%9, mat2=%10) @backward "h.0"
 return output "y" %6, output "dx" %11
 )";
@@ -204,10 +204,13 @@ TEST_CASE("collectives are not repeated unless asked; parameters are gathered on
         "aten::mul.Tensor h.0\naten::mul.Tensor h.0\naten::mm h.0\n");
   // Where they are kept since forward, copies read what is there.
   const std::string again =
-      "%10 : f32[4, 4] = shoal::transfer(tensors=[%0], over=[], kind=\"all_gather\") @backward \"h.0\"\n%11";
+      "%10 : f32[4, 4] = shoal::transfer(tensors=[%0], over=[], kind=\"all_gather\", axis=\"shard\") "
+      "@backward \"h.0\"\n%11";
   std::string text = replaced(ir::to_text(on_a_rank()), again, "%10");
   text = replaced(replaced(text, "mat2=%10) @backward", "mat2=%2) @backward"), "\"dx\" %11", "\"dx\" %10");
   const ir::Graph once = ir::from_text(text);
-  CHECK(of(once, false, false) ==
-        "aten::mul.Tensor head\naten::mul.Tensor h.0\naten::mm h.0\naten::mul.Tensor h.0\naten::mm h.0\n");
+  const char* const kept =
+      "aten::mul.Tensor head\naten::mul.Tensor h.0\naten::mm h.0\naten::mul.Tensor h.0\naten::mm h.0\n";
+  CHECK(of(once, false, false) == kept);
+  CHECK(of(once, true, false) == kept);  // nobody gathers along that axis for backward
 }
