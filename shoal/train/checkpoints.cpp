@@ -26,8 +26,7 @@ static void throw_failures(checkpoint::Saver& saver) {
   saver.wait();
   std::string text;
   for (const std::string& failure : saver.take_failures()) text += concat(text.empty() ? "" : "; ", failure);
-  SHOAL_CHECK(text.empty(), Infeasible, text,
-              ". The checkpoints before are as they were, and so is the model");
+  SHOAL_CHECK(text.empty(), Infeasible, text, ". The model is as it was");
 }
 
 void Checkpoints::save(const std::filesystem::path& folder, const TrainingState& state,

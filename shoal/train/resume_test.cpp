@@ -383,8 +383,9 @@ TEST_CASE(
   const fs::path blocked = folder.path / "file";
   std::ofstream(blocked) << "a file";
   trainer.save(blocked / "in");
-  CHECK(error_of([&] { trainer.wait_for_saves(); }).find("The checkpoints before are as they were") !=
-        std::string::npos);
+  CHECK(error_of([&] {
+          trainer.wait_for_saves();
+        }).find("the checkpoints before are as they were. The model is as it was") != std::string::npos);
   fs::resize_file(folder.path / "step_00000004" / "model-0.safetensors", 10);
   CHECK(error_of([&] { trainer.load(folder.path); }).find("none of its checkpoints is whole") !=
         std::string::npos);
