@@ -9,6 +9,9 @@ find_package(OpenSSL REQUIRED)
 find_package(ZLIB REQUIRED)
 find_path(ROCKSDB_INCLUDE_DIR rocksdb/db.h)
 find_library(ROCKSDB_LIBRARY rocksdb)
+# Of PyPI's highspy, in the virtual environment that tools/setup.sh makes.
+file(GLOB _highs_dirs ${CMAKE_CURRENT_SOURCE_DIR}/.venv/lib/python3*/site-packages/highspy)
+find_file(HIGHS_LIBRARY libhighs.so.1 HINTS ${_highs_dirs} NO_DEFAULT_PATH)
 
 if(NOT SHOAL_TORCH)
   return()

@@ -23,6 +23,7 @@ foreach(
   elastic
   sharding
   rewrite
+  planner
   program
   schedule
   simulate

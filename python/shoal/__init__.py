@@ -8,6 +8,7 @@ function.
 
 import torch
 
+from shoal import _highs
 from shoal._build import TORCH_VERSION, VERSION
 
 # The extension uses C++ classes of PyTorch's, which differ between releases: it would crash.
@@ -32,6 +33,7 @@ from shoal._shoal import (  # noqa: E402
     StepResult,
     Timeout,
     Trainer,
+    _set_highs_library,
     capture,
     deferred_init,
     materialize,
@@ -39,6 +41,8 @@ from shoal._shoal import (  # noqa: E402
     samples_of,
     world_size,
 )
+
+_set_highs_library(_highs.library() or "")
 
 __version__ = VERSION
 __all__ = [

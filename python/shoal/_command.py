@@ -6,6 +6,8 @@ import os
 import pathlib
 import sys
 
+from shoal import _highs
+
 
 def path():
     return pathlib.Path(__file__).with_name("bin") / "shoal"
@@ -17,7 +19,8 @@ def environment():
         sys.exit("shoal: torch is not installed; install the version that shoal was built for")
     [folder] = torch.submodule_search_locations
     libraries = [str(pathlib.Path(folder) / "lib"), os.environ.get("LD_LIBRARY_PATH", "")]
-    return {**os.environ, "LD_LIBRARY_PATH": ":".join(filter(None, libraries))}
+    highs = {_highs.VARIABLE: library} if (library := _highs.library()) else {}
+    return {**highs, **os.environ, "LD_LIBRARY_PATH": ":".join(filter(None, libraries))}
 
 
 def main():

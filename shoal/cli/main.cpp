@@ -7,7 +7,9 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <new>
@@ -28,6 +30,7 @@
 #include "shoal/cli/simulate.h"
 #include "shoal/cli/verbs.h"
 #include "shoal/compile/compile.h"
+#include "shoal/planner/milp.h"
 
 using namespace shoal;
 
@@ -46,9 +49,17 @@ static void add_plan(CLI::App& command, cli::Options& options) {
   command.add_option("--plan", options.plan, "File that says how layers are cut: parallelism.plan");
 }
 
+static std::string is_one_or_more(const std::string& text) {
+  int number = 1;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number >= 1 ? "" : concat(text, " ranks; wanted 1 or more");
+}
+
 static void add_train(CLI::App& command, cli::Options& options) {
-  command.add_option("-n,--nproc-per-node,--nproc_per_node", options.ranks,
-                     "Start so many ranks on this host, which train together");
+  command
+      .add_option("-n,--nproc-per-node,--nproc_per_node", options.ranks,
+                  "Start so many ranks on this host, which train together")
+      ->check(is_one_or_more);
   command.add_option("--max-restarts,--max_restarts", options.max_restarts,
                      "How often all of them start again when one has failed");
   command.add_option("--log-dir,--log_dir", options.log_folder, "Folder for the output of each rank");
@@ -56,7 +67,9 @@ static void add_train(CLI::App& command, cli::Options& options) {
 }
 
 static void add_verify(CLI::App& command, cli::Options& options) {
-  command.add_option("-n,--ranks", options.ranks, "Ranks, which are threads of this process")->required();
+  command.add_option("-n,--ranks", options.ranks, "Ranks, which are threads of this process")
+      ->required()
+      ->check(is_one_or_more);
   command.add_option("--random", options.random, "Draw so many strategies, instead of the recipe's");
   command.add_option("--seed", options.seed, "Of the first of them");
   add_plan(command, options);
@@ -70,7 +83,9 @@ static void add_print_after(CLI::App& command, cli::Options& options) {
 }
 
 static void add_planning(CLI::App& command, cli::Options& options) {
-  command.add_option("-n,--ranks", options.ranks, "Ranks to plan for")->required();
+  command.add_option("-n,--ranks", options.ranks, "Ranks to plan for")->required()->check(is_one_or_more);
+  command.add_option("--save-plan", options.save_plan,
+                     "File for the plan, with what was found of it, for --plan");
   command.add_flag("--dry-run", options.dry_run, "Lower what every kind of rank would run");
   add_print_after(command, options);
   command.add_flag(
@@ -225,6 +240,8 @@ static std::vector<char*> without_separator(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   if (const auto message = no_verb(argc, argv)) return failed(kWrongUse, *message);
+  if (const char* highs = std::getenv("SHOAL_HIGHS_LIBRARY"); highs != nullptr)
+    planner::set_highs_library(highs);
   CLI::App app("Shoal trains an unmodified LibTorch model through its captured graph.", "shoal");
   app.require_subcommand(1);
   app.set_version_flag("--version", "shoal " SHOAL_VERSION);

@@ -10,6 +10,7 @@
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
 #include "shoal/compile/accumulate.h"
+#include "shoal/compile/found.h"
 #include "shoal/ir/text.h"
 #include "shoal/ir/verify.h"
 #include "shoal/rewrite/buckets.h"
@@ -127,14 +128,23 @@ static void place(Unit& unit) {
   Whole& whole = unit.whole();
   // A pipeline's forward and backward are placed as if each stage had all; `stage_of_rank` takes its own.
   const auto* stages = has_forward(unit.then()) ? nullptr : whole.settings.stages;
-  rewrite::Pins pins = pins_of(whole.plan, whole.mesh, whole.graph, whole.settings.update.parts,
-                               whole.settings.plan_name, stages);
-  for (auto& [name, of] : pins.parameters) {
-    if (unit.then() == Then::Accumulate) of.gradient = of.summed;
-    if (unit.then() == Then::UpdateGiven) of.summed = of.gradient;
-    if (!has_forward(unit.then())) of.gradient = of.updated;
-  }
-  whole.placed = rewrite::place(whole.graph, whole.mesh, pins);
+  const auto axis = axis_to_find(whole.plan, whole.mesh, whole.settings.plan_name);
+  const Plan said = whole.plan;
+  const auto pins_for = [&](const ir::Graph& graph) {
+    whole.plan = said;
+    if (axis && has_forward(unit.then()))
+      whole.found = find_placements(graph, whole.mesh, *axis, whole.settings.is_settled, whole.plan);
+    rewrite::Pins pins =
+        pins_of(whole.plan, whole.mesh, graph, whole.settings.update.parts, whole.settings.plan_name, stages);
+    for (auto& [name, of] : pins.parameters) {
+      if (unit.then() == Then::Accumulate) of.gradient = of.summed;
+      if (unit.then() == Then::UpdateGiven) of.summed = of.gradient;
+      if (!has_forward(unit.then())) of.gradient = of.updated;
+    }
+    if (whole.found) pins.decided = whole.found->decided;
+    return pins;
+  };
+  whole.placed = rewrite::place_with(pins_for, whole.graph, whole.mesh);
 }
 
 static bool has_backward(const ir::Graph& graph) {

@@ -31,6 +31,7 @@
 #include "shoal/compile/plan.h"
 #include "shoal/compile/update.h"
 #include "shoal/ir/graph.h"
+#include "shoal/planner/find.h"
 #include "shoal/program/program.h"
 #include "shoal/rewrite/place.h"
 #include "shoal/rewrite/stages.h"
@@ -55,8 +56,9 @@ struct Settings {
   std::string print_after = {};
   std::function<void(std::string_view move, const std::string& text)> print = {};
   const rewrite::Stages* stages = nullptr;  // of a pipeline, if they are known; borrowed
-  std::string device = "cpu";               // of what other stages send
-  bool verifies = true;  // after each move; else only what the whole graph is before it is placed
+  bool is_settled = false;     // parameters lie as the plan says; else what it leaves out is found (found.h)
+  std::string device = "cpu";  // of what other stages send
+  bool verifies = true;        // after each move; else only what the whole graph is before it is placed
 };
 
 struct MoveTime {
@@ -73,7 +75,8 @@ struct Whole {
   rewrite::Placed placed;  // of several ranks
   rewrite::Stages stages;  // of a pipeline
   Settings settings;
-  Plan plan;
+  Plan plan;  // with what was found
+  std::optional<planner::Found> found;
   std::vector<MoveTime> times;
 };
 

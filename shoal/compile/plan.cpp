@@ -65,6 +65,7 @@ std::string to_text(const Plan& plan) {
     for (const auto& [axis, placement] : line.placements) text += concat(' ', axis, '=', to_text(placement));
     text += '\n';
   }
+  for (const auto& axis : plan.found_axes) text += concat("find ", axis, '\n');
   if (plan.pipeline_axis != defaults.pipeline_axis || plan.schedule != defaults.schedule ||
       plan.microbatches != 0) {
     text += concat("pipeline ", plan.pipeline_axis);
@@ -165,6 +166,11 @@ class Line {
     SHOAL_CHECK(plan_.microbatches >= 0, InvalidInput, where_, "microbatches=", plan_.microbatches,
                 "; it is at least 1, or 0: as many as there are stages");
   }
+  void read_found() {
+    plan_.found_axes.push_back(name());
+    end();
+  }
+
   void read_stage() {
     plan_.stages.push_back(name());
     end();
@@ -273,9 +279,9 @@ class Line {
 };
 }  // namespace
 
-static constexpr std::string_view kVerbs[] = {"mesh",       "batch",     "input",        "zero",
-                                              "parameter",  "output",    "pipeline",     "stage",
-                                              "accumulate", "recompute", "gather_ahead", "buckets"};
+static constexpr std::string_view kVerbs[] = {"mesh",      "batch",        "input",    "zero",  "parameter",
+                                              "output",    "find",         "pipeline", "stage", "accumulate",
+                                              "recompute", "gather_ahead", "buckets"};
 
 static void read_line(std::string_view text, const std::string& where, Plan& plan) {
   text = text.substr(0, text.find('#'));
@@ -294,6 +300,8 @@ static void read_line(std::string_view text, const std::string& where, Plan& pla
     line.read_placements(PlanLine::Kind::Parameter);
   else if (verb == "output")
     line.read_placements(PlanLine::Kind::Output);
+  else if (verb == "find")
+    line.read_found();
   else if (verb == "pipeline")
     line.read_pipeline();
   else if (verb == "stage")
@@ -399,6 +407,10 @@ void check_fits(const Plan& plan, const Mesh& mesh, const std::vector<std::strin
     if (line.kind == PlanLine::Kind::Parameter && std::ranges::none_of(parameters, fits))
       unknown += concat(unknown.empty() ? "" : ", ", line.pattern);
   }
+  for (const auto& axis : plan.found_axes)
+    SHOAL_CHECK(std::ranges::find(mesh.axes, axis, &sharding::Axis::name) != mesh.axes.end(), InvalidInput,
+                name, ": placements are to be found over axis '", axis, "', and the mesh is '", to_text(mesh),
+                "'");
   SHOAL_CHECK(plan.stages.empty() || mesh.size() == 1 || num_stages_of(plan, mesh) > 1, InvalidInput, name,
               ": a stage begins at '", plan.stages.empty() ? "" : plan.stages.front(), "', and no axis of '",
               to_text(mesh), "' is a pipeline ('", plan.pipeline_axis,

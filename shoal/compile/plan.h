@@ -12,6 +12,7 @@
 //   parameter    h.*.mlp.c_fc.bias      tensor=S(0)
 //   parameter    h.*.mlp.c_proj.weight  tensor=S(0)
 //   output       h.*.mlp.c_proj         tensor=R
+//   find         tensor                              what the lines leave out of an axis is found (found.h)
 //   pipeline     pipeline schedule=1f1b microbatches=8   the axis whose ranks have stages, in which order
 //   stage        h.6                                 where each but the first begins; none: found
 //   accumulate   reduce=each                         of several micro-batches
@@ -21,7 +22,8 @@
 //   buckets      25MiB                               gradients, together
 //
 // A line `parameter` or `output` is about all parameters, or modules, that its pattern names; '*' stands for
-// any characters but '.'. Axes that it leaves out are not its business: data parallelism and ZeRO cut by them.
+// any characters but '.'. Axes that it leaves out are not its business: data parallelism and ZeRO cut by them. An
+// axis that cuts neither the batch nor the model into stages, and that no line names, is found.
 #pragma once
 
 #include <cstdint>
@@ -57,6 +59,7 @@ struct Plan {
   int zero_stage = -1;
   bool gathers_again = true;  // stage 3: parameters for backward, instead of keeping them
   std::vector<PlanLine> lines = {};
+  std::vector<std::string> found_axes = {};  // besides those that no line names
   // --- stages
   std::string pipeline_axis = "pipeline";
   std::string schedule = "1f1b";

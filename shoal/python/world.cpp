@@ -11,6 +11,7 @@
 #include "shoal/base/error.h"
 #include "shoal/comm/shm/shm.h"
 #include "shoal/comm_c10d/gloo.h"
+#include "shoal/planner/milp.h"
 #include "shoal/python/bindings.h"
 
 namespace shoal::python {
@@ -140,6 +141,7 @@ static py::slice samples_for(std::int64_t size, const std::optional<Degrees>& pa
 }
 
 void bind_world(py::module_& module) {
+  module.def("_set_highs_library", &planner::set_highs_library, py::arg("path"));
   py::class_<World>(module, "_World");
   py::class_<Degrees>(module, "Parallelism",
                       "How the ranks of a job train one model together: their degrees multiply to how many "

@@ -63,6 +63,23 @@ const std::vector<Strategy>& Candidates::strategies_of(const ir::Node& node) con
   return known->second;
 }
 
+std::vector<Choice> Candidates::choices_making(const ir::Node& node, std::size_t axis, const Shard& wanted,
+                                               const PlacedNode& placed) const {
+  std::vector<Choice> found;
+  if (is_reshape(node.op)) {
+    const Shape to = local_shape(mesh_, further_in(placed.out[0], axis), shape_of(*node.outputs.front()), 0);
+    for (const Shard& same : {wanted, coarsest(wanted, to, axis)})
+      if (const auto before = seen_through(node, axis, same, placed, true)) {
+        found.push_back({.in = {*before}, .out = {same}});
+        return found;
+      }
+    return found;
+  }
+  for (const Strategy& strategy : strategies_of(node)) add_choice(strategy, wanted.outer, wanted.unit, found);
+  add_blocks(node, {wanted}, found, true);
+  return found;
+}
+
 // A view of one input and one output takes cuts that no list of strategies can name.
 void Candidates::add_through_view(const ir::Node& node, std::size_t axis, const std::vector<Placement>& seen,
                                   const PlacedNode& placed, std::vector<Choice>& found) const {
@@ -123,8 +140,9 @@ Shard Candidates::coarsest(Shard shard, const Shape& shape, std::size_t axis) co
 
 // Parts of equal size, one after the other in a dim, are blocks of that dim: [q k v] cut in each of its
 // three blocks are q, k and v cut.
+// `seen`: of what is read, or, backwards, of what is made.
 void Candidates::add_blocks(const ir::Node& node, const std::vector<Placement>& seen,
-                            std::vector<Choice>& found) const {
+                            std::vector<Choice>& found, bool backwards) const {
   const bool splits = node.op == "aten::split.Tensor" || node.op == "aten::split_with_sizes";
   if (!splits && node.op != "aten::cat") return;
   const auto inputs = ir::inputs_of(node);
@@ -137,9 +155,10 @@ void Candidates::add_blocks(const ir::Node& node, const std::vector<Placement>& 
   const auto count = static_cast<std::int64_t>(parts.size());
   for (const Placement& placement : seen) {
     const auto* shard = std::get_if<Shard>(&placement);
-    if (shard == nullptr || shard->dim != dim || (splits && shard->outer % count != 0)) continue;
+    const bool is_part = splits == backwards;
+    if (shard == nullptr || shard->dim != dim || (!is_part && shard->outer % count != 0)) continue;
     Shard part = *shard, all = *shard;
-    (splits ? part.outer : all.outer) = splits ? shard->outer / count : shard->outer * count;
+    (is_part ? all.outer : part.outer) = is_part ? shard->outer * count : shard->outer / count;
     if (splits)
       found.push_back({.in = {all}, .out = std::vector<Placement>(parts.size(), part)});
     else

@@ -25,15 +25,6 @@ inline bool is_cut(const sharding::Placement& placement) {
 }
 bool is_reshape(std::string_view op);
 
-// A way to run a node on one axis.
-struct Choice {
-  std::vector<sharding::Placement> in, out;
-  bool in_parts = false;
-  bool may_be_empty = true;
-
-  bool splits() const;
-};
-
 // As `choice` says on that axis.
 void set(std::size_t axis, const Choice& choice, PlacedNode& placed);
 
@@ -46,6 +37,9 @@ class Candidates {
   // how the inputs lie on the axis; `placed`: what axes further in have said.
   std::vector<Choice> choices(const ir::Node& node, std::size_t axis,
                               const std::vector<sharding::Placement>& seen, const PlacedNode& placed) const;
+  // Those that make an output as it is wanted, if they can; and others.
+  std::vector<Choice> choices_making(const ir::Node& node, std::size_t axis, const sharding::Shard& wanted,
+                                     const PlacedNode& placed) const;
   // Whether the choice goes together with what the axes further in do.
   bool fits(const Choice& choice, const ir::Node& node, std::size_t axis, PlacedNode placed) const;
   // How a view's output is cut where its input is, or, backwards, the other way round: as axes further in have
@@ -63,7 +57,7 @@ class Candidates {
   void add_through_view(const ir::Node& node, std::size_t axis, const std::vector<sharding::Placement>& seen,
                         const PlacedNode& placed, std::vector<Choice>& found) const;
   void add_blocks(const ir::Node& node, const std::vector<sharding::Placement>& seen,
-                  std::vector<Choice>& found) const;
+                  std::vector<Choice>& found, bool backwards = false) const;
   sharding::Layout further_in(const sharding::Layout& layout, std::size_t axis) const;
   bool is_cut_further_in(const PlacedNode& placed, std::size_t axis) const;
   sharding::Shard coarsest(sharding::Shard shard, const sharding::Shape& shape, std::size_t axis) const;

@@ -45,14 +45,26 @@ bool matches(std::string_view pattern, std::string_view path) {
   return path.empty();
 }
 
+std::string folded(std::string_view path) {
+  std::string text;
+  while (!path.empty()) {
+    const std::string_view word = path.substr(0, path.find('.'));
+    const bool is_number = !word.empty() && word.find_first_not_of("0123456789") == std::string_view::npos;
+    text += is_number ? "*" : std::string(word);
+    path.remove_prefix(word.size());
+    if (path.empty()) break;
+    text += '.';
+    path.remove_prefix(1);
+  }
+  return text;
+}
+
 static bool is_whole(const Placement& placement) { return std::holds_alternative<Replicate>(placement); }
 
-// Bytes that a rank sends for one axis' change, of a value of so many that all have alike; nothing where
-// there is no way.
-static std::optional<double> cost_of(const Placement& from, const Placement& to, double bytes, int ranks) {
+std::optional<double> bytes_sent(const Placement& from, const Placement& to, double bytes, int ranks) {
   if (from == to) return 0;
   if (is_cut(from) && is_cut(to) && std::get<Shard>(from).dim == std::get<Shard>(to).dim)
-    return cost_of(from, Replicate{}, bytes, ranks);  // gathered, then each keeps its part
+    return bytes_sent(from, Replicate{}, bytes, ranks);  // gathered, then each keeps its part
   const auto change = sharding::change_of(from, to);
   if (!change) return std::nullopt;
   const auto collective = sharding::collective_of(*change);
@@ -128,7 +140,8 @@ class Placing {
     for (const Layout& layout : values_[value.index]) {
       const Placement& now = layout.placements[axis];
       if (same_parts(now, wanted, shape_of(value), axis)) return 0;
-      if (const auto cost = cost_of(now, wanted, bytes, mesh_.axes[axis].size)) best = std::min(best, *cost);
+      if (const auto cost = bytes_sent(now, wanted, bytes, mesh_.axes[axis].size))
+        best = std::min(best, *cost);
     }
     return best;
   }
@@ -217,16 +230,22 @@ class Placing {
     const auto inputs = ir::inputs_of(node);
     std::vector<Placement> seen;
     for (const ValueId input : inputs) seen.push_back(placement_of(input, axis));
-    if (std::ranges::all_of(seen, is_whole)) return;
+    const bool is_decided = pins_.decided && pins_.decided->axis == axis;
+    if (!is_decided && std::ranges::all_of(seen, is_whole)) return;
 
     Choice best = {.in = std::vector<Placement>(inputs.size(), Replicate{}),
                    .out = std::vector<Placement>(node.outputs.size(), Replicate{})};
     Score lowest = score_of(best, inputs, axis);
-    for (Choice& choice : candidates_.choices(node, axis, seen, placed)) {
-      const Score score = score_of(choice, inputs, axis);
-      if (score >= lowest || !candidates_.fits(choice, node, axis, placed)) continue;
-      lowest = score;
-      best = std::move(choice);
+    if (is_decided) {
+      best = pins_.decided->nodes[index];
+      lowest = score_of(best, inputs, axis);
+    } else {
+      for (Choice& choice : candidates_.choices(node, axis, seen, placed)) {
+        const Score score = score_of(choice, inputs, axis);
+        if (score >= lowest || !candidates_.fits(choice, node, axis, placed)) continue;
+        lowest = score;
+        best = std::move(choice);
+      }
     }
     if (lowest.bytes > 0 || !best.splits())
       if (std::ranges::any_of(seen, is_cut)) hindered_.insert({static_cast<std::uint32_t>(index)});
@@ -384,7 +403,12 @@ class Placing {
 }  // namespace
 
 Placed place(ir::Graph graph, const Mesh& mesh, const Pins& pins) {
+  return place_with([&](const ir::Graph&) { return pins; }, std::move(graph), mesh);
+}
+
+Placed place_with(const PinsFor& pins_for, ir::Graph graph, const Mesh& mesh) {
   while (true) {
+    const Pins pins = pins_for(graph);
     Placing placing(graph, mesh, pins);
     placing.run();
     std::set<ir::NodeId> apart;

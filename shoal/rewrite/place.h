@@ -11,7 +11,9 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,11 +42,28 @@ struct OutputPin {
   friend bool operator==(const OutputPin&, const OutputPin&) = default;
 };
 
+// A way to run a node on one axis.
+struct Choice {
+  std::vector<sharding::Placement> in, out;
+  bool in_parts = false;
+  bool may_be_empty = true;
+
+  bool splits() const;
+  friend bool operator==(const Choice&, const Choice&) = default;
+};
+
+// How each node runs on an axis; those of an update as their parameters are.
+struct Decided {
+  std::size_t axis = 0;
+  std::vector<Choice> nodes;  // by NodeId
+};
+
 struct Pins {
   std::map<std::string, ParameterPins> parameters;  // those not named: replicated
   std::map<std::string, sharding::Layout> inputs;   // likewise
   std::vector<OutputPin> outputs;
   bool gathers_again = true;  // parameters for backward, instead of keeping them whole since forward
+  std::optional<Decided> decided = {};  // by somebody who has seen all of the graph (planner/find.h)
 };
 
 struct PlacedNode {
@@ -69,8 +88,18 @@ struct Placed {
 
 // Throws InvalidInput where a pin does not fit its tensor, or names none.
 Placed place(ir::Graph graph, const sharding::Mesh& mesh, const Pins& pins);
+// The pins are asked for anew once ops have been taken apart.
+using PinsFor = std::function<Pins(const ir::Graph&)>;
+Placed place_with(const PinsFor& pins_for, ir::Graph graph, const sharding::Mesh& mesh);
 
 // "h.*.attn" and "h.11.attn".
 bool matches(std::string_view pattern, std::string_view path);
+// "h.11.attn" -> "h.*.attn"
+std::string folded(std::string_view path);
+
+// Bytes that a rank sends where one axis' placement of a value changes, of which all ranks of the axis together
+// have so many; nothing where there is no way.
+std::optional<double> bytes_sent(const sharding::Placement& from, const sharding::Placement& to, double bytes,
+                                 int ranks);
 
 }  // namespace shoal::rewrite

@@ -26,21 +26,6 @@ using sharding::Replicate;
 using sharding::Shape;
 using sharding::Shard;
 
-// "h.11.attn" -> "h.*.attn"
-static std::string folded(std::string_view path) {
-  std::string text;
-  while (!path.empty()) {
-    const std::string_view word = path.substr(0, path.find('.'));
-    const bool is_number = !word.empty() && word.find_first_not_of("0123456789") == std::string_view::npos;
-    text += is_number ? "*" : std::string(word);
-    path.remove_prefix(word.size());
-    if (path.empty()) break;
-    text += '.';
-    path.remove_prefix(1);
-  }
-  return text;
-}
-
 static bool is_cut(const Layout& layout, std::size_t axis) {
   return std::holds_alternative<Shard>(layout.placements[axis]);
 }

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/compile/found.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shoal/base/error.h"
+#include "shoal/compile/pins.h"
+#include "shoal/rewrite/pinned.h"
+
+namespace shoal::compile {
+
+using ir::Role;
+using sharding::Mesh;
+using sharding::Placement;
+
+static bool is_named(const Plan& plan, const std::string& axis) {
+  return std::ranges::any_of(plan.lines,
+                             [&](const PlanLine& line) { return line.placements.contains(axis); });
+}
+
+std::optional<std::size_t> axis_to_find(const Plan& plan, const Mesh& mesh, std::string_view plan_name) {
+  std::optional<std::size_t> found;
+  for (std::size_t i = 0; i < mesh.axes.size(); ++i) {
+    const auto& [name, size] = mesh.axes[i];
+    const bool is_asked = std::ranges::find(plan.found_axes, name) != plan.found_axes.end();
+    if (size == 1 || is_batch_axis(plan, name) || name == plan.pipeline_axis) continue;
+    if (!is_asked && is_named(plan, name)) continue;
+    SHOAL_CHECK(!found, InvalidInput, plan_name,
+                ": placements can be found over one axis, and no line says any over '",
+                mesh.axes[*found].name, "' and '", name,
+                "'. Remedy: lines for one of them, as in 'parameter h.*.mlp.c_fc.weight ", name, "=S(1)'");
+    found = i;
+  }
+  return found;
+}
+
+// One line for those of alike layers that are alike.
+static std::vector<PlanLine> lines_of(const std::map<std::string, Placement>& parameters,
+                                      const std::string& axis) {
+  std::map<std::string, std::vector<std::string>> by_pattern;
+  for (const auto& [name, placement] : parameters) by_pattern[rewrite::folded(name)].push_back(name);
+  std::vector<PlanLine> lines;
+  for (const auto& [pattern, names] : by_pattern) {
+    const Placement& first = parameters.at(names.front());
+    const bool are_alike = std::ranges::all_of(parameters, [&, &pattern = pattern](const auto& parameter) {
+      return !rewrite::matches(pattern, parameter.first) || parameter.second == first;
+    });
+    for (const std::string& name : are_alike ? std::vector{pattern} : names)
+      lines.push_back({.kind = PlanLine::Kind::Parameter,
+                       .pattern = name,
+                       .placements = {{axis, are_alike ? first : parameters.at(name)}}});
+  }
+  return lines;
+}
+
+planner::Found find_placements(const ir::Graph& graph, const Mesh& mesh, std::size_t axis, bool is_settled,
+                               Plan& plan) {
+  const std::string& name = mesh.axes[axis].name;
+  planner::Question question{.axis = axis};
+  for (const auto& other : mesh.axes)
+    if (is_batch_axis(plan, other.name)) question.data_ranks *= other.size;
+  std::map<std::string, Placement> open;
+  for (const auto& source : graph.sources) {
+    const auto& value = graph.at(source.value);
+    if (value.role == Role::Input && is_cut(plan, source.name, value.type.shape.size()))
+      question.batch_dims.emplace(source.name, batch_dim_of(plan, source.name));
+    if (value.role != Role::Parameter) continue;
+    const bool is_said = is_settled || std::ranges::any_of(plan.lines, [&](const PlanLine& line) {
+                           return line.kind == PlanLine::Kind::Parameter && line.placements.contains(name) &&
+                                  rewrite::matches(line.pattern, source.name);
+                         });
+    if (is_said)
+      question.parameters.emplace(source.name, parameter_layout(plan, mesh, source.name).placements[axis]);
+    else
+      open.emplace(source.name, sharding::Replicate{});
+  }
+  const rewrite::Pins pins = pins_of(plan, mesh, graph, {});
+  for (const auto& [value, placements] :
+       pinned_of(graph, mesh, rewrite::Pins{.outputs = pins.outputs}, rewrite::uses_of(graph)).values)
+    if (const auto known = placements.find(axis); known != placements.end())
+      question.values.emplace(value, known->second);
+  planner::Found found = planner::find(graph, mesh, question);
+  for (auto& [parameter, placement] : open) placement = found.parameters.at(parameter);
+  for (PlanLine& line : lines_of(open, name)) plan.lines.push_back(std::move(line));
+  if (std::ranges::find(plan.found_axes, name) == plan.found_axes.end()) plan.found_axes.push_back(name);
+  return found;
+}
+
+}  // namespace shoal::compile

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/compile/found.h"
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <string>
+
+#include "shoal/base/error_test.h"
+#include "shoal/compile/compile.h"
+#include "shoal/ir/text.h"
+
+using namespace shoal;
+using namespace shoal::compile;
+
+namespace {
+
+// Two products, and the gradients of their weights.
+const char* const kStep = R"(graph captured
+%0 = parameter "h.0.up" : f32[64, 256]
+%1 = parameter "h.0.down" : f32[256, 64]
+%2 = input "x" : f32[32, 64]
+%3 : f32[32, 256] = aten::mm(self=%2, mat2=%0) @forward "h.0"
+%4 : f32[32, 64] = aten::mm(self=%3, mat2=%1) @forward "h.0"
+%5 : f32[256, 32]{1,256} = aten::t(self=%3) @backward "h.0"
+%6 : f32[256, 64] = aten::mm(self=%5, mat2=%4) @backward "h.0"
+%7 : f32[64, 256]{1,64} = aten::t(self=%1) @backward "h.0"
+%8 : f32[32, 256] = aten::mm(self=%4, mat2=%7) @backward "h.0"
+%9 : f32[64, 32]{1,64} = aten::t(self=%2) @backward "h.0"
+%10 : f32[64, 256] = aten::mm(self=%9, mat2=%8) @backward "h.0"
+return gradient "h.0.up" %10, gradient "h.0.down" %6
+)";
+
+const std::array<OptimizerPart, 1> kParts = {OptimizerPart{{}, SGD{.lr = 0.1}}};
+
+Whole placed(const std::string& plan, const char* mesh, bool is_settled = false) {
+  return compile_whole(ir::from_text(kStep), plan_from_text(plan), sharding::mesh_from_text(mesh),
+                       {.then = Then::Update, .update = {.parts = kParts}, .is_settled = is_settled});
+}
+
+}  // namespace
+
+TEST_CASE("what no line says of an axis is found, and lines of the plan from then on") {
+  const Whole whole = placed("", "tensor=2");
+  CHECK(to_text(whole.plan) == "parameter h.*.down tensor=S(0)\nparameter h.*.up tensor=S(1)\nfind tensor\n");
+  CHECK(to_text(whole.placed.nodes[1].out[0]) == "[P(sum)]");
+  CHECK(to_text(whole.placed.kept[0]) == "[S(1)]");
+}
+
+TEST_CASE("a plan that was found is found again when it is given, by a later graph too") {
+  const Whole first = placed("", "shard=2 tensor=2");
+  CHECK(placed(to_text(first.plan), "shard=2 tensor=2").placed == first.placed);
+  CHECK(placed(to_text(first.plan), "shard=2 tensor=2", true).placed == first.placed);
+}
+
+TEST_CASE("lines of an axis are all there is to it, unless one says to find the rest") {
+  const std::string line = "parameter h.*.up tensor=S(0)\n";
+  CHECK(to_text(placed(line, "tensor=2").plan) == line);
+  const Whole partly = placed(line + "find tensor\n", "tensor=2");
+  CHECK(to_text(partly.plan) == line + "parameter h.*.down tensor=S(0)\nfind tensor\n");
+}
+
+TEST_CASE("of what is settled a parameter without a line is whole") {
+  const Whole whole = placed("parameter h.*.up tensor=S(1)\nfind tensor\n", "tensor=2", true);
+  CHECK(to_text(whole.placed.kept[0]) == "[S(1)]");
+  CHECK(to_text(whole.placed.kept[1]) == "[R]");
+}
+
+TEST_CASE("two axes that nobody says anything about are refused") {
+  CHECK(error_of([] { placed("", "tensor=2 context=2"); }) ==
+        "plan: placements can be found over one axis, and no line says any over 'tensor' and 'context'. "
+        "Remedy: lines for one of them, as in 'parameter h.*.mlp.c_fc.weight context=S(1)'");
+  CHECK(error_of([] { check_fits(plan_from_text("find tp\n"), sharding::mesh_from_text("tensor=2"), {}); }) ==
+        "plan: placements are to be found over axis 'tp', and the mesh is 'tensor=2'");
+}

@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/planner/find.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <future>
+#include <limits>
+#include <list>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "shoal/base/error.h"
+#include "shoal/ir/views.h"
+#include "shoal/planner/classes.h"
+#include "shoal/planner/milp.h"
+#include "shoal/planner/ways.h"
+#include "shoal/rewrite/flops.h"
+
+namespace shoal::planner {
+
+using ir::Role;
+using ir::ValueId;
+using rewrite::Choice;
+using sharding::Mesh;
+using sharding::Partial;
+using sharding::Placement;
+using sharding::Replicate;
+using sharding::Shape;
+using sharding::Shard;
+
+namespace {
+
+// An axis that shares layers is there to share work and memory: what is a larger part of all flops, or of all
+// bytes of matrices, than this is cut, if it can be, also where messages would cost more than it saves.
+constexpr double kHeavy = 0.0005, kLarge = 0.01;
+
+class Finder {
+ public:
+  Finder(const ir::Graph& graph, const Mesh& mesh, const Question& question)
+      : graph_(graph),
+        mesh_(mesh),
+        question_(question),
+        rates_(question.rates),
+        ranks_(mesh.axes[question.axis].size),
+        classes_(classes_of(graph, marks(), question.folds)),
+        ways_(graph, mesh, question, classes_) {}
+
+  Found run() {
+    weigh();
+    one_ = milp_.add_variable(0, false);
+    milp_.add_row(1, 1, {{one_, 1}});
+    add_parameters();
+    add_nodes();
+    add_readers();
+    add_messages();
+    return read(milp_.solve(question_.gap));
+  }
+
+ private:
+  // By placement; few.
+  using Terms = std::vector<std::pair<Milp::Variable, double>>;
+  using ByPlacement = std::vector<std::pair<Placement, Terms>>;
+  using Reader = Ways::Reader;
+  using Values = Ways::Values;
+  struct Change {
+    Placement from, to;
+    Milp::Variable variable;
+    Values values;
+  };
+
+  const Shape& shape_of(std::size_t value) const {
+    return graph_.at(classes_.values[value].first).type.shape;
+  }
+  const ir::Node& node_of(std::size_t node) const { return graph_.nodes[classes_.nodes[node].first]; }
+  static Terms& at(ByPlacement& all, const Placement& placement) {
+    const auto found = std::ranges::find(all, placement, &std::pair<Placement, Terms>::first);
+    return found != all.end() ? found->second : all.emplace_back(placement, Terms{}).second;
+  }
+
+  // What keeps classes apart.
+  std::vector<std::string> marks() const {
+    std::vector<std::string> marks(graph_.values.size());
+    for (const auto& source : graph_.sources)
+      if (const auto known = question_.parameters.find(source.name);
+          known != question_.parameters.end() && graph_.at(source.value).role == Role::Parameter)
+        marks[source.value.index] = sharding::to_text(known->second);
+    for (const auto& [value, placement] : question_.values)
+      marks[value.index] += concat('=', sharding::to_text(placement));
+    return marks;
+  }
+
+  // --- The program.
+
+  void weigh() {
+    for (const NodeClass& node : classes_.nodes)
+      all_flops_ += rewrite::flops_of(graph_, graph_.nodes[node.first]) * node.count;
+    for (std::size_t value = 0; value < classes_.values.size(); ++value)
+      if (is_matrix(value)) all_bytes_ += bytes_of(value) * classes_.values[value].count;
+  }
+  bool is_matrix(std::size_t value) const {
+    const ir::Value& of = graph_.at(classes_.values[value].first);
+    return of.role == Role::Parameter && (of.type.shape.size() == 2 || of.type.shape.size() == 3);
+  }
+  bool has_to_split(std::size_t index) const {
+    const double flops = rewrite::flops_of(graph_, node_of(index)) * classes_.nodes[index].count;
+    return flops > kHeavy * all_flops_ &&
+           std::ranges::any_of(ways_.of_node(index), [&](const Choice& choice) {
+             return ways_.share_of(choice, node_of(index)) < 1;
+           });
+  }
+  bool has_to_be_cut(std::size_t value) const {
+    return is_matrix(value) && !ways_.cuts_of(value).empty() &&
+           bytes_of(value) * classes_.values[value].count > kLarge * all_bytes_;
+  }
+
+  double bytes_of(std::size_t value) const {
+    const auto bytes = static_cast<double>(ir::bytes_of(graph_.at(classes_.values[value].first).type));
+    return ways_.has_samples(value) ? bytes / question_.data_ranks : bytes;
+  }
+
+  void add_parameters() {
+    made_.resize(classes_.values.size());
+    for (std::size_t value = 0; value < classes_.values.size(); ++value) {
+      const ValueClass& of = classes_.values[value];
+      if (of.node != kNone) continue;
+      if (graph_.at(of.first).role != Role::Parameter) {
+        if (graph_.at(of.first).role != Role::Gradient) at(made_[value], Replicate{}) = {{one_, 1}};
+        continue;
+      }
+      const auto known = known_of(of.first);
+      Terms any;
+      std::vector<Placement> placements = {Replicate{}};
+      placements.insert(placements.end(), ways_.cuts_of(value).begin(), ways_.cuts_of(value).end());
+      for (const Placement& placement : placements) {
+        if (known ? placement != *known : ways_.leaves_some_without(placement, shape_of(value))) continue;
+        if (!known && !rewrite::is_cut(placement) && has_to_be_cut(value)) continue;
+        const double kept =
+            bytes_of(value) * ways_.share_of(placement, shape_of(value)) * rates_.kept / rates_.link;
+        const auto variable = milp_.add_variable(of.count * kept, true);
+        at(made_[value], placement) = {{variable, 1}};
+        any.emplace_back(variable, 1);
+      }
+      SHOAL_CHECK(!any.empty(), Internal, "planner: no placement for %", of.first.index);
+      milp_.add_row(1, 1, any);
+    }
+    for (const auto& source : graph_.sources)
+      if (graph_.at(source.value).role == Role::Gradient)
+        made_[classes_.of_value[source.value.index]] = placements_of(source.name);
+  }
+  std::optional<Placement> known_of(ValueId parameter) const {
+    for (const auto& source : graph_.sources)
+      if (source.value == parameter)
+        if (const auto known = question_.parameters.find(source.name); known != question_.parameters.end())
+          return ways_.plain(known->second, graph_.at(parameter).type.shape);
+    return std::nullopt;
+  }
+  // A gradient lies as its parameter does.
+  ByPlacement placements_of(const std::string& parameter) const {
+    for (const auto& source : graph_.sources)
+      if (source.name == parameter && graph_.at(source.value).role == Role::Parameter)
+        return made_[classes_.of_value[source.value.index]];
+    return {{Replicate{}, {{one_, 1}}}};
+  }
+
+  double work_of(std::size_t index) const {
+    const ir::Node& node = node_of(index);
+    double bytes = 0;
+    bool has_samples = false;
+    for (std::size_t i = 0; i < ir::inputs_of(node).size(); ++i)
+      for (const std::size_t value : ways_.read_by({index, i})) has_samples |= ways_.has_samples(value);
+    if (!ir::is_view(node.op)) {
+      for (const ValueId input : ir::inputs_of(node))
+        bytes += static_cast<double>(ir::bytes_of(graph_.at(input).type));
+      for (const auto& output : node.outputs)
+        if (output) bytes += static_cast<double>(ir::bytes_of(graph_.at(*output).type));
+    }
+    const double seconds = std::max(rewrite::flops_of(graph_, node) / rates_.flops, bytes / rates_.memory);
+    return has_samples ? seconds / question_.data_ranks : seconds;
+  }
+
+  void add_nodes() {
+    for (std::size_t i = 0; i < classes_.nodes.size(); ++i) {
+      const ir::Node& node = node_of(i);
+      const double work = work_of(i) * classes_.nodes[i].count;
+      const bool is_shared = has_to_split(i);
+      Terms any;
+      for (const Choice& choice : ways_.of_node(i)) {
+        const auto variable = milp_.add_variable(work * ways_.share_of(choice, node), true);
+        any.emplace_back(variable, 1);
+        if (is_shared && ways_.share_of(choice, node) == 1) milp_.forbid(variable);
+        for (std::size_t j = 0; j < choice.in.size(); ++j)
+          at(read_[{i, j}], choice.in[j]).emplace_back(variable, 1);
+        for (std::size_t j = 0; j < choice.out.size(); ++j)
+          if (node.outputs[j])
+            at(made_[classes_.of_value[node.outputs[j]->index]], choice.out[j]).emplace_back(variable, 1);
+      }
+      first_way_.push_back(any.front().first);
+      milp_.add_row(1, 1, any);
+    }
+  }
+
+  // A value is made in some way, and read in some way.
+  void add_readers() {
+    std::map<std::size_t, Values> known;
+    for (const auto& [value, placement] : question_.values)
+      known[classes_.of_value[value.index]].insert(value.index);
+    for (const auto& [of, values] : known) {
+      const Placement& placement = question_.values.at(classes_.values[of].first);
+      ByPlacement handed_on = {{ways_.plain(placement, shape_of(of)), {{one_, 1}}}};
+      add_change(of, handed_on, values);
+      made_[of] = std::move(handed_on);
+    }
+    for (const auto& [value, readers] : ways_.readers())
+      for (const auto& [reader, values] : readers) add_change(value, read_.at(reader), values);
+    struct Result {
+      std::string parameter;  // whose gradient it is
+      Values values;
+    };
+    std::map<std::pair<std::size_t, std::string>, Result> results;
+    for (const auto& [role, name, value] : graph_.results) {
+      const std::size_t of = classes_.of_value[value.index];
+      if (of == kNone) continue;
+      const std::string parameter = role == Role::Gradient ? name : "";
+      Result& result = results[{of, rewrite::folded(parameter)}];
+      result.parameter = parameter;
+      result.values.insert(value.index);
+    }
+    for (const auto& [key, result] : results)
+      add_change(key.first,
+                 result.parameter.empty() ? ByPlacement{{Replicate{}, {{one_, 1}}}}
+                                          : placements_of(result.parameter),
+                 result.values);
+  }
+  void add_change(std::size_t value, const ByPlacement& read, const Values& values) {
+    const ByPlacement& made = made_[value];
+    std::vector<Terms> from(made.size()), to(read.size());
+    for (std::size_t p = 0; p < made.size(); ++p)
+      for (std::size_t q = 0; q < read.size(); ++q) {
+        if (!seconds_of(made[p].first, read[q].first, value)) continue;
+        const auto variable = milp_.add_variable(0, false);
+        from[p].emplace_back(variable, 1);
+        to[q].emplace_back(variable, 1);
+        changes_[value].push_back({made[p].first, read[q].first, variable, values});
+      }
+    const auto equal = [&](Terms sum, const Terms& whole) {
+      for (const auto& [variable, weight] : whole) sum.emplace_back(variable, -weight);
+      milp_.add_row(0, 0, sum);
+    };
+    for (std::size_t p = 0; p < made.size(); ++p) equal(from[p], made[p].second);
+    for (std::size_t q = 0; q < read.size(); ++q) equal(to[q], read[q].second);
+  }
+
+  std::optional<double> seconds_of(const Placement& from, const Placement& to, std::size_t value) const {
+    if (from == to) return 0;
+    const double bytes = bytes_of(value);
+    const auto sent = rewrite::bytes_sent(from, to, bytes, ranks_);
+    if (!sent) return std::nullopt;
+    // A part that is kept, or taken from a message, is copied.
+    const double copied = bytes / rates_.memory;
+    return *sent == 0 ? copied / ranks_ : *sent / rates_.link + rates_.latency + copied;
+  }
+
+  // Values of a class that the same readers read are changed for all of them at once.
+  void add_messages() {
+    for (const auto& [value, changes] : changes_) {
+      std::vector<bool> is_done(changes.size());
+      for (std::size_t i = 0; i < changes.size(); ++i) {
+        const double seconds = seconds_of(changes[i].from, changes[i].to, value).value();
+        if (is_done[i] || seconds == 0) continue;
+        std::map<std::uint32_t, std::vector<Milp::Variable>> readers;  // by value
+        for (std::size_t j = i; j < changes.size(); ++j) {
+          if (changes[j].from != changes[i].from || changes[j].to != changes[i].to) continue;
+          is_done[j] = true;
+          for (const std::uint32_t each : changes[j].values) readers[each].push_back(changes[j].variable);
+        }
+        std::map<std::vector<Milp::Variable>, int> alike;
+        for (const auto& [each, variables] : readers) ++alike[variables];
+        for (const auto& [variables, count] : alike) {
+          const auto message = milp_.add_variable(seconds * count, false);
+          for (const auto variable : variables)
+            milp_.add_row(0, std::numeric_limits<double>::infinity(), {{message, 1}, {variable, -1}});
+        }
+      }
+    }
+  }
+
+  Found read(const Milp::Solution& solution) const {
+    const auto is_taken = [&](Milp::Variable variable) {
+      return solution.values[static_cast<std::size_t>(variable)] > 0.5;
+    };
+    Found found = {.parameters = {},
+                   .decided = {.axis = question_.axis, .nodes = std::vector<Choice>(graph_.nodes.size())},
+                   .seconds = solution.cost,
+                   .bound = solution.bound,
+                   .variables = milp_.num_variables(),
+                   .rows = milp_.num_rows()};
+    for (const auto& source : graph_.sources) {
+      if (graph_.at(source.value).role != Role::Parameter) continue;
+      for (const auto& [placement, terms] : made_[classes_.of_value[source.value.index]])
+        if (is_taken(terms.front().first)) found.parameters[source.name] = placement;
+    }
+    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
+      const std::size_t index = classes_.of_node[i];
+      if (index == kNone) continue;
+      for (std::size_t way = 0; way < ways_.of_node(index).size(); ++way)
+        if (is_taken(first_way_[index] + static_cast<int>(way)))
+          found.decided.nodes[i] = ways_.of_node(index)[way];
+    }
+    return found;
+  }
+
+  const ir::Graph& graph_;
+  const Mesh& mesh_;
+  const Question& question_;
+  const Rates rates_;
+  const int ranks_;
+  const Classes classes_;
+  const Ways ways_;
+  double all_flops_ = 0, all_bytes_ = 0;
+  Milp milp_;
+  Milp::Variable one_ = 0;                              // is 1
+  std::vector<Milp::Variable> first_way_;               // by node class: of its first choice; others follow
+  std::vector<ByPlacement> made_;                       // by value class
+  std::map<Reader, ByPlacement> read_;                  // by node class and input
+  std::map<std::size_t, std::vector<Change>> changes_;  // by value class
+};
+
+}  // namespace
+
+Found find(const ir::Graph& graph, const Mesh& mesh, const Question& question) {
+  constexpr std::size_t kKept = 4;
+  struct Asked {
+    ir::Graph graph;
+    Mesh mesh;
+    Question question;
+    std::shared_future<Found> answer;
+  };
+  static std::mutex mutex;
+  static std::list<Asked> all;  // the latest first
+  std::promise<Found> answer;
+  std::shared_future<Found> answered;
+  {
+    const std::lock_guard lock(mutex);
+    const auto known = std::ranges::find_if(all, [&](const Asked& asked) {
+      return asked.question == question && asked.mesh == mesh && asked.graph == graph;
+    });
+    if (known != all.end()) {
+      all.splice(all.begin(), all, known);
+      answered = known->answer;
+    } else {
+      all.push_front({graph, mesh, question, answer.get_future().share()});
+      if (all.size() > kKept) all.pop_back();
+    }
+  }
+  if (answered.valid()) return answered.get();
+  try {
+    Found found = Finder(graph, mesh, question).run();
+    answer.set_value(found);
+    return found;
+  } catch (...) {
+    answer.set_exception(std::current_exception());
+    const std::lock_guard lock(mutex);
+    std::erase_if(all, [&](const Asked& asked) {
+      return asked.question == question && asked.mesh == mesh && asked.graph == graph;
+    });
+    throw;
+  }
+}
+
+}  // namespace shoal::planner

@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/planner/find.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "shoal/base/error.h"
+#include "shoal/ir/text.h"
+#include "shoal/ir/views.h"
+#include "shoal/planner/classes.h"
+#include "shoal/planner/milp.h"
+#include "shoal/rewrite/candidates.h"
+#include "shoal/rewrite/flops.h"
+
+using namespace shoal;
+using namespace shoal::planner;
+using rewrite::Choice;
+using sharding::Placement;
+
+TEST_CASE("a program of variables that are whole has the cheapest answer") {
+  Milp milp;  // a knapsack: 8, 11, 6 worth for 5, 7, 4 of weight, 10 at most
+  const int a = milp.add_variable(-8, true), b = milp.add_variable(-11, true),
+            c = milp.add_variable(-6, true);
+  milp.add_row(0, 10, {{a, 5}, {b, 7}, {c, 4}});
+  const auto solution = milp.solve();
+  CHECK(solution.cost == doctest::Approx(-14));
+  CHECK(solution.values == std::vector<double>{1, 0, 1});
+  milp.add_row(1, 1, {{b, 1}});
+  milp.forbid(b);
+  CHECK_THROWS_WITH_AS(milp.solve(), doctest::Contains("no placement was found"), Error);
+}
+
+// Two products with an activation between them, forward and backward.
+static const char* const kPerceptron = R"(graph captured
+%0 = parameter "h.0.up.weight" : f32[64, 256]
+%1 = parameter "h.0.down.weight" : f32[256, 64]
+%2 = input "x" : f32[32, 64]
+%3 : f32[32, 256] = aten::mm(self=%2, mat2=%0) @forward "h.0.up"
+%4 : f32[32, 256] = aten::relu(self=%3) @forward "h.0"
+%5 : f32[32, 64] = aten::mm(self=%4, mat2=%1) @forward "h.0.down"
+%6 : f32[256, 32]{1,256} = aten::t(self=%4) @backward "h.0.down"
+%7 : f32[256, 64] = aten::mm(self=%6, mat2=%5) @backward "h.0.down"
+%8 : f32[64, 256]{1,64} = aten::t(self=%1) @backward "h.0.down"
+%9 : f32[32, 256] = aten::mm(self=%5, mat2=%8) @backward "h.0.down"
+%10 : f32[64, 32]{1,64} = aten::t(self=%2) @backward "h.0.up"
+%11 : f32[64, 256] = aten::mm(self=%10, mat2=%9) @backward "h.0.up"
+return output "y" %5, gradient "h.0.up.weight" %11, gradient "h.0.down.weight" %7
+)";
+
+static std::string text_of(const std::map<std::string, Placement>& parameters) {
+  std::string text;
+  for (const auto& [name, placement] : parameters) text += name + " " + to_text(placement) + "\n";
+  return text;
+}
+
+TEST_CASE("the first of two products is cut by columns, the second by rows, and one message sums them up") {
+  const ir::Graph graph = ir::from_text(kPerceptron);
+  const auto mesh = sharding::mesh_from_text("tensor=2");
+  const Found found = find(graph, mesh, {.batch_dims = {{"x", 0}}});
+  CHECK(text_of(found.parameters) == "h.0.down.weight S(0)\nh.0.up.weight S(1)\n");
+  CHECK(to_text(found.decided.nodes[0].out[0]) == "S(1)");
+  CHECK(to_text(found.decided.nodes[2].out[0]) == "P(sum)");
+}
+
+TEST_CASE("what is said of a parameter holds, and the others go with it") {
+  const ir::Graph graph = ir::from_text(kPerceptron);
+  const auto mesh = sharding::mesh_from_text("tensor=2");
+  const Found found = find(
+      graph, mesh, {.parameters = {{"h.0.up.weight", sharding::Shard{.dim = 0}}}, .batch_dims = {{"x", 0}}});
+  CHECK(text_of(found.parameters).find("h.0.up.weight S(0)\n") != std::string::npos);
+  const Found whole = find(
+      graph, mesh,
+      {.parameters = {{"h.0.up.weight", sharding::Replicate{}}, {"h.0.down.weight", sharding::Replicate{}}},
+       .batch_dims = {{"x", 0}}});
+  CHECK(text_of(whole.parameters) == "h.0.down.weight R\nh.0.up.weight R\n");
+  CHECK(found.seconds >= find(graph, mesh, {.batch_dims = {{"x", 0}}}).seconds);
+}
+
+TEST_CASE("the samples of the batch are not cut, wherever views have brought them") {
+  const ir::Graph graph = ir::from_text(R"(graph captured
+%0 = parameter "w" : f32[8, 8]
+%1 = input "x" : f32[64, 16, 8]
+%2 : f32[1024, 8] = aten::view(self=%1, size=[1024, 8]) @forward ""
+%3 : f32[1024, 8] = aten::mm(self=%2, mat2=%0) @forward ""
+%4 : f32[64, 16, 8] = aten::view(self=%3, size=[64, 16, 8]) @forward ""
+%5 : f32[16, 64, 8]{8,128,1} = aten::transpose.int(self=%4, dim0=0, dim1=1) @forward ""
+%6 : f32[16, 64, 8] = aten::relu(self=%5) @forward ""
+return output "y" %6
+)");
+  const auto mesh = sharding::mesh_from_text("tensor=2");
+  for (const int data_ranks : {1, 4}) {
+    const Found found = find(graph, mesh, {.batch_dims = {{"x", 0}}, .data_ranks = data_ranks});
+    const std::string merged =
+        to_text(found.decided.nodes[1].out[0]);  // positions, of each sample, or columns
+    CHECK(merged != "S(0)");
+    if (data_ranks > 1) CHECK(merged.find("S(0") == std::string::npos);
+    CHECK(to_text(found.decided.nodes[4].out[0]) != "S(1)");
+  }
+}
+
+TEST_CASE("layers that are alike are one class, and cost together what they cost one by one") {
+  std::string text = "graph captured\n%0 = input \"x\" : f32[32, 64]\n";
+  const int layers = 4;
+  for (int i = 0; i < layers; ++i) {
+    const std::string name = std::to_string(i);
+    text += "%" + std::to_string(1 + 2 * i) + " = parameter \"h." + name + ".up\" : f32[64, 256]\n%" +
+            std::to_string(2 + 2 * i) + " = parameter \"h." + name + ".down\" : f32[256, 64]\n";
+  }
+  int next = 1 + 2 * layers, value = 0;
+  for (int i = 0; i < layers; ++i) {
+    const std::string where = " @forward \"h." + std::to_string(i) + "\"\n";
+    const auto id = [](int number) { return "%" + std::to_string(number); };
+    text +=
+        id(next) + " : f32[32, 256] = aten::mm(self=" + id(value) + ", mat2=" + id(1 + 2 * i) + ")" + where;
+    text += id(next + 1) + " : f32[32, 256] = aten::relu(self=" + id(next) + ")" + where;
+    text += id(next + 2) + " : f32[32, 64] = aten::mm(self=" + id(next + 1) + ", mat2=" + id(2 + 2 * i) +
+            ")" + where;
+    text += id(next + 3) + " : f32[32, 64] = aten::add.Tensor(self=" + id(value) + ", other=" + id(next + 2) +
+            ", alpha=1)" + where;
+    value = next + 3;
+    next += 4;
+  }
+  text += "return output \"y\" %" + std::to_string(value) + "\n";
+  const ir::Graph graph = ir::from_text(text);
+  const auto mesh = sharding::mesh_from_text("tensor=2");
+  const Classes classes = classes_of(graph, std::vector<std::string>(graph.values.size()));
+  CHECK(classes.nodes.size() == 4);
+  CHECK(classes.nodes[0].count == layers);
+  const Found folded = find(graph, mesh, {.batch_dims = {{"x", 0}}, .gap = 0});
+  const Found unfolded = find(graph, mesh, {.batch_dims = {{"x", 0}}, .gap = 0, .folds = false});
+  CHECK(folded.variables < unfolded.variables);
+  CHECK(folded.seconds == doctest::Approx(unfolded.seconds));
+  CHECK(text_of(folded.parameters) == text_of(unfolded.parameters));
+}
+
+TEST_CASE("the rounds of a loop are one class, and what leads in and out is by itself") {
+  std::string text =
+      "graph captured\n%0 = input \"x\" : f32[8, 16]\n%1 = parameter \"rnn.w\" : f32[16, 16]\n";
+  const int rounds = 5;
+  int value = 0;
+  for (int i = 0; i < rounds; ++i) {
+    const auto id = [&](int number) { return "%" + std::to_string(number); };
+    const int next = 2 + 3 * i;
+    text += id(next) + " : f32[8, 16] = aten::mm(self=" + id(value) + ", mat2=%1) @forward \"rnn\"\n";
+    text += id(next + 1) + " : f32[8, 16] = aten::tanh(self=" + id(next) + ") @forward \"rnn\"\n";
+    text += id(next + 2) + " : f32[8, 16] = aten::tanh(self=" + id(next + 1) + ") @forward \"rnn\"\n";
+    value = next + 2;
+  }
+  const int last = value + 1;
+  text += "%" + std::to_string(last) + " : f32[8, 16] = aten::tanh(self=%" + std::to_string(value) +
+          ") @forward \"head\"\nreturn output \"y\" %" + std::to_string(last) + "\n";
+  const ir::Graph graph = ir::from_text(text);
+  const Classes classes = classes_of(graph, std::vector<std::string>(graph.values.size()));
+  REQUIRE(classes.nodes.size() == 4);  // a product and two activations of a round, and the head's
+  for (std::size_t i = 0; i < 3; ++i) CHECK(classes.nodes[i].count == rounds);
+  CHECK(classes.nodes[3].count == 1);
+}
+
+// --- Against all there is.
+
+namespace {
+
+// A graph of a few products, sums and activations over matrices of one batch.
+ir::Graph drawn(std::mt19937& random) {
+  const auto any = [&](int count) { return static_cast<int>(random() % static_cast<unsigned>(count)); };
+  const std::vector<std::int64_t> widths = {8, 12, 16};
+  ir::Graph graph;
+  std::vector<ir::ValueId> values = {
+      graph.add_source(ir::Role::Input, "x", ir::contiguous(DType::Float32, {4, widths[any(3)]}))};
+  const int nodes = 2 + any(3);
+  for (int i = 0; i < nodes; ++i) {
+    const ir::ValueId from = values[static_cast<std::size_t>(any(static_cast<int>(values.size())))];
+    const auto shape = graph.at(from).type.shape;
+    std::vector<ir::ValueId> alike;
+    for (const ir::ValueId value : values)
+      if (graph.at(value).type.shape == shape) alike.push_back(value);
+    ir::Node node{.op = {}, .arguments = {}, .outputs = {}, .phase = ir::Phase::Forward, .module = "m"};
+    auto made = shape;
+    switch (any(3)) {
+      case 0: {
+        made[1] = widths[static_cast<std::size_t>(any(3))];
+        const auto weight =
+            graph.add_source(ir::Role::Parameter, "w" + std::string(1, static_cast<char>('a' + i)),
+                             ir::contiguous(DType::Float32, {shape[1], made[1]}));
+        node.op = "aten::mm";
+        node.arguments = {{"self", from}, {"mat2", weight}};
+        break;
+      }
+      case 1:
+        node.op = "aten::relu";
+        node.arguments = {{"self", from}};
+        break;
+      default:
+        node.op = "aten::add.Tensor";
+        node.arguments = {{"self", from},
+                          {"other", alike[static_cast<std::size_t>(any(static_cast<int>(alike.size())))]},
+                          {"alpha", std::int64_t{1}}};
+    }
+    const auto id = graph.add_node(node, {ir::contiguous(DType::Float32, made)});
+    values.push_back(*graph.at(id).outputs[0]);
+  }
+  graph.add_result(ir::Role::Output, "y", values.back());
+  return graph;
+}
+
+// What a choice for every node and parameter costs, by the words of find.h; matrices are cut, and products split.
+class AllThereIs {
+ public:
+  AllThereIs(const ir::Graph& graph, const sharding::Mesh& mesh, const Rates& rates)
+      : graph_(graph), mesh_(mesh), rates_(rates), ranks_(mesh.axes[0].size), at_(graph.values.size()) {
+    const rewrite::Candidates candidates(graph, mesh);
+    for (const ir::Node& node : graph.nodes) {
+      const std::size_t inputs = ir::inputs_of(node).size();
+      std::vector<Choice> choices = {
+          {.in = std::vector<Placement>(inputs, sharding::Replicate{}), .out = {sharding::Replicate{}}}};
+      const rewrite::PlacedNode whole = {.in = std::vector(inputs, sharding::replicated(mesh)),
+                                         .out = {sharding::replicated(mesh)}};
+      for (const Choice& choice :
+           candidates.choices(node, 0, std::vector<Placement>(inputs, sharding::Replicate{}), whole)) {
+        bool is_good = candidates.fits(choice, node, 0, whole);
+        for (const auto* list : {&choice.in, &choice.out})
+          for (std::size_t i = 0; i < list->size(); ++i)
+            if (const auto* shard = std::get_if<sharding::Shard>(&(*list)[i])) {
+              const bool is_weight = list == &choice.in && node.op == "aten::mm" && i == 1;
+              is_good &= is_weight || shard->dim != 0;  // dim 0 has the samples
+            }
+        if (is_good && std::ranges::find(choices, choice) == choices.end()) choices.push_back(choice);
+      }
+      choices_.push_back(choices);
+    }
+  }
+
+  double least() {
+    for (const auto& source : graph_.sources)
+      if (graph_.at(source.value).role == ir::Role::Parameter)
+        parameters_.push_back(source.value);
+      else
+        at_[source.value.index] = sharding::Replicate{};
+    choose_parameter(0, 0);
+    return least_;
+  }
+
+ private:
+  double bytes_of(ir::ValueId value) const {
+    return static_cast<double>(ir::bytes_of(graph_.at(value).type));
+  }
+
+  void choose_parameter(std::size_t index, double cost) {
+    if (index == parameters_.size()) return choose_node(0, cost);
+    const ir::ValueId value = parameters_[index];
+    const double whole = bytes_of(value) * rates_.kept / rates_.link;
+    for (const int dim : {0, 1}) {
+      at_[value.index] = sharding::Shard{.dim = dim};
+      choose_parameter(index + 1, cost + whole / ranks_);
+    }
+  }
+  void choose_node(std::size_t index, double cost) {
+    if (index == graph_.nodes.size()) {
+      const ir::ValueId result = graph_.results[0].value;
+      const auto paid = pay(result, sharding::Replicate{});
+      if (paid) least_ = std::min(least_, cost + *paid);
+      return;
+    }
+    if (cost >= least_) return;
+    const ir::Node& node = graph_.nodes[index];
+    const auto inputs = ir::inputs_of(node);
+    for (const Choice& choice : choices_[index]) {
+      if (node.op == "aten::mm" && !choice.splits()) continue;
+      const auto before = changed_;
+      double more = work_of(node) * (choice.splits() ? 1.0 / ranks_ : 1.0);
+      bool is_there = true;
+      for (std::size_t i = 0; i < inputs.size() && is_there; ++i) {
+        const auto paid = pay(inputs[i], choice.in[i]);
+        is_there = paid.has_value();
+        if (paid) more += *paid;
+      }
+      at_[node.outputs[0]->index] = choice.out[0];
+      if (is_there) choose_node(index + 1, cost + more);
+      changed_ = before;
+    }
+  }
+  // Once for all that read it so.
+  std::optional<double> pay(ir::ValueId value, const Placement& wanted) {
+    const Placement& now = at_[value.index];
+    if (now == wanted || !changed_.insert({value.index, to_text(wanted)}).second) return 0;
+    const auto sent = rewrite::bytes_sent(now, wanted, bytes_of(value), ranks_);
+    if (!sent) return std::nullopt;
+    const double copied = bytes_of(value) / rates_.memory;
+    return *sent == 0 ? copied / ranks_ : *sent / rates_.link + rates_.latency + copied;
+  }
+  double work_of(const ir::Node& node) const {
+    double bytes = 0;
+    for (const ir::ValueId input : ir::inputs_of(node)) bytes += bytes_of(input);
+    bytes += bytes_of(*node.outputs[0]);
+    return std::max(rewrite::flops_of(graph_, node) / rates_.flops, bytes / rates_.memory);
+  }
+
+  const ir::Graph& graph_;
+  const sharding::Mesh& mesh_;
+  const Rates& rates_;
+  const int ranks_;
+  std::vector<std::vector<Choice>> choices_;
+  std::vector<ir::ValueId> parameters_;
+  std::vector<Placement> at_;
+  std::set<std::pair<std::uint32_t, std::string>> changed_;
+  double least_ = std::numeric_limits<double>::infinity();
+};
+
+}  // namespace
+
+TEST_CASE("on 100 random small graphs the cost is what trying everything finds") {
+  std::mt19937 random(1);
+  int cut = 0;
+  for (int i = 0; i < 100; ++i) {
+    const ir::Graph graph = drawn(random);
+    const auto mesh = sharding::mesh_from_text(i % 2 == 0 ? "tensor=2" : "tensor=4");
+    Rates rates;
+    rates.latency = i % 3 == 0 ? 1e-9 : 1e-7;
+    rates.flops = i % 5 == 0 ? 1e8 : 5e9;
+    const Found found = find(graph, mesh, {.batch_dims = {{"x", 0}}, .rates = rates, .gap = 0});
+    CAPTURE(i);
+    CAPTURE(ir::to_text(graph));
+    CHECK(found.seconds == doctest::Approx(AllThereIs(graph, mesh, rates).least()).epsilon(1e-6));
+    cut +=
+        std::ranges::any_of(found.parameters, [](const auto& each) { return rewrite::is_cut(each.second); });
+  }
+  CHECK(cut > 20);
+}

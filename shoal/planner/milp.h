@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mixed-integer linear programs, solved by HiGHS (Huangfu and Hall, Mathematical Programming Computation 10,
+// 2018; MIT licence), whose library is loaded when the first one is solved:
+//
+//   minimise    the sum of cost x variable
+//   such that   low <= the sum of weight x variable <= high      for each row
+//               0 <= variable <= 1, whole where it is to be
+//
+// One thread, no limit of time: the same program has the same answer on every rank.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace shoal::planner {
+
+class Milp {
+ public:
+  using Variable = int;
+
+  Variable add_variable(double cost, bool is_whole);
+  // Of a variable that comes again, weights are summed.
+  void add_row(double low, double high, const std::vector<std::pair<Variable, double>>& terms);
+  void forbid(Variable variable) { upper_[static_cast<std::size_t>(variable)] = 0; }
+
+  int num_variables() const { return static_cast<int>(costs_.size()); }
+  int num_rows() const { return static_cast<int>(lows_.size()); }
+
+  struct Solution {
+    std::vector<double> values;
+    double cost = 0;
+    double bound = 0;  // no solution costs less
+  };
+  // One that costs at most (1 + gap) of the least. Throws Infeasible where there is none, InvalidInput where there is no
+  // HiGHS, and how to get it.
+  Solution solve(double gap = 0) const;
+
+ private:
+  std::vector<double> costs_, upper_;
+  std::vector<int> is_whole_;
+  std::vector<double> lows_, highs_;
+  std::vector<int> starts_, columns_;
+  std::vector<double> weights_;
+};
+
+// Where HiGHS's library is, if it is neither where it was when Shoal was built nor where the system looks. Before the
+// first program is solved.
+void set_highs_library(const std::string& path);
+
+}  // namespace shoal::planner
