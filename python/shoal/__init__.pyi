@@ -230,6 +230,12 @@ class Trainer:
     def materialize(self) -> None:
         """Puts parameters that ranks keep in parts back into the module, whole, until the next step. Called
         by all ranks at once."""
+    def plan(self) -> str:
+        """The plan that the ranks follow, with what was found of it from the first step on, as text that
+        Parallelism(plan=…) takes. Empty on one device."""
+    def report(self) -> str:
+        """What ranks do in a step, as `shoal plan` prints it: layouts, messages and their bytes, how much
+        runs split. Raises InvalidInput before the first step, and on one device."""
     def forget_graphs(self) -> None:
         """Drops all captured graphs: for a model whose code or settings were changed between steps."""
     @property

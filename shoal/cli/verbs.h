@@ -23,6 +23,7 @@ struct Options {
   std::string plan;         // parallelism.plan
   std::int64_t random = 0;  // strategies to draw
   std::int64_t seed = 0;    // of the first of them
+  std::string save_plan;
   bool dry_run = false;
   std::string print_after;  // compile::Settings
   bool measure = false;

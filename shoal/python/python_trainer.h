@@ -77,6 +77,8 @@ class PythonTrainer {
 
   std::map<std::string, at::Tensor> gradients() const;
   void materialize();
+  std::string plan() const { return trainer_.plan(); }
+  std::string report() const { return trainer_.report(); }
   void forget_graphs() { trainer_.forget_graphs(); }
   void look() { model_.look(); }
   py::object model() const { return py::reinterpret_borrow<py::object>(model_.module()); }

@@ -106,6 +106,11 @@ void bind_train(py::module_& module) {
       .def("materialize", &PythonTrainer::materialize,
            "Puts parameters that ranks keep in parts back into the module, whole, until the next step. "
            "Called by all ranks at once.")
+      .def("plan", &PythonTrainer::plan,
+           "The plan that the ranks follow, with what was found of it from the first step on, as text that "
+           "Parallelism(plan=…) takes.")
+      .def("report", &PythonTrainer::report,
+           "What ranks do in a step: layouts, messages and their bytes, how much runs split.")
       .def("forget_graphs", &PythonTrainer::forget_graphs,
            "Drops all captured graphs: for a model whose code or settings were changed between steps.")
       .def("_look", &PythonTrainer::look,

@@ -70,6 +70,7 @@ class CapturedSteps {
   // What the steps run is made anew when it is used next.
   void forget_runnables();
   std::list<CapturedStep>& all() { return steps_; }
+  const std::list<CapturedStep>& all() const { return steps_; }
 
  private:
   std::string structure() const;

@@ -88,11 +88,13 @@ void Distribution::keep(const std::string& name, const at::Tensor& tensor) {
   cut(kept_.emplace(name, Kept{tensor.detach(), {}}).first->second, name);
 }
 
-void Distribution::set_stages(rewrite::Stages stages) {
+void Distribution::settle(compile::Plan plan, std::optional<rewrite::Stages> stages) {
   const at::NoGradGuard no_grad;
   materialize();
   kept_.clear();
   is_materialized_ = false;
+  is_settled_ = true;
+  parallelism_.plan = std::move(plan);
   stages_ = std::move(stages);
   for (const auto& [name, tensor] : parameters_) keep(name, tensor);
 }

@@ -44,10 +44,12 @@ class Distribution {
   // A whole gradient that all ranks have alike, as the update wants it: this rank's part, or its summand.
   at::Tensor summand_of(const std::string& parameter, const at::Tensor& gradient) const;
   const rewrite::ParameterPins& pins_of(const std::string& parameter) const;
-  // Of a pipeline: which stage each rank has, from the first captured step on (null before). Parameters of
-  // other stages leave this rank. All ranks call it at once.
+  // Of a pipeline: which stage each rank has, once it is settled (null before).
   const rewrite::Stages* stages() const { return stages_ ? &*stages_ : nullptr; }
-  void set_stages(rewrite::Stages stages);
+  // With the first captured step: the plan with what was found, and a pipeline's stages. What lies on other ranks
+  // by them leaves this one. All ranks call it at once.
+  void settle(compile::Plan plan, std::optional<rewrite::Stages> stages);
+  bool is_settled() const { return is_settled_; }
   int num_stages() const { return compile::num_stages_of(parallelism_.plan, parallelism_.mesh); }
   int stage() const;  // this rank's
   // Gives the module's parameters their memory and values; `drop` takes them away again.
@@ -78,6 +80,7 @@ class Distribution {
   NamedTensors parameters_;  // each once
   std::function<bool(const std::string&)> needs_whole_;
   std::optional<rewrite::Stages> stages_;
+  bool is_settled_ = false;
   bool is_materialized_ = false;
 };
 

@@ -11,6 +11,7 @@
 #include <limits>
 #include <optional>
 #include <sstream>
+#include <tuple>
 
 #include "shoal/aten/types.h"
 #include "shoal/base/error.h"
@@ -20,6 +21,8 @@
 #include "shoal/compile/compile.h"
 #include "shoal/data/hash.h"
 #include "shoal/ir/text.h"
+#include "shoal/rewrite/placed_text.h"
+#include "shoal/rewrite/report.h"
 #include "shoal/runtime/redistribution.h"
 #include "shoal/train/agreement.h"
 #include "shoal/train/captured_steps.h"
@@ -302,6 +305,22 @@ class Trainer::State {
     checkpoints().save(folder, state(), note, keep);
   }
   void wait_for_saves() { checkpoints().wait(); }
+
+  std::string plan_text() const { return ranks_ ? compile::to_text(ranks_->parallelism().plan) : ""; }
+  std::string report() const {
+    const Runnable* made = nullptr;
+    for (const CapturedStep& step : steps_captured_.all())
+      for (const auto& [use, runnable] : step.runnables)
+        if (made == nullptr && runnable && use != Use::Evaluation) made = runnable.get();
+    SHOAL_CHECK(
+        ranks_ && made != nullptr, InvalidInput, "report: ",
+        ranks_ ? "no step has run yet. Remedy: ask for it after the first one"
+               : "one device sends nothing and keeps everything. Remedy: a Parallelism of several ranks");
+    const auto& [plan, mesh] = std::tie(made->whole().plan, made->whole().mesh);
+    const int rank = ranks_->rank().number;
+    const auto local = compile::compile_local(made->whole(), rank).local;
+    return rewrite::to_text(mesh, rewrite::report_of(made->whole().placed, local, rank, plan.pipeline_axis));
+  }
   std::optional<std::string> load(const std::filesystem::path& folder,
                                   const std::function<void(const std::string&)>& check) {
     auto found = checkpoints().load(folder);
@@ -495,10 +514,13 @@ class Trainer::State {
       settings.plan_name = parallelism.plan_name;
       settings.update.parts = optimizer_.parts();  // where gradients lie is theirs to say
       settings.stages = ranks_->stages();
+      settings.is_settled = ranks_->is_settled();
       if (!model_.parameters().empty()) settings.device = model_.parameters().front().tensor.device().str();
       auto whole = compile::compile_whole(graph, parallelism.plan, parallelism.mesh, settings);
       train::check_same(ranks_->control(), "the captured graph", ir::to_text(whole.graph));
-      if (is_staged() && ranks_->stages() == nullptr) set_stages(whole.stages);
+      if (!whole.plan.found_axes.empty())
+        train::check_same(ranks_->control(), "placements that were found", rewrite::to_text(whole.placed));
+      if (!ranks_->is_settled()) settle(whole);
       train::together(ranks_->control(), [&] {  // a stage may be refused alone
         runnable = std::make_unique<Runnable>(compile::compile_local(std::move(whole), ranks_->rank().number),
                                               inputs, &ranks_->groups());
@@ -511,10 +533,12 @@ class Trainer::State {
     return runnable;
   }
 
-  // From the first captured step on, each rank keeps what its stage has.
-  void set_stages(const rewrite::Stages& stages) {
+  // From the first captured step on, each rank keeps what its stage has, and what was found for it.
+  void settle(const compile::Whole& whole) {
+    const bool has_moved = is_staged() || whole.plan != ranks_->parallelism().plan;
+    if (!has_moved) return;
     const Tensors state = optimizer_.whole();
-    ranks_->set_stages(stages);
+    ranks_->settle(whole.plan, is_staged() ? std::optional(whole.stages) : std::nullopt);
     optimizer_.clear();  // it has other shapes now
     optimizer_.write(state);
     model_.have_moved();  // what is bound from here on is there
@@ -846,6 +870,8 @@ void Trainer::restore(const TrainingState& state) { state_->restore(state); }
 void Trainer::save(const std::filesystem::path& folder, const std::string& note, std::int64_t keep) {
   state_->save(folder, note, keep);
 }
+std::string Trainer::plan() const { return state_->plan_text(); }
+std::string Trainer::report() const { return state_->report(); }
 void Trainer::wait_for_saves() { state_->wait_for_saves(); }
 std::optional<std::string> Trainer::load(const std::filesystem::path& folder,
                                          const std::function<void(const std::string&)>& check) {

@@ -212,6 +212,12 @@ class Trainer {
   // Parameters that ranks keep in parts are gathered into the module, for others to read, until the next
   // step.
   void materialize();
+  // The plan that the ranks follow, with what was found of it from the first step on, as text that can be given
+  // again (compile/plan.h). Empty on one device.
+  std::string plan() const;
+  // What ranks do in a step, as `shoal plan` prints it: layouts, messages and their bytes, how much runs split.
+  // Throws InvalidInput before the first step, and on one device.
+  std::string report() const;
   // Lets go of the last step's gradients and outputs, which the next step would: before an evaluation, say.
   void release();
   // Training ends: the model gets its parameters, whole on each rank, and all else goes, optimizer state and

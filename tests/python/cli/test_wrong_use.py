@@ -96,6 +96,16 @@ def test_a_verb_that_is_not_there_gets_the_nearest(shoal):
     )
 
 
+@pytest.mark.parametrize("ranks", [0, -3])
+@pytest.mark.parametrize(
+    ("command", "option"), [("train", "--nproc-per-node"), ("verify", "--ranks"), ("plan", "--ranks")]
+)
+def test_fewer_ranks_than_one_are_refused(shoal, tiny, command, option, ranks):
+    result = shoal(command, tiny, "-n", str(ranks))
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"{option}: {ranks} ranks; wanted 1 or more\n")
+
+
 @pytest.mark.parametrize("arguments", [[], ["train"], ["capture"], ["--nothing"]])
 def test_an_incomplete_command_is_wrong_use(shoal, arguments):
     result = shoal(*arguments)
