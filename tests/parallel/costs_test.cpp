@@ -23,6 +23,7 @@
 #include "shoal/rendezvous/memory_store.h"
 #include "shoal/rewrite/packing.h"
 #include "shoal/rewrite/partition.h"
+#include "shoal/rewrite/report.h"
 #include "shoal/train/trainer.h"
 
 using namespace shoal;
@@ -175,6 +176,25 @@ TEST_CASE("tensor parallelism reduces two activations a layer each way, or scatt
     CHECK(halves[ir::Phase::Backward] <= 2 * (2 * kLayers + 1));
     CHECK(scatters_forward == (name == "gpt2_sequence"));
   }
+}
+
+TEST_CASE("what is found sends no more than the plans that people wrote") {
+  const auto sent = [](const std::string& plan) {
+    std::int64_t bytes = 0;
+    on_mesh(mesh_of(2, 1, 1, 2), -1, plan,
+            [&](Trainer& trainer, comm::Communicator& world, const Batch& batch) {
+              const auto& placed = trainer.placed(batch);
+              if (world.rank() != 0) return;
+              const ir::Graph local = rewrite::pack(rewrite::partition(placed, 0), placed.mesh, 0);
+              for (const rewrite::Traffic& each : rewrite::report_of(placed, local, 0).traffic)
+                bytes += each.bytes;
+            });
+    return bytes;
+  };
+  const std::int64_t found = sent("");
+  CHECK(found > 0);
+  CHECK(found <= sent(plan_text("gpt2_tensor")));
+  CHECK(found <= sent(plan_text("gpt2_sequence")));
 }
 
 TEST_CASE("what stays in memory is what ZeRO's formulas say") {

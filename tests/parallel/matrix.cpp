@@ -51,11 +51,14 @@ std::vector<Strategy> strategies(const cases::ModelCase& model, int ranks) {
     all.push_back({.name = "tensor", .tensor = ranks, .plan = tensor});
     all.push_back({.name = "tensor and sequence", .tensor = ranks, .plan = sequence});
   }
+  all.push_back({.name = "found", .tensor = ranks});
   for (int inner = 2; inner < ranks; ++inner) {
     if (ranks % inner != 0) continue;
     const int outer = ranks / inner;
     all.push_back({.name = "hybrid", .replicate = outer, .shard = inner});
     all.push_back({.name = "hybrid, ZeRO-1", .replicate = outer, .shard = inner, .zero_stage = 1});
+    all.push_back({.name = "data x found", .replicate = outer, .tensor = inner});
+    all.push_back({.name = "ZeRO-3 x found", .shard = outer, .tensor = inner});
     if (!has_plans) continue;
     all.push_back({.name = "data x tensor", .replicate = outer, .tensor = inner, .plan = tensor});
     all.push_back({.name = "ZeRO-3 x tensor", .shard = outer, .tensor = inner, .plan = tensor});

@@ -68,7 +68,10 @@ TEST_CASE("the cover has every strategy on every number of ranks, and with every
                                                           {"data x tensor", composite},
                                                           {"ZeRO-3 x tensor", composite},
                                                           {"ZeRO-3 x sequence", composite},
-                                                          {"hybrid x sequence", {8}}};
+                                                          {"hybrid x sequence", {8}},
+                                                          {"found", all},
+                                                          {"data x found", composite},
+                                                          {"ZeRO-3 x found", composite}};
   std::set<std::string> covered;
   const auto chosen = cells();
   for (const auto& cell : chosen)

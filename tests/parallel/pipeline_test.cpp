@@ -25,7 +25,8 @@ static std::vector<matrix::Cell> cells() {
                                                 {.name = "data", .replicate = 2},
                                                 {.name = "ZeRO-1", .shard = 2, .zero_stage = 1},
                                                 {.name = "ZeRO-2", .shard = 2, .zero_stage = 2},
-                                                {.name = "ZeRO-3", .shard = 2, .zero_stage = 3}};
+                                                {.name = "ZeRO-3", .shard = 2, .zero_stage = 3},
+                                                {.name = "found", .tensor = 2}};
     if (name == "gpt2" || name == "llama") {
       strategies.push_back({.name = "tensor", .tensor = 2, .plan = name + "_tensor"});
       strategies.push_back({.name = "ZeRO-3 x tensor", .shard = 2, .tensor = 2, .plan = name + "_tensor"});
@@ -67,7 +68,7 @@ TEST_CASE("the cover of pipelines has every pair of model, strategy, stages, sch
   for (const auto& cell : chosen)
     for (const auto& pair : matrix::pairs_of(cell)) covered.insert(pair);
   for (const auto& model : cases::kModels) {
-    for (const char* strategy : {"alone", "data", "ZeRO-1", "ZeRO-2", "ZeRO-3"})
+    for (const char* strategy : {"alone", "data", "ZeRO-1", "ZeRO-2", "ZeRO-3", "found"})
       CHECK(covered.contains(concat(model.name, ", ", strategy)));
     for (const char* schedule : kSchedules) CHECK(covered.contains(concat(model.name, ", ", schedule)));
     for (const int stages : {2, 3, 4}) CHECK(covered.contains(concat(model.name, ", ", stages, " stages")));

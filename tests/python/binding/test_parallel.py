@@ -59,6 +59,15 @@ def test_hugging_face_models_train_in_stages_as_eager_pytorch_does(ranks):
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
+def test_models_that_nobody_wrote_a_plan_for_are_tensor_parallel_by_their_degree_alone(ranks):
+    done = run_ranks(ranks, "tensor_on_ranks.py", limit=400)
+    assert done.returncode == 0, done.stderr[-5000:]
+    shares = dict(re.findall(r"(\w+): equal, ([\d.]+) % of the flops", done.stdout))
+    assert len(shares) == 17, done.stdout
+    assert sum(float(share) >= 99 for share in shares.values()) >= 15, done.stdout
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
 def test_hugging_face_models_train_on_ranks_as_on_one_device(ranks):
     done = run_ranks(ranks, "train_on_ranks.py")
     assert done.returncode == 0, done.stderr[-5000:]
