@@ -28,8 +28,35 @@ static bool is_dense(const TensorType& type) {
   return true;
 }
 
+// Without gaps, dims in the order that they have: as TensorIterator and at::infer_dense_strides make it.
+static Sizes dense_strides(const TensorType& like) {
+  const auto is_inside = [&](std::size_t a, std::size_t b) {  // of a and b: 1 yes, -1 no, 0 nobody can say
+    const std::int64_t of_a = like.strides[a], of_b = like.strides[b];
+    if (of_a == 0 || of_b == 0) return 0;
+    if (of_a != of_b) return of_a < of_b ? 1 : -1;
+    return like.shape[a] > like.shape[b] ? -1 : 0;
+  };
+  std::vector<std::size_t> order(like.shape.size());  // from the innermost
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = order.size() - 1 - i;
+  for (std::size_t i = 1; i < order.size(); ++i)
+    for (std::size_t at = i, before = i; before-- > 0;) {
+      const int inside = is_inside(order[before], order[at]);
+      if (inside > 0) break;
+      if (inside == 0) continue;
+      std::swap(order[before], order[at]);
+      at = before;
+    }
+  Sizes strides(like.shape.size());
+  std::int64_t stride = 1;
+  for (const std::size_t dim : order) {
+    strides[dim] = stride;
+    stride *= std::max<std::int64_t>(like.shape[dim], 1);
+  }
+  return strides;
+}
+
 static TensorType elementwise_type(const TensorType& like, DType dtype) {
-  return is_dense(like) ? TensorType{dtype, like.shape, like.strides} : ir::contiguous(dtype, like.shape);
+  return {dtype, like.shape, is_dense(like) ? like.strides : dense_strides(like)};
 }
 
 static TensorType broadcast_type(const TensorType& a, const TensorType& b) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shoal/runtime/neutral_kernels.h"
 
+#include <ATen/OpMathType.h>
 #include <ATen/ops/_scaled_dot_product_efficient_attention.h>
 #include <ATen/ops/_scaled_dot_product_efficient_attention_backward.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
@@ -63,7 +64,8 @@ std::unique_ptr<Kernel> make_attention(const Program&, const Compute& compute) {
       auto sizes = q.sizes().vec();
       const std::vector<std::int64_t> rows(sizes.begin(), sizes.end() - 1);
       sizes.back() = slots[value].size(-1);
-      outputs.put(slots, std::tuple(at::zeros(sizes, q.options()), at::zeros(rows, q.options())));
+      const auto exact = q.options().dtype(at::toOpMathType(q.scalar_type()));
+      outputs.put(slots, std::tuple(at::zeros(sizes, q.options()), at::zeros(rows, exact)));
       return;
     }
     if (q.is_cpu()) {

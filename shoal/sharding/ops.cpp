@@ -24,7 +24,7 @@ constexpr OpRule kOps[] = {
     {"aten::_safe_softmax", "", "", dims::along_dim},
     {"aten::_softmax", "", "", dims::along_dim},
     {"aten::_softmax_backward_data", "", "grad_output", dims::along_dim},
-    {"aten::_to_copy", "", "", dims::elementwise},
+    {"aten::_to_copy", "", "self", dims::elementwise},
     {"aten::_unsafe_view", "", "self", nullptr, true, "size"},
     {"aten::abs", "", "", dims::elementwise},
     {"aten::add.Scalar", "", "", dims::elementwise},

@@ -115,6 +115,12 @@ static void add_factors(const std::string& text, bool in_parts, const ir::Graph&
   }
 }
 
+// Whether a sum may as well be made of what the numbers become: those of one dtype are all numbers of the other.
+static bool holds(DType made, DType from) {
+  if (from == DType::Bool) return false;  // nothing is a sum of truths
+  return made == from || (is_floating(made) && is_floating(from) && bytes_of(made) > bytes_of(from));
+}
+
 static void add_linear(const OpRule& rule, const ir::Graph& graph, const ir::Node& node,
                        std::vector<Strategy>& found) {
   const auto names = names_of_inputs(node);
@@ -122,14 +128,15 @@ static void add_linear(const OpRule& rule, const ir::Graph& graph, const ir::Nod
   for (const std::string_view together : split(rule.linear, '|')) {
     const auto wanted = split(together, '+');
     Strategy strategy;
-    bool is_number = true;  // nothing is a sum of truths
+    bool is_held = true;
     for (std::size_t i = 0; i < names.size(); ++i) {
       const bool partial = std::ranges::find(wanted, names[i]) != wanted.end();
       strategy.in.push_back(partial ? Placement(Partial{}) : Placement(Replicate{}));
-      is_number &= !partial || graph.at(inputs[i]).type.dtype != DType::Bool;
+      for (const auto& output : node.outputs)
+        is_held &= !partial || !output || holds(graph.at(*output).type.dtype, graph.at(inputs[i]).type.dtype);
     }
     // An addend that is not there leaves the sum as it is.
-    if (!is_number || std::ranges::find(strategy.in, Placement(Partial{})) == strategy.in.end()) continue;
+    if (!is_held || std::ranges::find(strategy.in, Placement(Partial{})) == strategy.in.end()) continue;
     for (const auto& output : node.outputs)
       strategy.out.push_back(output ? Placement(Partial{}) : Placement(Replicate{}));
     found.push_back(std::move(strategy));
