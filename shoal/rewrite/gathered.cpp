@@ -15,10 +15,15 @@ Gathered gathered_of(const Placed& placed) {
     gathered.values[value.index] =
         graph.at(value).role == ir::Role::Parameter && placed.kept[i] != placed.values[value.index];
   }
-  for (const ir::Node& node : graph.nodes) {
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    const ir::Node& node = graph.nodes[i];
     const auto inputs = ir::inputs_of(node);
-    if (inputs.size() != 1 || !gathered.contains(inputs[0])) continue;
-    if (!ir::is_view(node.op) && node.op != "aten::_to_copy") continue;
+    const bool converts = node.op == "aten::_to_copy";
+    if (inputs.size() != 1 || (!ir::is_view(node.op) && !converts)) continue;
+    // Converted in parts, and then gathered.
+    const bool arrives = converts && graph.at(inputs[0]).role == ir::Role::Parameter &&
+                         placed.nodes[i].out[0] != placed.values[node.outputs[0]->index];
+    if (!arrives && !gathered.contains(inputs[0])) continue;
     for (const auto& output : node.outputs)
       if (output) gathered.values[output->index] = true;
   }

@@ -2,6 +2,7 @@
 #include "shoal/rewrite/pinned.h"
 
 #include <algorithm>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -68,6 +69,12 @@ class Pinning {
         if (const auto* pins = pins_of(source.name)) {
           kept = pins->kept;
           used = pins->used;
+          if (const auto lower = lower_of(source.value); lower && kept != used) {
+            for (std::size_t axis = 0; axis < kept.placements.size(); ++axis)
+              if (kept.placements[axis] != used.placements[axis])
+                pinned_.values[*lower].emplace(axis, used.placements[axis]);
+            used = kept;
+          }
         }
       } else if (role == Role::OptimizerState) {
         if (const auto* pins = pins_of(source.name.substr(0, source.name.rfind('.'))))
@@ -83,6 +90,19 @@ class Pinning {
       pinned_.kept.push_back(kept);
       pinned_.used.push_back(used);
     }
+  }
+
+  // What a parameter is converted to before all that the model does with it, if that is less to gather.
+  std::optional<ValueId> lower_of(ValueId parameter) const {
+    std::optional<ValueId> lower;
+    for (const Use& use : uses_.of[parameter.index]) {
+      const ir::Node& node = graph_.nodes[use.node];
+      if (node.phase == ir::Phase::Update) continue;
+      if (node.op != "aten::_to_copy" || lower) return std::nullopt;
+      lower = node.outputs[0];
+    }
+    const auto bytes = [&](ValueId value) { return ir::bytes_of(graph_.at(value).type); };
+    return lower && bytes(*lower) < bytes(parameter) ? lower : std::nullopt;
   }
 
   void pin_results() {

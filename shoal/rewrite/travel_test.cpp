@@ -112,6 +112,41 @@ TEST_CASE("partition: a parameter is gathered anew for backward, unless it is to
         "all_gather shard x1 forward\naten::mm\naten::t\naten::mm\nall_gather shard x1 backward\n");
 }
 
+TEST_CASE("partition: a parameter that is used in fewer bytes is converted in parts, and gathered as that") {
+  const auto layout = [](const char* text) { return layout_from_text(text); };
+  const ParameterPins pins = {.kept = layout("[S(0)]"),
+                              .used = layout("[R]"),
+                              .gradient = layout("[S(0)]"),
+                              .updated = layout("[S(0)]"),
+                              .summed = layout("[S(0)]")};
+  const auto read_as = [&](const std::string& dtype, const std::string& other) {
+    const ir::Graph graph = ir::from_text(
+        "graph captured\n%0 = parameter \"w\" : f32[4, 4]\n%1 = input \"x\" : " + dtype +
+        "[8, 4]\n%2 : " + dtype + "[4, 4] = aten::_to_copy(self=%0, dtype=" + dtype +
+        ") @forward\n%3 : " + dtype + "[8, 4] = aten::mm(self=%1, mat2=%2) @forward\n%4 : " + dtype +
+        "[4, 4]{1,4} = aten::t(self=%2) @backward\n%5 : " + dtype +
+        "[8, 4] = aten::mm(self=%3, mat2=%4) @backward\n" + other);
+    return partition(place(graph, mesh_from_text("shard=2"),
+                           {.parameters = {{"w", pins}}, .inputs = {{"x", layout("[S(0)]")}}, .outputs = {}}),
+                     0);
+  };
+  const ir::Graph local = read_as("bf16", "return output \"y\" %5\n");
+  CHECK(
+      story_of(local) ==
+      "aten::_to_copy\nall_gather shard x1 forward\naten::mm\naten::_to_copy\nall_gather shard x1 backward\n"
+      "aten::t\naten::mm\nall_gather shard x1 backward\n");
+  for (const ir::Node& node : local.nodes)
+    if (is_transfer(node)) CHECK(local.at(*node.outputs[0]).type.dtype == DType::BFloat16);
+  // As many bytes, or the parameter itself is read too: it is gathered.
+  CHECK(story_of(read_as("f32", "return output \"y\" %5\n"))
+            .starts_with("all_gather shard x1 forward\naten::_to_copy"));
+  CHECK(
+      story_of(
+          read_as("bf16",
+                  "%6 : f32[4, 4] = aten::exp(self=%0) @backward\nreturn output \"y\" %5, output \"z\" %6\n"))
+          .starts_with("all_gather shard x1 forward\naten::_to_copy"));
+}
+
 TEST_CASE("partition: of what is there already, it starts from what moves the fewest bytes") {
   // %1 has been gathered when its columns are wanted: they are a slice, and no exchange.
   const Placed placed = placed_from_text(R"(placed "data=2" gathers=again
