@@ -19,6 +19,7 @@
 #include "shoal/rewrite/packing.h"
 #include "shoal/rewrite/partition.h"
 #include "shoal/rewrite/placed_text.h"
+#include "shoal/rewrite/precision.h"
 #include "shoal/rewrite/recompute.h"
 #include "shoal/rewrite/stage_of_rank.h"
 
@@ -52,6 +53,11 @@ static bool always(Then) { return true; }
 static bool has_forward(Then then) { return then != Then::UpdateSums && then != Then::UpdateGiven; }
 static bool accumulates(Then then) { return then == Then::Accumulate; }
 static bool updates(Then then) { return then == Then::Update || !has_forward(then); }
+
+static void lower_precision(Unit& unit) {
+  Whole& whole = unit.whole();
+  whole.graph = rewrite::in_precision(whole.graph, whole.plan.precision, whole.settings.emulates);
+}
 
 static void clean(Unit& unit) {
   ir::Graph& graph = unit.whole().graph;
@@ -236,6 +242,7 @@ static void recompute(Unit& unit) {
 }
 
 static constexpr Move kMoves[] = {
+    {"precision", Move::Of::All, Move::On::Any, has_forward, lower_precision},
     {"cleanup", Move::Of::All, Move::On::Any, has_forward, clean},
     {"stages", Move::Of::All, Move::On::Stages, has_forward, stages},
     {"accumulate", Move::Of::All, Move::On::Any, accumulates, accumulate},

@@ -2,7 +2,8 @@
 // The one way from a captured graph to what a rank runs: a list of moves, each a rewrite with a verifier
 // after it.
 //
-//   cleanup       of all ranks     views and copies that change nothing, repeated and dead nodes
+//   precision     of all ranks     products of matrices in bfloat16, if that is said
+//   cleanup                        views and copies that change nothing, repeated and dead nodes
 //   stages                         which stage of a pipeline each node is of
 //   accumulate                     gradients are added to those of the micro-batches before     (one or the other)
 //   update                         clipping, and the optimizer's ops                            (of these two)
@@ -57,6 +58,7 @@ struct Settings {
   std::function<void(std::string_view move, const std::string& text)> print = {};
   const rewrite::Stages* stages = nullptr;  // of a pipeline, if they are known; borrowed
   bool is_settled = false;     // parameters lie as the plan says; else what it leaves out is found (found.h)
+  bool emulates = false;       // a lower precision that the devices have no fast kernels for
   std::string device = "cpu";  // of what other stages send
   bool verifies = true;        // after each move; else only what the whole graph is before it is placed
 };

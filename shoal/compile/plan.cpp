@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Above 400 lines: each setting is written and read here, and a change of the one is a change of the other.
+// A plan as text, both ways: a change of the one is a change of the other.
 #include "shoal/compile/plan.h"
 
 #include <algorithm>
@@ -8,7 +8,6 @@
 
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
-#include "shoal/rewrite/place.h"
 
 namespace shoal::compile {
 
@@ -40,6 +39,10 @@ static std::string bytes_text(std::int64_t bytes) {
   for (const auto& [shift, unit] : kUnits)
     if (bytes > 0 && bytes % (std::int64_t{1} << shift) == 0) return concat(bytes >> shift, unit);
   return concat(bytes);
+}
+
+static std::string_view name_of_float(DType dtype) {
+  return dtype == DType::BFloat16 ? "bfloat16" : "float32";
 }
 
 std::string to_text(const Plan& plan) {
@@ -75,6 +78,12 @@ std::string to_text(const Plan& plan) {
   }
   for (const auto& begin : plan.stages) text += concat("stage ", begin, '\n');
   if (plan.reduces_each) text += concat("accumulate reduce=", *plan.reduces_each ? "each" : "once", '\n');
+  if (plan.precision != defaults.precision) {
+    text += concat("precision ", name_of_float(plan.precision.compute));
+    for (const std::string& op : plan.precision.lower) text += concat(" lower=", op);
+    for (const std::string& op : plan.precision.full) text += concat(" full=", op);
+    text += '\n';
+  }
   if (const auto& [mode, modules, bytes, collectives] = plan.recompute;
       plan.recompute != defaults.recompute) {
     text += concat("recompute ", name_of(mode));
@@ -182,6 +191,26 @@ class Line {
     plan_.reduces_each = word == "reduce=each";
     end();
   }
+  void read_precision() {
+    rewrite::Precision precision;
+    const std::string compute = name();
+    SHOAL_CHECK(
+        compute != "float16", InvalidInput, where_,
+        "float16 needs its loss scaled, which Shoal does not do. Remedy: bfloat16, whose range is float32's");
+    SHOAL_CHECK(compute == "bfloat16" || compute == "float32", InvalidInput, where_, "'", compute,
+                "' is neither bfloat16 nor float32");
+    if (compute == "bfloat16") precision.compute = DType::BFloat16;
+    for (std::string_view word = next(); !word.empty(); word = next()) {
+      const auto [key, op] = setting(word, "lower=OP, or full=OP, as in full=aten::bmm");
+      SHOAL_CHECK((key == "lower" || key == "full") && op.find("::") != std::string_view::npos, InvalidInput,
+                  where_, "'", word, "' is neither lower=OP nor full=OP, as in full=aten::bmm");
+      (key == "lower" ? precision.lower : precision.full).emplace_back(op);
+    }
+    for (const std::string& op : precision.lower)
+      SHOAL_CHECK(std::ranges::find(precision.full, op) == precision.full.end(), InvalidInput, where_, op,
+                  " is to be lower, and full; leave one of them out");
+    plan_.precision = std::move(precision);
+  }
   void read_recompute() {
     rewrite::Recompute recompute;
     const std::string mode = name();
@@ -279,9 +308,9 @@ class Line {
 };
 }  // namespace
 
-static constexpr std::string_view kVerbs[] = {"mesh",      "batch",        "input",    "zero",  "parameter",
-                                              "output",    "find",         "pipeline", "stage", "accumulate",
-                                              "recompute", "gather_ahead", "buckets"};
+static constexpr std::string_view kVerbs[] = {
+    "mesh",     "batch", "input",      "zero",      "parameter",    "output",  "find",
+    "pipeline", "stage", "accumulate", "recompute", "gather_ahead", "buckets", "precision"};
 
 static void read_line(std::string_view text, const std::string& where, Plan& plan) {
   text = text.substr(0, text.find('#'));
@@ -308,6 +337,8 @@ static void read_line(std::string_view text, const std::string& where, Plan& pla
     line.read_stage();
   else if (verb == "accumulate")
     line.read_accumulate();
+  else if (verb == "precision")
+    line.read_precision();
   else if (verb == "recompute")
     line.read_recompute();
   else if (verb == "gather_ahead")
@@ -329,94 +360,12 @@ Plan plan_from_text(std::string_view text, std::string_view name) {
   return plan;
 }
 
+rewrite::Precision precision_from_text(std::string_view words, std::string_view name) {
+  return plan_from_text(concat("precision ", words), name).precision;
+}
+
 rewrite::Recompute recompute_from_text(std::string_view words, std::string_view name) {
   return plan_from_text(concat("recompute ", words), name).recompute;
-}
-
-// --- On a mesh.
-
-// All sizes of so many axes that multiply to that many ranks: "1 x 4, 2 x 2, 4 x 1".
-static std::string sizes_of(int ranks, std::size_t axes) {
-  if (axes == 1) return concat(ranks);
-  std::string all;
-  for (int size = 1; size <= ranks; ++size) {
-    if (ranks % size != 0) continue;
-    std::string inner = sizes_of(ranks / size, axes - 1);
-    for (std::size_t at = 0; at < inner.size(); at = std::min(inner.find(", ", at), inner.size())) {
-      if (at > 0) at += 2;
-      all += concat(all.empty() ? "" : ", ", size, " x ", inner.substr(at, inner.find(", ", at) - at));
-    }
-  }
-  return all;
-}
-
-Mesh mesh_of(const std::vector<Axis>& axes, int ranks) {
-  Mesh mesh{axes};
-  int known = 1;
-  Axis* open = nullptr;
-  std::string degrees;
-  for (Axis& axis : mesh.axes) {
-    SHOAL_CHECK(axis.size >= 1 || (axis.size == -1 && open == nullptr), InvalidInput,
-                "parallelism: a degree is ", axis.size,
-                "; each is at least 1, and one of them may be -1: the ranks that the others leave");
-    if (axis.size == -1)
-      open = &axis;
-    else
-      known *= axis.size;
-  }
-  if (open != nullptr) open->size = std::max(ranks / known, 1);
-  for (const Axis& axis : mesh.axes)
-    degrees += concat(degrees.empty() ? "" : " x ", axis.name, ' ', axis.size);
-  SHOAL_CHECK(mesh.size() == ranks, InvalidInput, "parallelism: degrees ", degrees, " are ", mesh.size(),
-              " ranks, and there are ", ranks, "; these would fit: ", sizes_of(ranks, mesh.axes.size()));
-  return mesh;
-}
-
-int num_stages_of(const Plan& plan, const Mesh& mesh) {
-  for (const Axis& axis : mesh.axes)
-    if (axis.name == plan.pipeline_axis) return axis.size;
-  return 1;
-}
-
-Layout parameter_layout(const Plan& plan, const Mesh& mesh, std::string_view parameter) {
-  Layout layout = sharding::replicated(mesh);
-  std::map<std::string, std::pair<Placement, std::string>> said;
-  for (const PlanLine& line : plan.lines) {
-    if (line.kind != PlanLine::Kind::Parameter || !rewrite::matches(line.pattern, parameter)) continue;
-    for (const auto& [axis, placement] : line.placements) {
-      const auto [known, is_new] = said.try_emplace(axis, placement, line.pattern);
-      SHOAL_CHECK(is_new || known->second.first == placement, InvalidInput, "plan: parameter ", parameter,
-                  " is ", axis, "=", to_text(known->second.first), " by '", known->second.second, "' and ",
-                  axis, "=", to_text(placement), " by '", line.pattern, "'; leave one of them out");
-      if (const auto index = static_cast<std::size_t>(mesh.axis(axis)); mesh.axes[index].size > 1)
-        layout.placements[index] = placement;
-    }
-  }
-  return layout;
-}
-
-void check_fits(const Plan& plan, const Mesh& mesh, const std::vector<std::string>& parameters,
-                std::string_view name) {
-  std::string unknown;
-  for (const PlanLine& line : plan.lines) {
-    for (const auto& [axis, placement] : line.placements)
-      SHOAL_CHECK(std::ranges::find(mesh.axes, axis, &sharding::Axis::name) != mesh.axes.end(), InvalidInput,
-                  name, ": '", line.pattern, "' is placed on axis '", axis, "', and the mesh is '",
-                  to_text(mesh), "'");
-    const auto fits = [&](const std::string& parameter) { return rewrite::matches(line.pattern, parameter); };
-    if (line.kind == PlanLine::Kind::Parameter && std::ranges::none_of(parameters, fits))
-      unknown += concat(unknown.empty() ? "" : ", ", line.pattern);
-  }
-  for (const auto& axis : plan.found_axes)
-    SHOAL_CHECK(std::ranges::find(mesh.axes, axis, &sharding::Axis::name) != mesh.axes.end(), InvalidInput,
-                name, ": placements are to be found over axis '", axis, "', and the mesh is '", to_text(mesh),
-                "'");
-  SHOAL_CHECK(plan.stages.empty() || mesh.size() == 1 || num_stages_of(plan, mesh) > 1, InvalidInput, name,
-              ": a stage begins at '", plan.stages.empty() ? "" : plan.stages.front(), "', and no axis of '",
-              to_text(mesh), "' is a pipeline ('", plan.pipeline_axis,
-              "'). Remedy: a degree of it, or a plan without stages");
-  SHOAL_CHECK(unknown.empty(), InvalidInput, name, ": this model has no parameter ", unknown, "; it has ",
-              parameters.size(), ", the first is ", parameters.empty() ? "none" : parameters.front());
 }
 
 }  // namespace shoal::compile

@@ -16,6 +16,7 @@
 //   pipeline     pipeline schedule=1f1b microbatches=8   the axis whose ranks have stages, in which order
 //   stage        h.6                                 where each but the first begins; none: found
 //   accumulate   reduce=each                         of several micro-batches
+//   precision    bfloat16                            of products; the rest is float32 (rewrite/precision.h)
 //   recompute    full transformer.h.*                what backward makes again: none, full, selective, or auto
 //                                                    with bytes=96MiB; collectives=again, these too
 //   gather_ahead 256KiB                              parameters, together
@@ -33,6 +34,7 @@
 #include <string_view>
 #include <vector>
 
+#include "shoal/rewrite/precision.h"
 #include "shoal/rewrite/recompute.h"
 #include "shoal/sharding/layout.h"
 #include "shoal/sharding/mesh.h"
@@ -68,6 +70,8 @@ struct Plan {
   // --- accumulate: gradients of several micro-batches are reduced once a step, or one after the other, which
   // keeps them in parts. Not said: once at stages 0 and 1, each at 2 and 3, whose point is less memory.
   std::optional<bool> reduces_each = {};
+  // --- precision, of one device too
+  rewrite::Precision precision = {};
   // --- recompute
   rewrite::Recompute recompute = {};
   // --- buckets and gather_ahead, bytes of whole tensors
@@ -83,7 +87,9 @@ void check(const rewrite::Recompute& recompute);
 std::string to_text(const Plan& plan);
 // Throws InvalidInput naming `name`, the line, and what is wanted there.
 Plan plan_from_text(std::string_view text, std::string_view name = "plan");
-// Of what follows the word in its line: "full transformer.h.*", "auto bytes=96MiB".
+// Of what follows the word in its line: "bfloat16", "bfloat16 lower=aten::exp full=aten::bmm".
+rewrite::Precision precision_from_text(std::string_view words, std::string_view name = "precision");
+// Likewise: "full transformer.h.*", "auto bytes=96MiB".
 rewrite::Recompute recompute_from_text(std::string_view words, std::string_view name = "recompute");
 
 // The ranks of the pipeline's axis: 1 where the mesh has none.

@@ -52,12 +52,14 @@ TEST_CASE("every move's settings are in a plan, and read back they are the same"
       .gathers_again = false,
       .lines = {{PlanLine::Kind::Parameter, "w", {{"tp", sharding::Shard{.dim = 1}}}}},
       .reduces_each = false,
+      .precision = {.compute = DType::BFloat16, .lower = {"aten::exp"}, .full = {"aten::bmm"}},
       .recompute = {.mode = rewrite::RecomputeMode::Full, .modules = {"h.*", "head"}, .collectives = true},
       .bucket_bytes = 3 << 20,
       .gather_bytes = 1000};
   CHECK(to_text(plan) ==
         "mesh dp=2 fsdp=-1 tp=2\nbatch dp fsdp\ninput mask dim=1\ninput table whole\n"
         "zero fsdp stage=2 gathers=once\nparameter w tp=S(1)\naccumulate reduce=once\n"
+        "precision bfloat16 lower=aten::exp full=aten::bmm\n"
         "recompute full h.* head collectives=again\ngather_ahead 1000\n"
         "buckets 3MiB\n");
   CHECK(plan_from_text(to_text(plan)) == plan);
@@ -72,6 +74,12 @@ TEST_CASE("every move's settings are in a plan, and read back they are the same"
   CHECK(wrong("mesh dp=0").find("a size is at least 1") != std::string::npos);
   CHECK(wrong("mesh a=1\nmesh b=1").find("my.plan:2: a second line 'mesh'") != std::string::npos);
   CHECK(wrong("accumulate reduce=often").find("neither reduce=once nor reduce=each") != std::string::npos);
+  CHECK(wrong("precision float16").find("float16 needs its loss scaled") != std::string::npos);
+  CHECK(wrong("precision half").find("'half' is neither bfloat16 nor float32") != std::string::npos);
+  CHECK(wrong("precision bfloat16 full=bmm").find("'full=bmm' is neither") != std::string::npos);
+  CHECK(wrong("precision bfloat16 full=aten::mm lower=aten::mm").find("leave one of them out") !=
+        std::string::npos);
+  CHECK(to_text(plan_from_text("precision float32")).empty());
   CHECK(wrong("recompute ful").find("'ful' is none of none, full, selective and auto") != std::string::npos);
   CHECK(wrong("recompute full again=h").find("'again=h' is no module, bytes=NUMBER or") != std::string::npos);
   CHECK(wrong("recompute auto").find("my.plan:1: recompute: auto is to fit in so many") != std::string::npos);

@@ -75,6 +75,10 @@ void check_same(const runtime::Group& group, const std::string& what, const std:
                                       : "'. Every rank has to run the same code with the same settings");
 }
 
+bool on_all(const runtime::Group& group, bool is_so) {
+  return rows_of_all(group, at::full({1}, is_so ? 1 : 0, at::kLong)).all().item<bool>();
+}
+
 void together(const runtime::Group& group, const std::function<void()>& act) {
   std::string error;
   try {

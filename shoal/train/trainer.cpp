@@ -25,6 +25,7 @@
 #include "shoal/rewrite/report.h"
 #include "shoal/runtime/redistribution.h"
 #include "shoal/train/agreement.h"
+#include "shoal/train/bfloat16.h"
 #include "shoal/train/captured_steps.h"
 #include "shoal/train/checkpoints.h"
 #include "shoal/train/distribution.h"
@@ -498,15 +499,23 @@ class Trainer::State {
     later_.reset();
   }
 
+  bool emulates() const {
+    if (plan().precision == rewrite::Precision{}) return false;
+    const bool on_cpu = model_.parameters().empty() || model_.parameters().front().tensor.is_cpu();
+    const bool is_fast = !on_cpu || !train::bfloat16_instructions().empty();
+    return !(ranks_ ? train::on_all(ranks_->control(), is_fast) : is_fast);
+  }
   compile::Plan plan() const { return options_.parallelism ? options_.parallelism->plan : compile::Plan{}; }
   compile::Settings settings_of(Then then) const {
-    compile::Settings settings{.then = then, .verifies = SHOAL_CHECKS_TYPES};
+    compile::Settings settings{
+        .then = then, .emulates = emulates_.value_or(false), .verifies = SHOAL_CHECKS_TYPES};
     if (then != Then::HandOut) settings.update = optimizer_.update(options_.clip_norm);
     return settings;
   }
   std::unique_ptr<Runnable> compiled(const ir::Graph& graph, Then then,
                                      const std::vector<std::string>& inputs) {
     const observe::Span span(options_.trace, "compile", 0, "trainer");
+    if (!emulates_) emulates_ = emulates();
     compile::Settings settings = settings_of(then);
     std::unique_ptr<Runnable> runnable;
     if (ranks_) {
@@ -794,6 +803,7 @@ class Trainer::State {
   train::ModelTensors model_;
   train::OptimizerState optimizer_;
   std::unique_ptr<train::Distribution> ranks_;     // null: one device
+  std::optional<bool> emulates_;                   // a precision; known from the first compilation on
   std::optional<train::Checkpoints> checkpoints_;  // made when one is asked for
   train::CapturedSteps steps_captured_;
   at::Tensor seed_;

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mixed precision (Micikevicius et al., arXiv:1710.03740) of a step whose tensors are float32: products of matrices
+// in bfloat16, the rest as exact as it needs to be. Backward is cast like forward, by the same table:
+//
+//   lower  products, convolutions, attention: read bfloat16, make bfloat16
+//   same   what moves elements, or goes over them one by one: bfloat16 where all that it reads is, else float32
+//   full   all other ops: norms, softmax, losses, sums, exponentials, random numbers, updates
+//
+//   %3 = mm(%1, %2)               %3 : bf16[2, 8] = _to_copy(%1)   once for all that read it so
+//   %4 = gelu(%3)                 %4 : bf16[4, 8] = _to_copy(%2)
+//   %5 = layer_norm(%4, …)        %5 : bf16[2, 8] = mm(%3, %4)
+//                                 %6 : bf16[2, 8] = gelu(%5)
+//                                 %7 : f32[2, 8] = _to_copy(%6)
+//                                 %8 : f32[2, 8] = layer_norm(%7, …)
+//
+// Sources and results keep their types: parameters, their gradients and the optimizer's state are float32, and so is
+// what a model gives back. Tensors of other types are left alone: a model in float64 or bfloat16 is what it was.
+// The default table is that of PyTorch's autocast on CUDA, and what it has no word for is full; backward, which
+// autocast leaves to the types of forward, is by the table, and adds gradients in float32.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "shoal/base/dtype.h"
+#include "shoal/ir/graph.h"
+
+namespace shoal::rewrite {
+
+struct Precision {
+  DType compute = DType::Float32;  // of the ops that are lower; BFloat16, or Float32: nothing is changed
+  std::vector<std::string> lower = {}, full = {};  // ops, "aten::gelu", besides the table or against it
+  friend bool operator==(const Precision&, const Precision&) = default;
+};
+
+// Throws InvalidInput where the precision names an op that a training step does not have. `emulates`: for devices without fast kernels. Operands are rounded, multiplied in float32, and what is made is
+// rounded again.
+ir::Graph in_precision(const ir::Graph& graph, const Precision& precision, bool emulates = false);
+
+}  // namespace shoal::rewrite
