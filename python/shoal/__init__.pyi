@@ -101,6 +101,7 @@ class Parallelism:
         bucket_bytes: int = 26214400,
         limit: float = 300.0,
         batch_dims: Mapping[str, int] = {},
+        precision: str = "float32",
         recompute: str = "none",
         schedule: str = "1f1b",
         microbatches: int = 0,
@@ -111,6 +112,9 @@ class Parallelism:
         kept. `bucket_bytes`: gradients are reduced when so many bytes of them are there. `limit`: seconds of
         every wait for another rank. `batch_dims`: in which dim samples lie, for items of the batch where it
         is not dim 0: {"x": 1}, or {"0": 1} of the first item of a tuple, "batch" for a tensor by itself.
+        `precision`: "bfloat16": products of matrices, convolutions and attention read and make it, and what
+        goes over elements between them; parameters, gradients, optimizer state and all else are float32.
+        "bfloat16 lower=aten::exp full=aten::bmm" changes the table; of one rank too.
         `recompute`: what backward makes again instead of forward keeping it: "full", "selective",
         "full h.*.mlp", "auto bytes=96MiB"; of one rank too. `schedule`, of a pipeline: "gpipe", "1f1b" or
         "eager_1f1b". `microbatches`: how many a step's batch is cut into; 0: one a stage. `stages`: where all

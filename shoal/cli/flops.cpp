@@ -9,6 +9,8 @@
 #include <cmath>
 #include <variant>
 
+#include "shoal/train/bfloat16.h"
+
 namespace shoal::cli {
 
 bool counts_flops(const Recipe& recipe) {
@@ -42,11 +44,17 @@ std::optional<double> flops_per_unit(const Recipe& recipe, const torch::nn::Modu
   return std::nullopt;
 }
 
-double measured_peak_flops_per_second(FloatType type, at::Device device) {
+static at::ScalarType type_of_products(const Recipe& recipe, at::Device device) {
+  if (recipe.training.dtype == FloatType::Float64) return at::kDouble;
+  const bool is_fast = !device.is_cpu() || !train::bfloat16_instructions().empty();
+  return recipe.precision.compute == "bfloat16" && is_fast ? at::kBFloat16 : at::kFloat;
+}
+
+double measured_peak_flops_per_second(const Recipe& recipe, at::Device device) {
   constexpr std::int64_t kSize = kMeasuredMatrix;
   constexpr int kRuns = 8;
-  const auto dtype = type == FloatType::Float64 ? at::kDouble : at::kFloat;
-  const at::Tensor a = at::ones({kSize, kSize}, at::TensorOptions(dtype).device(device));
+  const auto options = at::TensorOptions(type_of_products(recipe, device)).device(device);
+  const at::Tensor a = at::ones({kSize, kSize}, options);
   double best = 0;
   for (int run = 0; run < kRuns; ++run) {
     const auto begin = std::chrono::steady_clock::now();

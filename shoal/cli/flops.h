@@ -25,8 +25,8 @@ bool counts_flops(const Recipe& recipe);
 // as a convolution's, a table's or an encoder's does, there is no such figure.
 std::optional<double> flops_per_unit(const Recipe& recipe, const torch::nn::Module& module);
 
-// The best of a few products of large matrices on the device.
-double measured_peak_flops_per_second(FloatType type, at::Device device);
+// The best of a few products of large matrices on the device, in what the recipe's products are.
+double measured_peak_flops_per_second(const Recipe& recipe, at::Device device);
 
 std::int64_t num_parameters(const torch::nn::Module& module);
 

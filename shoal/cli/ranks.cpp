@@ -3,6 +3,7 @@
 
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,16 @@ static rewrite::Recompute recompute_of(const Recipe& recipe) {
   return compile::recompute_from_text(words);
 }
 
+static rewrite::Precision precision_of(const Recipe& recipe) {
+  const auto& [compute, lower, full] = recipe.precision;
+  std::string words = compute;
+  for (const auto& [key, ops] : {std::pair(" lower=", lower), std::pair(" full=", full)}) {
+    std::istringstream each(ops);
+    for (std::string op; each >> op;) words += key + op;
+  }
+  return compile::precision_from_text(words);
+}
+
 static compile::Plan plan_of(const Recipe& recipe) {
   const std::string& path = recipe.parallelism.plan;
   compile::Plan plan;
@@ -62,6 +73,10 @@ static compile::Plan plan_of(const Recipe& recipe) {
   SHOAL_CHECK(recompute == none || plan.recompute == none, InvalidInput,
               "recompute is in the recipe, and in ", path, "; leave one of them out");
   if (recompute != none) plan.recompute = recompute;
+  const rewrite::Precision precision = precision_of(recipe);
+  SHOAL_CHECK(precision == rewrite::Precision{} || plan.precision == rewrite::Precision{}, InvalidInput,
+              "precision is in the recipe, and in ", path, "; leave one of them out");
+  if (precision != rewrite::Precision{}) plan.precision = precision;
   const auto& said = recipe.parallelism;
   if (!said.pipeline_parallel_schedule.empty()) plan.schedule = said.pipeline_parallel_schedule;
   if (said.pipeline_parallel_microbatches > 0)

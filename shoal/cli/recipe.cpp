@@ -184,8 +184,8 @@ static void append(std::vector<Option>& options, models::VitConfig& config) {
 }
 
 std::vector<Option> options_of(Recipe& recipe) {
-  auto& [job, model, dataset, training, parallelism, zero, memory, recompute, optimizer, lr_scheduler,
-         metrics, checkpoint, profiling, validation, verify, sample, command] = recipe;
+  auto& [job, model, dataset, training, parallelism, zero, memory, precision, recompute, optimizer,
+         lr_scheduler, metrics, checkpoint, profiling, validation, verify, sample, command] = recipe;
   std::vector<Option> options = {
       {"job", "dump_folder", &job.dump_folder, 0, 0, "where results go"},
       {"model", "name", &model.name, 0, 0, "bert, dlrm, gpt2, llama, lstm, mlp, resnet, t5 or vit"},
@@ -228,6 +228,11 @@ std::vector<Option> options_of(Recipe& recipe) {
        {"parallelism", "plan", &parallelism.plan, 0, 0, "file that says how layers are cut"},
        {"zero", "stage", &zero.stage, -1, 3, "0 to 3; -1: 3 where the shard degree is above 1"},
        {"memory", "limit", &memory.limit, 0, 0, "refuse a run of which a rank takes more: 2GiB; \"\": none"},
+       {"precision", "compute", &precision.compute, 0, 0,
+        "bfloat16: products in it, the rest in float32; float32: all"},
+       {"precision", "lower", &precision.lower, 0, 0,
+        "ops that are bfloat16 besides, \"aten::exp aten::log\""},
+       {"precision", "full", &precision.full, 0, 0, "ops that are float32 all the same"},
        {"recompute", "mode", choice<kRecomputeModes>(recompute.mode), 0, 0,
         "what backward makes again instead of forward keeping it"},
        {"recompute", "modules", &recompute.modules, 0, 0,

@@ -72,6 +72,10 @@ struct Recipe {
     std::string limit;  // of a rank, "2GiB"; "": none
   } memory;
   struct {
+    std::string compute = "float32";  // rewrite::Precision
+    std::string lower, full;          // ops, with spaces between them
+  } precision;
+  struct {
     rewrite::RecomputeMode mode = rewrite::RecomputeMode::None;
     std::string modules;  // paths with '*', and spaces between them; "": numbered ones
     std::string bytes;    // "96MiB"

@@ -35,6 +35,7 @@
 #include "shoal/observe/summary.h"
 #include "shoal/observe/tensorboard.h"
 #include "shoal/runtime/allocator.h"
+#include "shoal/train/bfloat16.h"
 
 namespace shoal::cli {
 
@@ -63,6 +64,11 @@ static void describe(const TrainRun& run) {
     device += concat(", peak ", three_digits(run.peak_flops_per_second / 1e12),
                      " tflops measured by matrix products (mfu is a share of it)");
   say(device);
+  if (run.recipe.precision.compute == "float32") return;
+  const std::string_view instructions = train::bfloat16_instructions();
+  say(instructions.empty() ? "precision: products of what is rounded to bfloat16, in float32: this processor "
+                             "has no kernels for it"
+                           : concat("precision: products in bfloat16 (", instructions, ")"));
 }
 
 static std::string how_to_go_on(const Recipe& recipe, int ranks) {
@@ -153,8 +159,8 @@ int train(const Recipe& recipe, const Options& options) {
     run.flops_per_unit = flops_per_unit(recipe, *learner.model.ptr());
     const at::Device device = device_of(recipe);
     if (run.flops_per_unit)
-      run.peak_flops_per_second = (device.is_cpu() ? at_once : ranks.size()) *
-                                  measured_peak_flops_per_second(recipe.training.dtype, device);
+      run.peak_flops_per_second =
+          (device.is_cpu() ? at_once : ranks.size()) * measured_peak_flops_per_second(recipe, device);
   }
   describe(run);
 

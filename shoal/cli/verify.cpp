@@ -211,6 +211,11 @@ int verify(const Recipe& asked, const Options& options) {
   say(concat("dtype:    ", recipe.training.dtype == FloatType::Float64 ? "float64" : "float32",
              says_dtype ? "" : ", since nothing else is said; --training.dtype=float32 is the other one",
              "; errors of at most ", number(tolerance_of(recipe)), " are allowed"));
+  SHOAL_CHECK(
+      asked.precision.compute == "float32" || !says_dtype || recipe.training.dtype == FloatType::Float64,
+      InvalidInput, "verify: precision.compute is ", asked.precision.compute,
+      ", and each rounding of it is larger than what is allowed. Remedy: leave it out; what ranks do is the "
+      "same in each precision");
   if (options.random > 0) return verify_drawn(recipe, options);
   Strategy strategy{.parallelism = parallelism_of(recipe, options.ranks), .sizes = {}};
   strategy.sizes = small(sizes_of(recipe, strategy.parallelism), strategy.parallelism);

@@ -68,6 +68,7 @@ struct Said {
   std::optional<std::vector<std::string>> batch_axes;
   std::optional<std::string> zero_axis;
   std::optional<bool> reduces_each;
+  std::optional<std::string> precision;
   std::optional<std::string> recompute;
   std::optional<std::string> schedule;
   std::optional<int> microbatches;
@@ -109,6 +110,7 @@ static Degrees degrees_of(std::optional<int> replicate, int shard, int tensor, i
   SHOAL_CHECK(degrees.plan.microbatches >= 0, InvalidInput, "parallelism: microbatches is ",
               degrees.plan.microbatches, "; it is at least 1, or 0: a stage each");
   if (said.reduces_each) degrees.plan.reduces_each = said.reduces_each;
+  if (said.precision) degrees.plan.precision = compile::precision_from_text(*said.precision);
   if (said.recompute) degrees.plan.recompute = compile::recompute_from_text(*said.recompute);
   if (!mesh.is_none()) {
     degrees.plan.mesh.clear();
@@ -154,8 +156,9 @@ void bind_world(py::module_& module) {
                       double limit, std::optional<std::map<std::string, int>> batch_dims,
                       const py::object& mesh, std::optional<std::vector<std::string>> batch_axes,
                       std::optional<std::string> zero_axis, std::optional<bool> reduces_each,
-                      std::optional<std::string> recompute, std::optional<std::string> schedule,
-                      std::optional<int> microbatches, std::optional<std::vector<std::string>> stages) {
+                      std::optional<std::string> precision, std::optional<std::string> recompute,
+                      std::optional<std::string> schedule, std::optional<int> microbatches,
+                      std::optional<std::vector<std::string>> stages) {
             return degrees_of(replicate, shard, tensor, pipeline, zero_stage, plan,
                               {.replicated_inputs = std::move(replicated_inputs),
                                .gathers_again = gathers_again,
@@ -164,6 +167,7 @@ void bind_world(py::module_& module) {
                                .batch_axes = std::move(batch_axes),
                                .zero_axis = std::move(zero_axis),
                                .reduces_each = reduces_each,
+                               .precision = std::move(precision),
                                .recompute = std::move(recompute),
                                .schedule = std::move(schedule),
                                .microbatches = microbatches,
@@ -176,9 +180,9 @@ void bind_world(py::module_& module) {
           py::arg("bucket_bytes") = py::none(), py::arg("limit") = Degrees{}.limit,
           py::arg("batch_dims") = py::none(), py::arg("mesh") = py::none(),
           py::arg("batch_axes") = py::none(), py::arg("zero_axis") = py::none(),
-          py::arg("reduces_each") = py::none(), py::arg("recompute") = py::none(),
-          py::arg("schedule") = py::none(), py::arg("microbatches") = py::none(),
-          py::arg("stages") = py::none(),
+          py::arg("reduces_each") = py::none(), py::arg("precision") = py::none(),
+          py::arg("recompute") = py::none(), py::arg("schedule") = py::none(),
+          py::arg("microbatches") = py::none(), py::arg("stages") = py::none(),
           "What is not given is as the plan says. mesh: axes of any names, outer to inner, {\"dp\": 2, "
           "\"tp\": -1}, in place of replicate, shard and tensor; batch_axes then names those that cut the "
           "batch, zero_axis the one whose ranks keep parts. reduces_each: the gradients of each micro-batch "
@@ -186,7 +190,9 @@ void bind_world(py::module_& module) {
           "where work is balanced, or where `stages` says that each but the first begins ([\"h.6\"]); "
           "schedule "
           "is \"gpipe\", \"1f1b\" or \"eager_1f1b\", microbatches how many a step's batch is cut into, one a "
-          "stage by default. recompute: what backward makes again, as the plan's line says it: \"full\", "
+          "stage by default. precision: \"bfloat16\" for products of matrices, the rest is float32; of one "
+          "rank "
+          "too. recompute: what backward makes again, as the plan's line says it: \"full\", "
           "\"selective\", \"full h.*.mlp\", \"auto bytes=96MiB\"; of one rank too.")
       .def_readonly("replicate", &Degrees::replicate, "Ranks that keep copies; None: what the others leave.")
       .def_readonly("shard", &Degrees::shard,
