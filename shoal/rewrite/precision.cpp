@@ -161,7 +161,6 @@ class Lowered {
     const auto says = [&](const auto& ops) { return std::ranges::find(ops, node.op) != ops.end(); };
     if (says(precision_.full)) return Runs::Full;
     if (says(precision_.lower)) return Runs::Lower;
-    if (node.phase == ir::Phase::Update) return Runs::Full;
     for (const Argument& argument : node.arguments) {
       if (std::holds_alternative<DType>(argument.value)) return Runs::Full;  // it says itself
       const auto* number = std::get_if<double>(&argument.value);

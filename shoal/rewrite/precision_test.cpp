@@ -70,6 +70,11 @@ TEST_CASE("sources and results keep their types") {
     CHECK(after.at(after.results[i].value).role == before.at(before.results[i].value).role);
   }
   CHECK(std::ranges::equal(before.sources, after.sources));
+  const ir::Graph of_products = lowered(
+      "graph captured\n%0 = input \"x\" : f32[1, 4]\n%1 = input \"y\" : f32[4, 1]\n"
+      "%2 loss : f32[1, 1] = aten::mm(self=%0, mat2=%1) @forward\nreturn loss \"loss\" %2\n");
+  CHECK(of_products.at(of_products.results[0].value).role == ir::Role::Loss);
+  CHECK(of_products.at(of_products.results[0].value).type.dtype == DType::Float32);
 }
 
 TEST_CASE("a value is converted once for all that read it, a weight through its views and in backward too") {

@@ -296,6 +296,19 @@ return gradient "a" %2, gradient "b" %3, output "c" %4, output "d" %5
         "all_reduce data x2 backward\nreduce_scatter shard x2 backward\n");
 }
 
+TEST_CASE("buckets: a way that begins where another ends waits for that one's bucket") {
+  const ir::Graph local = ir::from_text(R"(graph local
+%0 = input "x" : f32[4]
+%1 = input "y" : f32[4]
+%2 : f32[4] = shoal::transfer(tensors=[%0], over=%[], kind="all_reduce", axis="data", combine="sum", dims=[0], outers=[1], units=[1], wholes=[0], before_dims=[], before_outers=[], before_units=[], before_wholes=[], small=[true], even=[true], bytes=[16]) @backward
+%3 : f32[2] = shoal::transfer(tensors=[%2], over=%[], kind="reduce_scatter", axis="shard", combine="sum", dims=[0], outers=[1], units=[1], wholes=[4], before_dims=[], before_outers=[], before_units=[], before_wholes=[], small=[true], even=[true], bytes=[16]) @backward
+%4 : f32[4] = shoal::transfer(tensors=[%1], over=%[], kind="all_reduce", axis="data", combine="sum", dims=[0], outers=[1], units=[1], wholes=[0], before_dims=[], before_outers=[], before_units=[], before_wholes=[], small=[true], even=[true], bytes=[16]) @backward
+return gradient "a" %2, gradient "b" %4, output "c" %3
+)");
+  CHECK(story_of(buckets(local, 1 << 20)) ==
+        "all_reduce data x1 backward\nreduce_scatter shard x1 backward\nall_reduce data x1 backward\n");
+}
+
 TEST_CASE("gather_ahead: what forward gathers last and backward first do not travel together") {
   const ir::Graph local = ir::from_text(R"(graph local
 %0 = parameter "a" : f32[2]

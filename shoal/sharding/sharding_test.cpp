@@ -289,6 +289,24 @@ TEST_CASE("a matrix product is cut along rows, columns or what is summed, and go
                                  "P(sum), R, P(sum) -> P(sum)"});
 }
 
+TEST_CASE("a conversion goes through sums where it rounds nothing") {
+  const auto of = [](const std::string& from, const std::string& to) {
+    return strategies_of("%0 = input \"x\" : " + from + "[4]\n%1 : " + to +
+                         "[4] = aten::_to_copy(self=%0, dtype=" + to + ") @forward\n");
+  };
+  const std::string through = "P(sum) -> P(sum)";
+  const auto has = [&](const std::vector<std::string>& all) {
+    return std::ranges::find(all, through) != all.end();
+  };
+  CHECK(has(of("bf16", "f32")));
+  CHECK(has(of("f32", "f64")));
+  CHECK(has(of("f32", "f32")));
+  CHECK_FALSE(has(of("f32", "bf16")));
+  CHECK_FALSE(has(of("f32", "i64")));
+  CHECK_FALSE(has(of("i64", "f32")));
+  CHECK_FALSE(has(of("bool", "bool")));
+}
+
 TEST_CASE("an op without a rule has no strategies") {
   CHECK(strategies_of("%0 = input \"a\" : f32[2]\n%1 : f32[2] = aten::sort_of(self=%0) @forward \"\"\n")
             .empty());
