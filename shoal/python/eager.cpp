@@ -29,6 +29,9 @@ void check_can_be_eager(const std::optional<Degrees>& parallelism) {
       !has_stages, InvalidInput,
       "trainer: on_refusal=\"eager\" runs the model itself, and with a pipeline each rank has a stage of it "
       "alone. Remedy: Parallelism(pipeline=1), or on_refusal=\"error\"");
+  SHOAL_CHECK(plan.precision == rewrite::Precision{}, InvalidInput,
+              "trainer: on_refusal=\"eager\" runs the model itself, which knows of no precision. Remedy: "
+              "torch.autocast in loss_fn, or on_refusal=\"error\"");
   SHOAL_CHECK(!keeps_parts && parallelism->tensor == 1 && !cuts_layers, InvalidInput,
               "trainer: on_refusal=\"eager\" runs the model itself, and with ",
               keeps_parts ? "ZeRO-3" : "tensor parallel", " no rank has all of its parameters. Remedy: ",

@@ -128,3 +128,10 @@ def test_an_op_that_the_step_does_not_have_is_refused_with_the_nearest():
     model, batch = families.gpt2()
     with pytest.raises(shoal.InvalidInput, match="the step has no op 'aten::mmm'; did you mean 'aten::mm'"):
         captured(model, batch, "bfloat16 full=aten::mmm")
+
+
+def test_what_runs_by_itself_has_no_precision():
+    model, _ = families.gpt2()
+    parallelism = shoal.Parallelism(precision="bfloat16")
+    with pytest.raises(shoal.InvalidInput, match='on_refusal="eager" runs the model itself, which knows'):
+        shoal.Trainer(model, loss_fn=loss_of, parallelism=parallelism, on_refusal="eager")
