@@ -8,16 +8,20 @@
 `large` is 6 layers of width 384 on 8 × 128 tokens, `small` 2 layers of width 64 on 4 × 32; `start` is the
 time from starting Python to the end of the first step, each in a process of its own. A line has the median of
 the ratios Shoal / PyTorch and its 95 % interval, then both medians in milliseconds. No dropout: both then
-compute the same. In bfloat16 PyTorch has its autocast.
+compute the same. In bfloat16 PyTorch has its autocast; on ranks DDP over Gloo, each a part of the batch:
+
+    build/release/shoal run -n 2 .venv/bin/python bench/python_step.py --threads 1 --precision bfloat16 large
 """
 
 import argparse
+import os
 import pathlib
 import subprocess
 import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+RANK, RANKS = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 SHAPES = {"large": (6, 384, 6, 8, 128, 8192), "small": (2, 64, 2, 4, 32, 512)}
 
 
@@ -40,7 +44,7 @@ def make(shape):
         eos_token_id=0,
     )
     model = transformers.GPT2LMHeadModel(config).train()
-    ids = torch.randint(0, vocabulary, (rows, length))
+    ids = torch.randint(0, vocabulary, (rows, length))[RANK * rows // RANKS : (RANK + 1) * rows // RANKS]
     return (
         model,
         {"input_ids": ids, "labels": ids},
@@ -52,6 +56,8 @@ def plain_step(shape, precision):
     import torch
 
     model, batch, optimizer = make(shape)
+    if RANKS > 1:
+        model = torch.nn.parallel.DistributedDataParallel(model)
 
     def step():
         optimizer.zero_grad()
@@ -76,6 +82,10 @@ STEPS = {"shoal": shoal_step, "torch": plain_step}
 
 
 def seconds(act):
+    if RANKS > 1:
+        import torch
+
+        torch.distributed.barrier()
     begin = time.perf_counter()
     act()
     return time.perf_counter() - begin
@@ -88,6 +98,8 @@ def report(name, pairs):
     half = 0.98 * count**0.5  # 1.96 standard deviations of a binomial's half
     low, high = max(0, round(count / 2 - half) - 1), min(count - 1, round(count / 2 + half))
     ours, theirs = (sorted(side)[count // 2] * 1e3 for side in zip(*pairs, strict=True))
+    if RANK > 0:
+        return
     print(
         f"{name}: {ratios[count // 2]:.3f} [{ratios[low]:.3f}, {ratios[high]:.3f}] of PyTorch's time, "
         f"{ours:.2f} ms and {theirs:.2f} ms, {count} pairs",
@@ -100,7 +112,7 @@ def compare_steps(shape, count, precision):
     repeats = 1 if shape == "large" else 20
     for _ in range(3):
         losses = ours(), theirs()
-    assert abs(losses[0] - losses[1]) < (1e-3 if precision == "float32" else 0.05), losses
+    assert RANKS > 1 or abs(losses[0] - losses[1]) < (1e-3 if precision == "float32" else 0.05), losses
     pairs = []
     for pair in range(count):
         timed = {}
@@ -142,6 +154,8 @@ def main():
     import torch
 
     torch.set_num_threads(arguments.threads)
+    if RANKS > 1:
+        torch.distributed.init_process_group("gloo")
     if arguments.once:
         STEPS[arguments.once]("small", arguments.precision)()
         return
