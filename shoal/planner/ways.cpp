@@ -71,7 +71,8 @@ double Ways::share_of(const Placement& placement, const Shape& shape) const {
   const auto* shard = std::get_if<Shard>(&placement);
   if (shard == nullptr) return 1;
   const std::int64_t units = shape[static_cast<std::size_t>(shard->dim)] / (shard->outer * shard->unit);
-  return units < ranks_ ? 1 : static_cast<double>((units + ranks_ - 1) / ranks_) / static_cast<double>(units);
+  const std::int64_t most = (units + ranks_ - 1) / ranks_;
+  return units < ranks_ ? 1 : static_cast<double>(most) / static_cast<double>(units);
 }
 double Ways::share_of(const Choice& choice, const ir::Node& node) const {
   const auto inputs = ir::inputs_of(node);
