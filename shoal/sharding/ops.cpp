@@ -52,7 +52,7 @@ constexpr OpRule kOps[] = {
     {"aten::constant_pad_nd", "", "", dims::padded},
     {"aten::convolution", "", "input+bias | weight+bias", dims::convolution},
     {"aten::convolution_backward", "", "grad_output", dims::convolution_backward},
-    {"aten::copy", "", "", dims::elementwise},
+    {"aten::copy", "", "src", dims::elementwise},
     {"aten::cos", "", "", dims::elementwise},
     {"aten::cumsum", "", "self", dims::along_dim},
     {"aten::detach", "", "self", dims::elementwise},

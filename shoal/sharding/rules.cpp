@@ -40,6 +40,13 @@ static std::vector<std::string_view> split(std::string_view text, char separator
   }
 }
 
+std::vector<std::vector<std::string_view>> linear_in(std::string_view op) {
+  std::vector<std::vector<std::string_view>> all;
+  if (const OpRule* rule = find_rule(op))
+    for (const std::string_view together : split(rule->linear, '|')) all.push_back(split(together, '+'));
+  return all;
+}
+
 // The names of the arguments that the tensors come from, as ir::inputs_of(node).
 static std::vector<std::string_view> names_of_inputs(const ir::Node& node) {
   std::vector<std::string_view> names;
@@ -118,15 +125,13 @@ static void add_factors(const std::string& text, bool in_parts, const ir::Graph&
 // Whether a sum may as well be made of what the numbers become: those of one dtype are all numbers of the other.
 static bool holds(DType made, DType from) {
   if (from == DType::Bool) return false;  // nothing is a sum of truths
-  return made == from || (is_floating(made) && is_floating(from) && bytes_of(made) > bytes_of(from));
+  return made == from || (is_floating(made) == is_floating(from) && bytes_of(made) > bytes_of(from));
 }
 
-static void add_linear(const OpRule& rule, const ir::Graph& graph, const ir::Node& node,
-                       std::vector<Strategy>& found) {
+static void add_linear(const ir::Graph& graph, const ir::Node& node, std::vector<Strategy>& found) {
   const auto names = names_of_inputs(node);
   const auto inputs = ir::inputs_of(node);
-  for (const std::string_view together : split(rule.linear, '|')) {
-    const auto wanted = split(together, '+');
+  for (const auto& wanted : linear_in(node.op)) {
     Strategy strategy;
     bool is_held = true;
     for (std::size_t i = 0; i < names.size(); ++i) {
@@ -169,7 +174,7 @@ std::vector<Strategy> strategies(const ir::Graph& graph, const ir::Node& node) {
   else
     add_factors(rule->dims_of != nullptr ? rule->dims_of(graph, node) : std::string(rule->dims), false, graph,
                 node, found);
-  add_linear(*rule, graph, node, found);
+  add_linear(graph, node, found);
   if (const PartForm* form = find_part_form(node.op))
     if (const std::string dims = form->dims_of(graph, node); !dims.empty())
       add_factors(dims, true, graph, node, found);

@@ -301,7 +301,9 @@ TEST_CASE("a conversion goes through sums where it rounds nothing") {
   CHECK(has(of("bf16", "f32")));
   CHECK(has(of("f32", "f64")));
   CHECK(has(of("f32", "f32")));
+  CHECK(has(of("i32", "i64")));
   CHECK_FALSE(has(of("f32", "bf16")));
+  CHECK_FALSE(has(of("i64", "i32")));
   CHECK_FALSE(has(of("f32", "i64")));
   CHECK_FALSE(has(of("i64", "f32")));
   CHECK_FALSE(has(of("bool", "bool")));
