@@ -14,6 +14,7 @@
 #include "shoal/base/text.h"
 #include "shoal/ir/rebuild.h"
 #include "shoal/ir/views.h"
+#include "shoal/rewrite/loss_scale.h"
 #include "shoal/rewrite/writer.h"
 
 namespace shoal::rewrite {
@@ -132,7 +133,13 @@ static bool has_statistics(std::string_view op) {
   return op == "shoal::attention" || op == "aten::_scaled_dot_product_flash_attention_for_cpu";
 }
 
-static double largest(DType dtype) { return dtype == DType::Float16 ? 65504.0 : 0x1.FEp127; }
+// Whether a number becomes neither infinite nor nothing.
+static bool has_range_for(DType dtype, double number) {
+  const auto [smallest, largest] = dtype == DType::Float16 ? std::pair(0x1p-24, 65504.0)  // above zero
+                                                           : std::pair(0x1p-133, 0x1.FEp127);
+  const double size = std::abs(number);
+  return !std::isfinite(number) || size == 0 || (size >= smallest && size <= largest);
+}
 
 namespace {
 
@@ -164,8 +171,7 @@ class Lowered {
     for (const Argument& argument : node.arguments) {
       if (std::holds_alternative<DType>(argument.value)) return Runs::Full;  // it says itself
       const auto* number = std::get_if<double>(&argument.value);
-      if (number != nullptr && std::isfinite(*number) && std::abs(*number) > largest(precision_.compute))
-        return Runs::Full;
+      if (number != nullptr && !has_range_for(precision_.compute, *number)) return Runs::Full;
     }
     if (std::ranges::binary_search(kLower, std::string_view(node.op))) return Runs::Lower;
     if (node.op == "aten::add.Tensor" && node.phase == ir::Phase::Backward) return Runs::Full;
@@ -283,7 +289,8 @@ static void check_names(const Graph& graph, const std::vector<std::string>& name
 Graph in_precision(const Graph& graph, const Precision& precision, bool emulates) {
   if (precision.compute == DType::Float32) return graph;
   for (const auto* named : {&precision.lower, &precision.full}) check_names(graph, *named);
-  return Lowered(graph, precision, emulates).run();
+  if (precision.compute != DType::Float16) return Lowered(graph, precision, emulates).run();
+  return Lowered(with_scaled_loss(graph), precision, emulates).run();
 }
 
 }  // namespace shoal::rewrite

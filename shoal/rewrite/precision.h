@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Mixed precision (Micikevicius et al., arXiv:1710.03740) of a step whose tensors are float32: products of matrices
-// in bfloat16, the rest as exact as it needs to be. Backward is cast like forward, by the same table:
+// in bfloat16 or float16, the rest as exact as it needs to be. Backward is cast like forward, by the same table:
 //
 //   lower  products, convolutions, attention: read bfloat16, make bfloat16
 //   same   what moves elements, or goes over them one by one: bfloat16 where all that it reads is, else float32
@@ -16,9 +16,11 @@
 // Sources and results keep their types: parameters, their gradients and the optimizer's state are float32, and so is
 // what a model gives back. Tensors of other types are left alone: a model in float64 or bfloat16 is what it was.
 // The default table is that of PyTorch's autocast on CUDA, and what it has no word for is full; backward, which
-// autocast leaves to the types of forward, is by the table, and adds gradients in float32.
+// autocast leaves to the types of forward, is by the table, and adds gradients in float32. Float16 ends at 65504 and
+// at 6e-8: its loss is scaled (loss_scale.h).
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -28,13 +30,18 @@
 namespace shoal::rewrite {
 
 struct Precision {
-  DType compute = DType::Float32;  // of the ops that are lower; BFloat16, or Float32: nothing is changed
+  DType compute =
+      DType::Float32;  // of the ops that are lower; BFloat16, Float16, or Float32: nothing is changed
   std::vector<std::string> lower = {}, full = {};  // ops, "aten::gelu", besides the table or against it
+  // Of Float16: what the loss is multiplied by at first, a power of two, and after how many updates in a row that
+  // were made it becomes twice that. One that overflows is not made, and halves it.
+  double scale = 65536;
+  std::int64_t grows_after = 2000;
   friend bool operator==(const Precision&, const Precision&) = default;
 };
 
-// Throws InvalidInput where the precision names an op that a training step does not have. `emulates`: for devices without fast kernels. Operands are rounded, multiplied in float32, and what is made is
-// rounded again.
+// Throws InvalidInput where the precision names an op that a training step does not have. `emulates`: for devices
+// without fast kernels. Operands are rounded, multiplied in float32, and what is made is rounded again.
 ir::Graph in_precision(const ir::Graph& graph, const Precision& precision, bool emulates = false);
 
 }  // namespace shoal::rewrite

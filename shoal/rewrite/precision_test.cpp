@@ -165,3 +165,40 @@ return output "y" %2, output "g" %7
     if (node.op == "shoal::attention_backward") CHECK(dtype_of("logsumexp") == DType::Float32);
   }
 }
+
+TEST_CASE("a number that float16 does not hold keeps its op in float32") {
+  const auto dtype_of = [](const std::string& number, DType compute) {
+    const ir::Graph graph = lowered(
+        "graph captured\n%0 = input \"x\" : f32[4, 4]\n%1 : f32[4, 4] = aten::mm(self=%0, mat2=%0) @forward\n"
+        "%2 : f32[4, 4] = aten::clamp_min(self=%1, min=" +
+            number + ") @forward\nreturn output \"y\" %2\n",
+        {.compute = compute});
+    const auto clamp = std::ranges::find(graph.nodes, "aten::clamp_min", &ir::Node::op);
+    return graph.at(*clamp->outputs[0]).type.dtype;
+  };
+  CHECK(dtype_of("1e-12", DType::Float16) == DType::Float32);
+  CHECK(dtype_of("1e-12", DType::BFloat16) == DType::BFloat16);
+  CHECK(dtype_of("65505.0", DType::Float16) == DType::Float32);
+  CHECK(dtype_of("65504.0", DType::Float16) == DType::Float16);
+  CHECK(dtype_of("0.0", DType::Float16) == DType::Float16);
+}
+
+TEST_CASE("float16 scales its loss, and bfloat16 does not") {
+  const std::string text = R"(graph captured
+%0 = input "x" : f32[4, 4]
+%1 = parameter "w" : f32[4, 4]
+%2 : f32[4, 4] = aten::mm(self=%0, mat2=%1) @forward
+%3 loss : f32[] = aten::sum(self=%2, dtype=none) @forward
+%4 : f32[] = aten::ones_like(self=%3) @backward
+%5 : f32[4, 4]{0,0} = aten::expand(self=%4, size=[4, 4], implicit=false) @backward
+%6 : f32[4, 4] = aten::mm(self=%0, mat2=%5) @backward
+return loss "loss" %3, gradient "w" %6
+)";
+  const auto scales = [&](DType compute) {
+    const ir::Graph graph = lowered(text, {.compute = compute});
+    CHECK(graph.at(graph.results[1].value).type.dtype == DType::Float32);
+    return std::ranges::find(graph.sources, "loss_scale", &ir::Source::name) != graph.sources.end();
+  };
+  CHECK(scales(DType::Float16));
+  CHECK_FALSE(scales(DType::BFloat16));
+}
