@@ -52,13 +52,13 @@ static Settings settings_of(const std::string& parameter, const ir::TensorType& 
 
 Appender::Appender(ir::Graph graph, const UpdateSettings& settings)
     : graph_(std::move(graph)), parameters_(parameters_of(graph_)), numbers_(settings.numbers) {
-  const auto& [parts, clip_norm, updates_of, numbers] = settings;
+  const auto& [parts, clip_norm, finds_norm, updates_of, numbers] = settings;
   for (const auto& parameter : parameters_) {
     const auto part = std::ranges::find_if(
         parts, [&](const OptimizerPart& each) { return !each.contains || each.contains(parameter.name); });
     part_of_.push_back(static_cast<std::size_t>(part - parts.begin()));
   }
-  if (clip_norm == 0 || parameters_.empty()) return;
+  if ((clip_norm == 0 && !finds_norm) || parameters_.empty()) return;
   ir::ValueList gradients;
   for (const auto& parameter : parameters_) gradients.emplace_back(parameter.gradient);
   const auto scalar = ir::contiguous(graph_.at(*gradients[0]).type.dtype, {});
@@ -68,7 +68,7 @@ Appender::Appender(ir::Graph graph, const UpdateSettings& settings)
                                     {scalar, scalar});
   const auto outputs = graph_.at(clip).outputs;
   graph_.add_result(Role::Output, "grad_norm", *outputs[0]);
-  scale_ = *outputs[1];
+  if (clip_norm != 0) scale_ = *outputs[1];
 }
 
 void Appender::start_part(std::size_t part, const Optimizer& optimizer) {

@@ -56,7 +56,8 @@ static bool updates(Then then) { return then == Then::Update || !has_forward(the
 
 static void lower_precision(Unit& unit) {
   Whole& whole = unit.whole();
-  if (whole.plan.precision == rewrite::Precision{}) return;
+  check(whole.plan.precision);
+  if (whole.plan.precision.compute == DType::Float32) return;
   whole.graph = rewrite::in_precision(whole.graph, whole.plan.precision, whole.settings.emulates);
 }
 

@@ -3,6 +3,7 @@
 #include "shoal/compile/plan.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <utility>
 
@@ -16,19 +17,12 @@ using sharding::Layout;
 using sharding::Mesh;
 using sharding::Placement;
 
-void check(const rewrite::Recompute& recompute) {
-  using enum rewrite::RecomputeMode;
-  const auto& [mode, modules, bytes, collectives] = recompute;
-  SHOAL_CHECK((mode == Auto) == (bytes > 0), InvalidInput, "recompute: ",
-              mode == Auto ? "auto is to fit in so many bytes of activations, and none are said "
-                             "(recompute.bytes)"
-                           : concat("bytes are for auto alone, and the mode is ", name_of(mode)));
-  SHOAL_CHECK(modules.empty() || mode == Full || mode == Selective, InvalidInput,
-              "recompute: modules are for full and selective, and the mode is ", name_of(mode),
-              "; leave one of them out");
-  SHOAL_CHECK(!collectives || mode == Full || mode == Selective, InvalidInput,
-              "recompute: collectives are for full and selective, and the mode is ", name_of(mode),
-              "; leave one of them out");
+static constexpr std::pair<std::string_view, DType> kFloats[] = {
+    {"bfloat16", DType::BFloat16}, {"float16", DType::Float16}, {"float32", DType::Float32}};
+
+static std::string_view name_of_float(DType dtype) {
+  const auto* found = std::ranges::find(kFloats, dtype, &std::pair<std::string_view, DType>::second);
+  return found != std::end(kFloats) ? found->first : name_of(dtype);
 }
 
 // --- As text.
@@ -41,8 +35,9 @@ static std::string bytes_text(std::int64_t bytes) {
   return concat(bytes);
 }
 
-static std::string_view name_of_float(DType dtype) {
-  return dtype == DType::BFloat16 ? "bfloat16" : "float32";
+static std::string exact_text(double number) {
+  std::array<char, 32> text;
+  return {text.data(), std::to_chars(text.begin(), text.end(), number).ptr};
 }
 
 std::string to_text(const Plan& plan) {
@@ -82,6 +77,10 @@ std::string to_text(const Plan& plan) {
     text += concat("precision ", name_of_float(plan.precision.compute));
     for (const std::string& op : plan.precision.lower) text += concat(" lower=", op);
     for (const std::string& op : plan.precision.full) text += concat(" full=", op);
+    if (plan.precision.scale != defaults.precision.scale)
+      text += concat(" scale=", exact_text(plan.precision.scale));
+    if (plan.precision.grows_after != defaults.precision.grows_after)
+      text += concat(" grows_after=", plan.precision.grows_after);
     text += '\n';
   }
   if (const auto& [mode, modules, bytes, collectives] = plan.recompute;
@@ -194,21 +193,23 @@ class Line {
   void read_precision() {
     rewrite::Precision precision;
     const std::string compute = name();
-    SHOAL_CHECK(
-        compute != "float16", InvalidInput, where_,
-        "float16 needs its loss scaled, which Shoal does not do. Remedy: bfloat16, whose range is float32's");
-    SHOAL_CHECK(compute == "bfloat16" || compute == "float32", InvalidInput, where_, "'", compute,
-                "' is neither bfloat16 nor float32");
-    if (compute == "bfloat16") precision.compute = DType::BFloat16;
+    const auto* const found = std::ranges::find(kFloats, compute, &std::pair<std::string_view, DType>::first);
+    SHOAL_CHECK(found != std::end(kFloats), InvalidInput, where_, "'", compute,
+                "' is none of bfloat16, float16 and float32");
+    precision.compute = found->second;
     for (std::string_view word = next(); !word.empty(); word = next()) {
-      const auto [key, op] = setting(word, "lower=OP, or full=OP, as in full=aten::bmm");
-      SHOAL_CHECK((key == "lower" || key == "full") && op.find("::") != std::string_view::npos, InvalidInput,
-                  where_, "'", word, "' is neither lower=OP nor full=OP, as in full=aten::bmm");
-      (key == "lower" ? precision.lower : precision.full).emplace_back(op);
+      const auto [key, value] = setting(word, "lower=OP, full=OP, scale=NUMBER or grows_after=NUMBER");
+      if ((key == "lower" || key == "full") && value.find("::") != std::string_view::npos)
+        (key == "lower" ? precision.lower : precision.full).emplace_back(value);
+      else if (key == "scale")
+        precision.scale = number(word, value);
+      else if (key == "grows_after")
+        precision.grows_after = integer(word, value);
+      else
+        fail(ErrorKind::InvalidInput, where_, "'", word,
+             "' is none of lower=OP, full=OP, as in full=aten::bmm, scale=NUMBER and grows_after=NUMBER");
     }
-    for (const std::string& op : precision.lower)
-      SHOAL_CHECK(std::ranges::find(precision.full, op) == precision.full.end(), InvalidInput, where_, op,
-                  " is to be lower, and full; leave one of them out");
+    checked(precision);
     plan_.precision = std::move(precision);
   }
   void read_recompute() {
@@ -228,11 +229,7 @@ class Line {
       else
         fail(ErrorKind::InvalidInput, where_, "'", word, "' is no module, bytes=NUMBER or collectives=again");
     }
-    try {
-      check(recompute);
-    } catch (const Error& error) {
-      fail(ErrorKind::InvalidInput, where_, error.what());
-    }
+    checked(recompute);
     plan_.recompute = std::move(recompute);
   }
   std::int64_t read_bytes() {
@@ -275,6 +272,13 @@ class Line {
                 "' is more than any memory");
     return number << unit->second;
   }
+  void checked(const auto& part) const {
+    try {
+      check(part);
+    } catch (const Error& error) {
+      fail(ErrorKind::InvalidInput, where_, error.what());
+    }
+  }
   std::string_view next() { return take_word(text_); }
   void end() {
     const std::string_view word = next();
@@ -294,12 +298,19 @@ class Line {
                 wanted);
     return {word.substr(0, equals), word.substr(equals + 1)};
   }
-  std::int64_t integer(std::string_view word, std::string_view value) const {
-    std::int64_t number = 0;
+  template <class Number>
+  Number parsed(std::string_view word, std::string_view value, const char* wanted) const {
+    Number number = 0;
     const auto [stop, error] = std::from_chars(value.data(), value.data() + value.size(), number);
     SHOAL_CHECK(error == std::errc() && stop == value.data() + value.size(), InvalidInput, where_, "'", word,
-                "': '", value, "' is not a whole number");
+                "': '", value, "' is not a ", wanted);
     return number;
+  }
+  std::int64_t integer(std::string_view word, std::string_view value) const {
+    return parsed<std::int64_t>(word, value, "whole number");
+  }
+  double number(std::string_view word, std::string_view value) const {
+    return parsed<double>(word, value, "number");
   }
 
   std::string_view verb_, text_;

@@ -17,6 +17,7 @@
 //   stage        h.6                                 where each but the first begins; none: found
 //   accumulate   reduce=each                         of several micro-batches
 //   precision    bfloat16                            of products; the rest is float32 (rewrite/precision.h)
+//                                                    or float16, with scale=65536 of the loss, grows_after=2000
 //   recompute    full transformer.h.*                what backward makes again: none, full, selective, or auto
 //                                                    with bytes=96MiB; collectives=again, these too
 //   gather_ahead 256KiB                              parameters, together
@@ -82,12 +83,14 @@ struct Plan {
 
 // Throws InvalidInput where a part of it is missing, or one is said that its mode has no use for.
 void check(const rewrite::Recompute& recompute);
+// Throws InvalidInput where it says two things of an op, or a scale that rounds.
+void check(const rewrite::Precision& precision);
 
 // What differs from the defaults, and is the same read back.
 std::string to_text(const Plan& plan);
 // Throws InvalidInput naming `name`, the line, and what is wanted there.
 Plan plan_from_text(std::string_view text, std::string_view name = "plan");
-// Of what follows the word in its line: "bfloat16", "bfloat16 lower=aten::exp full=aten::bmm".
+// Of what follows the word in its line: "bfloat16", "bfloat16 lower=aten::exp full=aten::bmm", "float16 scale=1024".
 rewrite::Precision precision_from_text(std::string_view words, std::string_view name = "precision");
 // Likewise: "full transformer.h.*", "auto bytes=96MiB".
 rewrite::Recompute recompute_from_text(std::string_view words, std::string_view name = "recompute");

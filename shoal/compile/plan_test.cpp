@@ -74,9 +74,16 @@ TEST_CASE("every move's settings are in a plan, and read back they are the same"
   CHECK(wrong("mesh dp=0").find("a size is at least 1") != std::string::npos);
   CHECK(wrong("mesh a=1\nmesh b=1").find("my.plan:2: a second line 'mesh'") != std::string::npos);
   CHECK(wrong("accumulate reduce=often").find("neither reduce=once nor reduce=each") != std::string::npos);
-  CHECK(wrong("precision float16").find("float16 needs its loss scaled") != std::string::npos);
-  CHECK(wrong("precision half").find("'half' is neither bfloat16 nor float32") != std::string::npos);
-  CHECK(wrong("precision bfloat16 full=bmm").find("'full=bmm' is neither") != std::string::npos);
+  CHECK(wrong("precision half").find("'half' is none of bfloat16, float16 and float32") != std::string::npos);
+  CHECK(wrong("precision bfloat16 full=bmm").find("'full=bmm' is none of lower=OP") != std::string::npos);
+  CHECK(wrong("precision bfloat16 scale=2").find("of float16, whose loss is scaled") != std::string::npos);
+  CHECK(wrong("precision float16 scale=3").find("the scale is 3; it is a power of two") != std::string::npos);
+  CHECK(wrong("precision float16 scale=many").find("'many' is not a number") != std::string::npos);
+  CHECK(wrong("precision float16 grows_after=0").find("it is 1 at least") != std::string::npos);
+  for (const std::string& line :
+       std::vector<std::string>{"precision float16 scale=4611686018427387904 grows_after=7\n",
+                                "precision float16 lower=aten::exp scale=0.5\n", "precision float16\n"})
+    CHECK(to_text(plan_from_text(line)) == line);
   CHECK(wrong("precision bfloat16 full=aten::mm lower=aten::mm").find("leave one of them out") !=
         std::string::npos);
   CHECK(to_text(plan_from_text("precision float32")).empty());

@@ -38,11 +38,13 @@ struct Update {
 struct UpdateSettings {
   std::span<const OptimizerPart> parts;
   double clip_norm = 0;                                                    // 0: nothing is clipped
+  bool finds_norm = false;                                                 // even so
   std::function<std::int64_t(const std::string& parameter)> updates_of{};  // made before; empty: none
   DType numbers = DType::Float32;  // of what an optimizer keeps that is a number
 };
 
-// Every parameter with a gradient and a part is updated. Without clipping there is no "grad_norm".
+// Every parameter with a gradient and a part is updated. There is a "grad_norm" with clipping, or where it is asked
+// for.
 Update append_update(ir::Graph graph, const UpdateSettings& settings);
 
 // What an optimizer keeps of a parameter, and as what: "exp_avg" of "fc.weight" is the state

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// What parts of a plan must not say, whoever has made it.
+#include <algorithm>
+#include <cmath>
+
+#include "shoal/base/error.h"
+#include "shoal/compile/plan.h"
+
+namespace shoal::compile {
+
+void check(const rewrite::Recompute& recompute) {
+  using enum rewrite::RecomputeMode;
+  const auto& [mode, modules, bytes, collectives] = recompute;
+  SHOAL_CHECK((mode == Auto) == (bytes > 0), InvalidInput, "recompute: ",
+              mode == Auto ? "auto is to fit in so many bytes of activations, and none are said "
+                             "(recompute.bytes)"
+                           : concat("bytes are for auto alone, and the mode is ", name_of(mode)));
+  SHOAL_CHECK(modules.empty() || mode == Full || mode == Selective, InvalidInput,
+              "recompute: modules are for full and selective, and the mode is ", name_of(mode),
+              "; leave one of them out");
+  SHOAL_CHECK(!collectives || mode == Full || mode == Selective, InvalidInput,
+              "recompute: collectives are for full and selective, and the mode is ", name_of(mode),
+              "; leave one of them out");
+}
+
+void check(const rewrite::Precision& precision) {
+  const auto& [compute, lower, full, scale, grows_after] = precision;
+  SHOAL_CHECK(compute == DType::Float32 || compute == DType::BFloat16 || compute == DType::Float16,
+              InvalidInput, "precision: products are computed in bfloat16, float16 or float32, not in ",
+              name_of(compute));
+  for (const std::string& op : lower)
+    SHOAL_CHECK(std::ranges::find(full, op) == full.end(), InvalidInput, "precision: ", op,
+                " is to be lower, and full; leave one of them out");
+  const rewrite::Precision defaults;
+  SHOAL_CHECK(compute == DType::Float16 || (scale == defaults.scale && grows_after == defaults.grows_after),
+              InvalidInput,
+              "precision: scale and grows_after are of float16, whose loss is scaled, and products are in ",
+              name_of(compute), "; leave them out");
+  int exponent = 0;
+  SHOAL_CHECK(std::frexp(scale, &exponent) == 0.5 && std::abs(exponent) < 64, InvalidInput,
+              "precision: the scale is ", scale,
+              "; it is a power of two, so that nothing is rounded, from 2^-63 to 2^62");
+  SHOAL_CHECK(grows_after > 0, InvalidInput, "precision: the scale grows after ", grows_after,
+              " updates; it is 1 at least");
+}
+
+}  // namespace shoal::compile
