@@ -64,9 +64,10 @@ bool OptimizerState::needs_whole(const std::string& parameter) const {
   return false;
 }
 
-compile::UpdateSettings OptimizerState::update(double clip_norm) const {
+compile::UpdateSettings OptimizerState::update(double clip_norm, bool finds_norm) const {
   return {.parts = parts_,
           .clip_norm = clip_norm,
+          .finds_norm = finds_norm,
           .updates_of = [this](const std::string& parameter) { return updates_of(parameter); },
           .numbers = type_of_numbers()};
 }

@@ -36,7 +36,7 @@ class OptimizerState {
   std::string rates_text(double scale) const;  // all of them, for ranks to compare
   // Whether its update looks at the whole tensor.
   bool needs_whole(const std::string& parameter) const;
-  compile::UpdateSettings update(double clip_norm) const;  // borrows from this
+  compile::UpdateSettings update(double clip_norm, bool finds_norm) const;  // borrows from this
 
   // --- Counts of updates, by parameter.
   const Counts& updates() const { return updates_; }

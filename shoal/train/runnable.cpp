@@ -10,6 +10,7 @@
 #include "shoal/base/error.h"
 #include "shoal/compile/accumulate.h"
 #include "shoal/compile/pins.h"
+#include "shoal/rewrite/loss_scale.h"
 #include "shoal/train/shared_batch.h"
 
 namespace shoal::train {
@@ -64,6 +65,11 @@ void Runnable::bind_batch(const Batch& batch, std::size_t microbatch) {
 void Runnable::bind_draws(const at::Tensor& seed, std::int64_t step, std::size_t microbatch) {
   executor_.bind(Role::Scalar, "seed", seed, microbatch);
   executor_.bind(Role::Scalar, "step", at::scalar_tensor(step, at::kLong), microbatch);
+}
+
+void Runnable::bind_loss_scale(const at::Tensor& scale, std::size_t microbatch) {
+  if (const auto* source = program::find_source(program(), Role::Scalar, rewrite::kLossScale))
+    executor_.bind(source->slot, scale, microbatch);
 }
 
 double Runnable::loss(std::size_t microbatch) const {

@@ -43,6 +43,8 @@ class Runnable {
   void bind_batch(const Batch& batch, std::size_t microbatch = 0);
   void bind_draws(const at::Tensor& seed, std::int64_t step, std::size_t microbatch = 0);
 
+  void bind_loss_scale(const at::Tensor& scale, std::size_t microbatch = 0);
+
   double loss(std::size_t microbatch = 0) const;
   // The norm is 0 where it is not asked for.
   std::pair<double, double> loss_and_norm() const;

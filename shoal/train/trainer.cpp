@@ -25,13 +25,14 @@
 #include "shoal/rewrite/report.h"
 #include "shoal/runtime/redistribution.h"
 #include "shoal/train/agreement.h"
-#include "shoal/train/bfloat16.h"
 #include "shoal/train/captured_steps.h"
 #include "shoal/train/checkpoints.h"
 #include "shoal/train/distribution.h"
 #include "shoal/train/given.h"
 #include "shoal/train/gradient_sums.h"
 #include "shoal/train/gradients.h"
+#include "shoal/train/half_products.h"
+#include "shoal/train/loss_scale.h"
 #include "shoal/train/memory.h"
 #include "shoal/train/model_tensors.h"
 #include "shoal/train/module_view.h"
@@ -85,6 +86,10 @@ class Trainer::State {
                 "trainer: clip_norm is ", options_.clip_norm,
                 ", and without an optimizer there is no step that clips; clip what backward() leaves in the "
                 "parameters (clip_grad_norm_)");
+    if (const auto precision = plan().precision; precision.compute == DType::Float16) {
+      compile::check(precision);
+      loss_scale_.emplace(precision);
+    }
     train::refuse_shared_memory(view_.parameters);
     set_seed(options_.seed);
     const auto& parallelism = options_.parallelism;
@@ -128,9 +133,18 @@ class Trainer::State {
     optimizer_.bind_rates(runnable->executor(), runnable->whole().groups, scale);
     runnable->executor().run_gradients(options_.trace);
     const auto [loss, grad_norm] = runnable->loss_and_norm();
-    const StepResult result{
-        .loss = loss, .grad_norm = grad_norm, .learning_rate = optimizer_.rate() * scale, .step = number};
-    if (!std::isfinite(loss) || !std::isfinite(grad_norm)) report_not_finite(*runnable, result);
+    StepResult result{.loss = loss,
+                      .grad_norm = grad_norm,
+                      .learning_rate = optimizer_.rate() * scale,
+                      .step = number,
+                      .loss_scale = scale_now()};
+    if (!std::isfinite(loss) || !std::isfinite(grad_norm)) {
+      if (!may_skip()) report_not_finite(*runnable, result);
+      outputs_.clear();
+      keep_outputs(*runnable);
+      runnable->release();
+      return skipped(result);
+    }
     commit(*runnable, shared);
     runnable->executor().release_inputs();
     optimizer_.count(runnable->whole().groups);
@@ -139,13 +153,14 @@ class Trainer::State {
     ran_.assign(1, runnable);
     sums_.clear();
     keep_gradients();
+    if (loss_scale_) loss_scale_->count_update();
     return result;
   }
 
   double backward(const Batch& batch) {
     const observe::Span span(options_.trace, "backward", 0, "trainer");
     const auto [runnable, shared] = ready(batch, Use::Backward, backwards_ + 1, kOfBackward);
-    runnable->executor().run_gradients(options_.trace);
+    run_in_range(*runnable);
     const double loss = runnable->loss();
     commit(*runnable, shared);
     auto gradients = whole(runnable->gradients(), &rewrite::ParameterPins::gradient);
@@ -189,25 +204,33 @@ class Trainer::State {
     SHOAL_CHECK(count > 0, InvalidInput, "trainer: a step over no micro-batch");
     const observe::Span span(options_.trace, "step", 0, "trainer");
     const Tensors buffers_before = model_.copies_of_buffers();
-    StepResult result{.loss = 0, .grad_norm = 0, .learning_rate = 0, .step = steps_ + 1};
-    sums_.clear();
-    last_ = nullptr;
-    ran_.clear();
-    try {
-      if (is_staged())
-        accumulate_through_stages(count, microbatch, after, result);
-      else
-        accumulate(count, microbatch, after, result);
-      update_later(Then::UpdateSums, result);
-    } catch (...) {
+    const auto undo = [&] {
       const at::NoGradGuard no_grad;
       for (const auto& [name, tensor] : model_.buffers())
         if (tensor.defined()) tensor.detach().copy_(buffers_before.at(name));
       sums_.clear();
+    };
+    StepResult result{
+        .loss = 0, .grad_norm = 0, .learning_rate = 0, .step = steps_ + 1, .loss_scale = scale_now()};
+    sums_.clear();
+    last_ = nullptr;
+    ran_.clear();
+    bool fits = false;
+    try {
+      fits = is_staged() ? accumulate_through_stages(count, microbatch, after, result)
+                         : accumulate(count, microbatch, after, result);
+      fits = fits && update_later(Then::UpdateSums, result);
+    } catch (...) {
+      undo();
       throw;
+    }
+    if (!fits) {
+      undo();
+      return skipped(result);
     }
     ++steps_;
     keep_gradients();
+    if (loss_scale_) loss_scale_->count_update();
     return result;
   }
 
@@ -273,6 +296,7 @@ class Trainer::State {
     TrainingState state{.step = steps_,
                         .backwards = backwards_,
                         .updates = optimizer_.updates(),
+                        .loss_scale = scale_state(),
                         .model = {},
                         .optimizer = optimizer_.whole_of_updated()};
     for (const auto* tensors : {&model_.parameters(), &model_.buffers()})
@@ -298,7 +322,7 @@ class Trainer::State {
     const at::NoGradGuard no_grad;
     for (const auto& [name, tensor] : from.model) model_.write(name, here.model.at(name), tensor);
     optimizer_.write(from.optimizer);
-    set_progress({from.step, from.backwards, from.updates});
+    set_progress({from.step, from.backwards, from.updates, from.loss_scale});
     last_ = nullptr;
   }
 
@@ -337,7 +361,7 @@ class Trainer::State {
 
   const Tensors& outputs() const { return outputs_; }
 
-  Progress progress() const { return {steps_, backwards_, optimizer_.updates()}; }
+  Progress progress() const { return {steps_, backwards_, optimizer_.updates(), scale_state()}; }
 
   void restore(const Tensors& optimizer_state, const Progress& progress) {
     optimizer_.check(optimizer_state);
@@ -355,6 +379,7 @@ class Trainer::State {
     evaluated_after_ = -1;
     steps_ = progress.steps;
     backwards_ = progress.backwards;
+    if (loss_scale_ && progress.loss_scale) loss_scale_->set(*progress.loss_scale);
   }
   void set_seed(std::uint64_t seed) {
     options_.seed = seed;
@@ -432,6 +457,7 @@ class Trainer::State {
     if (use == Use::Step || use == Use::Microbatch)
       text += concat("\nseed ", options_.seed, ", learning rates",
                      optimizer_.rates_text(factor(options_.schedule, steps_ + 1)));
+    if (loss_scale_) text += concat("\nloss scale ", loss_scale_->state().scale);
     return train::agree(ranks_->rank(), batch, text, steps_captured_.is_time_for_check());
   }
 
@@ -463,6 +489,7 @@ class Trainer::State {
     ready.runnable = runnable_of(steps_captured_.checked(ready.shared, use, number), use);
     ready.runnable->check_can_write(batch, ready.shared.part);
     ready.runnable->bind_batch(ready.shared.part, of_executor);
+    if (loss_scale_) ready.runnable->bind_loss_scale(loss_scale_->tensor(), of_executor);
     if (ready.runnable->is_random()) ready.runnable->bind_draws(seed_of(microbatch), number, of_executor);
     return ready;
   }
@@ -500,16 +527,18 @@ class Trainer::State {
   }
 
   bool emulates() const {
-    if (plan().precision == rewrite::Precision{}) return false;
+    const DType compute = plan().precision.compute;
+    if (compute == DType::Float32) return false;
     const bool on_cpu = model_.parameters().empty() || model_.parameters().front().tensor.is_cpu();
-    const bool is_fast = !on_cpu || !train::bfloat16_instructions().empty();
+    const bool is_fast = !on_cpu || !train::product_instructions(compute).empty();
     return !(ranks_ ? train::on_all(ranks_->control(), is_fast) : is_fast);
   }
   compile::Plan plan() const { return options_.parallelism ? options_.parallelism->plan : compile::Plan{}; }
   compile::Settings settings_of(Then then) const {
     compile::Settings settings{
         .then = then, .emulates = emulates_.value_or(false), .verifies = SHOAL_CHECKS_TYPES};
-    if (then != Then::HandOut) settings.update = optimizer_.update(options_.clip_norm);
+    if (then != Then::HandOut)
+      settings.update = optimizer_.update(options_.clip_norm, loss_scale_.has_value());
     return settings;
   }
   std::unique_ptr<Runnable> compiled(const ir::Graph& graph, Then then,
@@ -572,6 +601,42 @@ class Trainer::State {
     if (view_.outputs) runnable.add_outputs(outputs_, microbatch);
   }
 
+  // --- The loss's scale, of float16.
+
+  std::optional<LossScaleState> scale_state() const {
+    return loss_scale_ ? std::optional(loss_scale_->state()) : std::nullopt;
+  }
+  double scale_now() const { return loss_scale_ ? loss_scale_->state().scale : 0; }
+  // Whether what is not finite is an overflow that a smaller scale may mend. All ranks have seen it.
+  bool may_skip() { return loss_scale_ && loss_scale_->count_overflow(); }
+  StepResult skipped(StepResult result) {
+    last_ = nullptr;
+    ran_.clear();
+    sums_.clear();
+    keep_gradients();
+    result.step = steps_;
+    result.skipped = true;
+    return result;
+  }
+  // With gradients that have not overflowed.
+  void run_in_range(Runnable& runnable) {
+    runnable.executor().run_gradients(options_.trace);
+    if (!loss_scale_) return;
+    while (!have_all_finite(runnable)) {
+      if (!loss_scale_->count_overflow())
+        report_not_finite(runnable, {.loss = runnable.loss(), .grad_norm = NAN, .step = backwards_ + 1});
+      runnable.bind_loss_scale(loss_scale_->tensor());
+      runnable.executor().run_gradients(options_.trace);
+    }
+    loss_scale_->count_update();
+  }
+  bool have_all_finite(const Runnable& runnable) const {
+    bool are_finite = true;
+    for (const auto& [name, gradient] : runnable.gradients())
+      are_finite = are_finite && (!gradient.defined() || at::isfinite(gradient).all().item<bool>());
+    return ranks_ ? train::on_all(ranks_->control(), are_finite) : are_finite;
+  }
+
   // --- Gradients.
 
   Tensors whole(Tensors gradients, sharding::Layout rewrite::ParameterPins::* layout) const {
@@ -600,8 +665,8 @@ class Trainer::State {
       }
   }
 
-  // Leaves loss and gradients of all micro-batches together in `result` and sums_.
-  void accumulate(std::size_t count, const std::function<Batch(std::size_t)>& microbatch,
+  // Leaves loss and gradients of all micro-batches together in `result` and sums_. False: one of them overflowed.
+  bool accumulate(std::size_t count, const std::function<Batch(std::size_t)>& microbatch,
                   const std::function<void()>& after, StepResult& result) {
     using Kind = Normaliser::Kind;
     double total = 0;
@@ -619,7 +684,12 @@ class Trainer::State {
       const double weight = train::weight_of(*part, count);
       if (weight != 0) {  // without a target that counts a mean is 0 ÷ 0, and all at once would not see it
         const double loss = part->loss();
-        if (!std::isfinite(loss)) report_not_finite(*part, {.loss = loss, .step = result.step});
+        if (!std::isfinite(loss)) {
+          if (!may_skip()) report_not_finite(*part, {.loss = loss, .step = result.step});
+          result.loss = loss;
+          part->release();
+          return false;
+        }
         result.loss += weight * loss;
       }
       total += weight;
@@ -634,6 +704,7 @@ class Trainer::State {
       ran_.push_back(part);
       if (after) after();
     }
+    return true;
   }
 
   // --- Stages of a pipeline.
@@ -670,7 +741,7 @@ class Trainer::State {
 
   // As accumulate(), several under way at once, in the order of the schedule. What is wrong with one is told
   // when all have run: other ranks wait for what this one sends.
-  void accumulate_through_stages(std::size_t count, const std::function<Batch(std::size_t)>& microbatch,
+  bool accumulate_through_stages(std::size_t count, const std::function<Batch(std::size_t)>& microbatch,
                                  const std::function<void()>& after, StepResult& result) {
     using Kind = Normaliser::Kind;
     const auto timeline =
@@ -719,8 +790,11 @@ class Trainer::State {
     for (Runnable* each : runnables) each->executor().release_inputs();
     SHOAL_CHECK(!is_mean || total != 0, InvalidInput, "trainer: no target of step ", result.step,
                 " counts: all are ignored, and there is no mean of none. Nothing was updated");
-    SHOAL_CHECK(!bad, InvalidInput, "trainer: the loss of step ", result.step, " is ", *bad,
+    if (bad) result.loss = *bad;
+    SHOAL_CHECK(!bad || may_skip(), InvalidInput, "trainer: the loss of step ", result.step, " is ", *bad,
+                skips_text(),
                 ". Nothing was updated. Remedy: a lower learning rate, clip_norm, or a look at this batch");
+    return !bad;
   }
 
   // The update for the parameters that have a gradient now, built anew when these, or how often they were
@@ -743,7 +817,8 @@ class Trainer::State {
     return *later_;
   }
 
-  void update_later(Then then, StepResult& result) {
+  // False: a gradient overflowed, and nothing is updated.
+  bool update_later(Then then, StepResult& result) {
     const double scale = factor(options_.schedule, result.step);
     result.learning_rate = optimizer_.rate() * scale;
     const LaterUpdate& update = later_update(then);
@@ -754,14 +829,25 @@ class Trainer::State {
     executor.run_gradients(options_.trace);
     if (update.runnable->has_grad_norm())
       result.grad_norm = executor.result(Role::Output, "grad_norm").item<double>();
-    if (!std::isfinite(result.grad_norm)) report_gradient_not_finite(result);
+    if (!std::isfinite(result.grad_norm)) {
+      if (then == Then::UpdateGiven || !may_skip()) report_gradient_not_finite(result);
+      update.runnable->release();
+      return false;
+    }
     executor.run_update(options_.trace);
     sums_.set(update.runnable->gradients());
     update.runnable->release();
     optimizer_.count(groups);
     ran_.push_back(update.runnable.get());
+    return true;
   }
 
+  std::string skips_text() const {
+    if (!loss_scale_ || loss_scale_->overflows() == 0) return "";
+    return concat("; the last ", loss_scale_->overflows(),
+                  " updates in float16 were skipped, at a loss scale of ", loss_scale_->state().scale,
+                  " now");
+  }
   [[noreturn]] void report_gradient_not_finite(const StepResult& result) const {
     std::string first = "?";
     for (const auto& [name, tensor] : model_.parameters()) {
@@ -779,8 +865,8 @@ class Trainer::State {
       if (at < std::ssize(parameters)) first = parameters[static_cast<std::size_t>(at)].name;
     }
     fail(ErrorKind::InvalidInput, "trainer: the gradient norm of step ", result.step, " is ",
-         result.grad_norm, ": the gradient of ", first,
-         " is not finite. Nothing was updated. Remedy: a lower learning rate, or a look at this batch");
+         result.grad_norm, ": the gradient of ", first, " is not finite", skips_text(),
+         ". Nothing was updated. Remedy: a lower learning rate, or a look at this batch");
   }
 
   [[noreturn]] void report_not_finite(Runnable& runnable, const StepResult& result) {
@@ -792,7 +878,7 @@ class Trainer::State {
     runnable.release();
     const bool of_loss = !std::isfinite(result.loss);
     fail(ErrorKind::InvalidInput, "trainer: the ", of_loss ? "loss" : "gradient norm", " of step ",
-         result.step, " is ", of_loss ? result.loss : result.grad_norm, ": ", where,
+         result.step, " is ", of_loss ? result.loss : result.grad_norm, ": ", where, skips_text(),
          ". Nothing was updated. Remedy: a lower learning rate, clip_norm, or a look at this batch");
   }
 
@@ -803,6 +889,7 @@ class Trainer::State {
   train::ModelTensors model_;
   train::OptimizerState optimizer_;
   std::unique_ptr<train::Distribution> ranks_;     // null: one device
+  std::optional<train::LossScale> loss_scale_;     // of float16
   std::optional<bool> emulates_;                   // a precision; known from the first compilation on
   std::optional<train::Checkpoints> checkpoints_;  // made when one is asked for
   train::CapturedSteps steps_captured_;

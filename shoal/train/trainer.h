@@ -63,6 +63,10 @@ struct StepResult {
   double grad_norm = 0;      // global L2 norm before clipping; 0 without clipping, where nobody computes it
   double learning_rate = 0;  // of parameters in no group
   std::int64_t step = 0;     // updates made so far, this one included
+  // Of float16 (Plan::precision): what the loss was multiplied by; and whether that was too much, so that a gradient
+  // overflowed and nothing was updated: the step has then changed the scale alone, and counts for nothing.
+  double loss_scale = 0;
+  bool skipped = false;
 };
 
 // What a Trainer remembers from step to step besides the model and the optimizer's tensors.
@@ -70,6 +74,7 @@ struct Progress {
   std::int64_t steps = 0;
   std::int64_t backwards = 0;  // calls of backward(): each draws random numbers of its own
   std::map<std::string, std::int64_t> updates = {};  // by parameter; those that have had none are left out
+  std::optional<LossScaleState> loss_scale = {};     // of float16
 };
 
 // Not thread-safe: one thread at a time. The module is borrowed by shared_ptr and holds the current
@@ -108,7 +113,7 @@ class Trainer {
 
   // One update. A loss (or, with clipping, a gradient norm) that is not finite throws InvalidInput naming the
   // module in which a value that is not finite first appears; parameters, buffers and optimizer state are
-  // then as before the step.
+  // then as before the step. In float16 that is an update that is skipped (StepResult), until 20 in a row were.
   StepResult step(const Batch& batch);
   // One update by several micro-batches in a row, with the loss and gradients that they have together: a mean
   // is that over all of their targets, ignored ones left out. Batch statistics are those of each micro-batch,
@@ -125,7 +130,7 @@ class Trainer {
   // Returns the loss, also one that is not finite. Gradients are not clipped. Random ops draw from the number
   // of calls so far, and other numbers than any step. Of several ranks: gradients of the whole batch, whole
   // on each of them, and parameters that are kept in parts are in the module until the next call, as after
-  // materialize().
+  // materialize(). In float16 gradients that overflow are made again, at a smaller scale of the loss.
   double backward(const Batch& batch);
   // One update, and what backward() does, with loss and gradients that were made elsewhere, by eager LibTorch
   // say: the same checks, clipping and update, in the same layout. Of several ranks each gives what its own

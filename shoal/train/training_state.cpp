@@ -38,7 +38,10 @@ Snapshot snapshot_of(const TrainingState& state) {
 }
 
 std::string counts_of(const TrainingState& state) {
-  return json{{"step", state.step}, {"backwards", state.backwards}, {"updates", state.updates}}.dump();
+  json counts = {{"step", state.step}, {"backwards", state.backwards}, {"updates", state.updates}};
+  if (state.loss_scale)
+    counts["loss_scale"] = {{"scale", state.loss_scale->scale}, {"updates", state.loss_scale->updates}};
+  return counts.dump();
 }
 
 void set_counts(TrainingState& state, const std::string& text) {
@@ -51,6 +54,12 @@ void set_counts(TrainingState& state, const std::string& text) {
   if (const auto backwards = counts.find("backwards"); backwards != counts.end()) {
     SHOAL_CHECK(is_count(*backwards), Corrupt, "checkpoint: the trainer's backwards are no count");
     state.backwards = backwards->get<std::int64_t>();
+  }
+  if (const auto scale = counts.find("loss_scale"); scale != counts.end()) {
+    SHOAL_CHECK(scale->is_object() && scale->contains("scale") && (*scale)["scale"].is_number() &&
+                    scale->contains("updates") && is_count((*scale)["updates"]),
+                Corrupt, "checkpoint: the trainer's loss scale has no scale or no updates");
+    state.loss_scale = {(*scale)["scale"].get<double>(), (*scale)["updates"].get<std::int64_t>()};
   }
   for (const auto& [name, count] : counts["updates"].items()) {
     SHOAL_CHECK(is_count(count), Corrupt, "checkpoint: the updates of ", shoal::quoted(name),

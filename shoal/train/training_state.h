@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,15 +16,17 @@
 #include "shoal/checkpoint/image.h"
 #include "shoal/checkpoint/reader.h"
 #include "shoal/checkpoint/weights.h"
+#include "shoal/train/loss_scale.h"
 
 namespace shoal {
 
 struct TrainingState {
-  std::int64_t step = 0;                        // updates made
-  std::int64_t backwards = 0;                   // gradients made without an update
-  std::map<std::string, std::int64_t> updates;  // of each parameter, where its optimizer counts them
-  std::map<std::string, at::Tensor> model;      // parameters and buffers: "fc.weight"
-  std::map<std::string, at::Tensor> optimizer;  // "fc.weight.exp_avg"
+  std::int64_t step = 0;                          // updates made
+  std::int64_t backwards = 0;                     // gradients made without an update
+  std::map<std::string, std::int64_t> updates;    // of each parameter, where its optimizer counts them
+  std::optional<LossScaleState> loss_scale = {};  // of float16
+  std::map<std::string, at::Tensor> model;        // parameters and buffers: "fc.weight"
+  std::map<std::string, at::Tensor> optimizer;    // "fc.weight.exp_avg"
 };
 
 namespace train {
