@@ -60,6 +60,12 @@ class StepResult:
     def step(self) -> int:
         """Updates made so far, this one included."""
     @property
+    def loss_scale(self) -> float:
+        """What the loss was multiplied by in float16; 0 in other precisions."""
+    @property
+    def skipped(self) -> bool:
+        """Whether a gradient overflowed in float16: nothing was updated, and the scale is half as much."""
+    @property
     def outputs(self) -> Any:
         """What the model returned, if it was asked for; caches are None."""
 
@@ -114,7 +120,9 @@ class Parallelism:
         is not dim 0: {"x": 1}, or {"0": 1} of the first item of a tuple, "batch" for a tensor by itself.
         `precision`: "bfloat16": products of matrices, convolutions and attention read and make it, and what
         goes over elements between them; parameters, gradients, optimizer state and all else are float32.
-        "bfloat16 lower=aten::exp full=aten::bmm" changes the table; of one rank too.
+        "bfloat16 lower=aten::exp full=aten::bmm" changes the table; of one rank too. "float16" likewise, its
+        loss scaled, by 65536 at first: "float16 scale=1024 grows_after=500"; an update that overflows is
+        skipped (StepResult.skipped).
         `recompute`: what backward makes again instead of forward keeping it: "full", "selective",
         "full h.*.mlp", "auto bytes=96MiB"; of one rank too. `schedule`, of a pipeline: "gpipe", "1f1b" or
         "eager_1f1b". `microbatches`: how many a step's batch is cut into; 0: one a stage. `stages`: where all

@@ -9,7 +9,7 @@
 #include <cmath>
 #include <variant>
 
-#include "shoal/train/bfloat16.h"
+#include "shoal/train/half_products.h"
 
 namespace shoal::cli {
 
@@ -46,8 +46,10 @@ std::optional<double> flops_per_unit(const Recipe& recipe, const torch::nn::Modu
 
 static at::ScalarType type_of_products(const Recipe& recipe, at::Device device) {
   if (recipe.training.dtype == FloatType::Float64) return at::kDouble;
-  const bool is_fast = !device.is_cpu() || !train::bfloat16_instructions().empty();
-  return recipe.precision.compute == "bfloat16" && is_fast ? at::kBFloat16 : at::kFloat;
+  const auto compute = parse_dtype(recipe.precision.compute).value_or(DType::Float32);
+  if (compute == DType::Float32 || (device.is_cpu() && train::product_instructions(compute).empty()))
+    return at::kFloat;
+  return compute == DType::Float16 ? at::kHalf : at::kBFloat16;
 }
 
 double measured_peak_flops_per_second(const Recipe& recipe, at::Device device) {

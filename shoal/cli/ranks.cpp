@@ -46,13 +46,17 @@ static rewrite::Recompute recompute_of(const Recipe& recipe) {
 }
 
 static rewrite::Precision precision_of(const Recipe& recipe) {
-  const auto& [compute, lower, full] = recipe.precision;
+  const auto& [compute, lower, full, scale, grows_after] = recipe.precision;
   std::string words = compute;
   for (const auto& [key, ops] : {std::pair(" lower=", lower), std::pair(" full=", full)}) {
     std::istringstream each(ops);
     for (std::string op; each >> op;) words += key + op;
   }
-  return compile::precision_from_text(words);
+  rewrite::Precision precision = compile::precision_from_text(words);
+  precision.scale = scale;
+  precision.grows_after = grows_after;
+  compile::check(precision);
+  return precision;
 }
 
 static compile::Plan plan_of(const Recipe& recipe) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "models/models.h"
+#include "shoal/rewrite/precision.h"
 #include "shoal/rewrite/recompute.h"
 
 namespace shoal::cli {
@@ -74,6 +75,8 @@ struct Recipe {
   struct {
     std::string compute = "float32";  // rewrite::Precision
     std::string lower, full;          // ops, with spaces between them
+    double scale = rewrite::Precision{}.scale;
+    std::int64_t grows_after = rewrite::Precision{}.grows_after;
   } precision;
   struct {
     rewrite::RecomputeMode mode = rewrite::RecomputeMode::None;

@@ -35,7 +35,7 @@
 #include "shoal/observe/summary.h"
 #include "shoal/observe/tensorboard.h"
 #include "shoal/runtime/allocator.h"
-#include "shoal/train/bfloat16.h"
+#include "shoal/train/half_products.h"
 
 namespace shoal::cli {
 
@@ -64,11 +64,13 @@ static void describe(const TrainRun& run) {
     device += concat(", peak ", three_digits(run.peak_flops_per_second / 1e12),
                      " tflops measured by matrix products (mfu is a share of it)");
   say(device);
-  if (run.recipe.precision.compute == "float32") return;
-  const std::string_view instructions = train::bfloat16_instructions();
-  say(instructions.empty() ? "precision: products of what is rounded to bfloat16, in float32: this processor "
-                             "has no kernels for it"
-                           : concat("precision: products in bfloat16 (", instructions, ")"));
+  const auto& precision = run.ranks.parallelism().plan.precision;
+  if (precision.compute == DType::Float32) return;
+  const std::string_view instructions = train::product_instructions(precision.compute);
+  const std::string name = precision.compute == DType::Float16 ? "float16" : "bfloat16";
+  say(instructions.empty() ? concat("precision: products of what is rounded to ", name,
+                                    ", in float32: this processor has no kernels for it")
+                           : concat("precision: products in ", name, " (", instructions, ")"));
 }
 
 static std::string how_to_go_on(const Recipe& recipe, int ranks) {

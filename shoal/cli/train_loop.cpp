@@ -117,14 +117,13 @@ class BatchSource {
 };
 
 static void write_metrics(TrainRun& run, const StepResult& result, double tps) {
-  run.metrics->write(json{{"step", result.step},
-                          {"loss", result.loss},
-                          {"grad_norm", result.grad_norm},
-                          {"lr", result.learning_rate},
-                          {"tps", tps},
-                          {"memory_bytes", observe::peak_memory_bytes()}}
-                         .dump());
-  if (run.events != nullptr)
+  json line = {
+      {"step", result.step},        {"loss", result.loss}, {"grad_norm", result.grad_norm},
+      {"lr", result.learning_rate}, {"tps", tps},          {"memory_bytes", observe::peak_memory_bytes()}};
+  if (result.loss_scale != 0) line["loss_scale"] = result.loss_scale;
+  if (result.skipped) line["skipped"] = true;
+  run.metrics->write(line.dump());
+  if (run.events != nullptr && !result.skipped)
     run.events->write(result.step, {{"loss_metrics/loss", result.loss},
                                     {"grad_norm", result.grad_norm},
                                     {"lr", result.learning_rate},
@@ -150,9 +149,16 @@ void train_steps(TrainRun& run) {
     const StepResult result = microbatches.size() == 1 ? run.learner.trainer.step(microbatches[0])
                                                        : run.learner.trainer.step_over(microbatches);
     const double seconds = seconds_since(begin);
+    run.seconds += seconds;
+    if (result.skipped) {
+      run.progress.position += run.sizes.samples();
+      if (run.metrics != nullptr) write_metrics(run, result, units / seconds);
+      say(concat("step: ", result.step + 1,
+                 " skipped: a gradient overflowed in float16, whose loss was scaled by ", result.loss_scale));
+      continue;
+    }
     run.progress = {
         .step = result.step, .position = run.progress.position + run.sizes.samples(), .loss = result.loss};
-    run.seconds += seconds;
     run.losses.push_back({result.step, result.loss});
     since_line += seconds;
     ++steps_since_line;

@@ -51,6 +51,13 @@ void bind_train(py::module_& module) {
       .def_property_readonly(
           "step", [](const Step& step) { return step.result.step; },
           "Updates made so far, this one included.")
+      .def_property_readonly(
+          "loss_scale", [](const Step& step) { return step.result.loss_scale; },
+          "What the loss was multiplied by in float16; 0 in other precisions.")
+      .def_property_readonly(
+          "skipped", [](const Step& step) { return step.result.skipped; },
+          "Whether a gradient overflowed in float16, so that nothing was updated and the scale is half as "
+          "much.")
       .def_readonly("outputs", &Step::outputs,
                     "What the model returned, if it was asked for; caches are None.")
       .def("__repr__", text_of);

@@ -19,6 +19,9 @@ py::dict PythonTrainer::state_dict() {
   const auto progress = trainer_.progress();
   state["steps"] = progress.steps;
   state["backwards"] = progress.backwards;
+  if (progress.loss_scale)
+    state["loss_scale"] = py::dict(py::arg("scale") = progress.loss_scale->scale,
+                                   py::arg("updates") = progress.loss_scale->updates);
   state["seed"] = seed_;
   return state;
 }
@@ -35,6 +38,9 @@ void PythonTrainer::load_state_dict(const py::dict& state) {
   if (optimizer_) optimizer_->object().attr("load_state_dict")(state["optimizer"]);
   auto progress = trainer_.progress();
   progress.steps = py::cast<std::int64_t>(state["steps"]);
+  if (state.contains("loss_scale"))
+    progress.loss_scale = {py::cast<double>(state["loss_scale"]["scale"]),
+                           py::cast<std::int64_t>(state["loss_scale"]["updates"])};
   if (state.contains("backwards")) progress.backwards = py::cast<std::int64_t>(state["backwards"]);
   trainer_.set_progress(progress);
   if (has_own_seed_ || !state.contains("seed")) return;

@@ -190,8 +190,8 @@ void bind_world(py::module_& module) {
           "where work is balanced, or where `stages` says that each but the first begins ([\"h.6\"]); "
           "schedule "
           "is \"gpipe\", \"1f1b\" or \"eager_1f1b\", microbatches how many a step's batch is cut into, one a "
-          "stage by default. precision: \"bfloat16\" for products of matrices, the rest is float32; of one "
-          "rank "
+          "stage by default. precision: \"bfloat16\" or \"float16\" for products of matrices, the rest "
+          "is float32; float16's loss is scaled (\"float16 scale=1024 grows_after=500\"); of one rank "
           "too. recompute: what backward makes again, as the plan's line says it: \"full\", "
           "\"selective\", \"full h.*.mlp\", \"auto bytes=96MiB\"; of one rank too.")
       .def_readonly("replicate", &Degrees::replicate, "Ranks that keep copies; None: what the others leave.")
