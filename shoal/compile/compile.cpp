@@ -223,11 +223,11 @@ static rewrite::Dropped fitted(Unit& unit) {
   try {
     unit.made.fit = fit(first, plan.recompute.bytes, plan.gathers_again,
                         [&](const ir::Graph& local) { return lowered(unit, local); });
-  } catch (const Error& error) {
+  } catch (const Unfit& error) {
     const auto& mesh = unit.whole().mesh;
     if (num_stages_of(plan, mesh) == 1) throw;
-    fail(error.kind(), "stage ", mesh.coordinate(unit.rank, mesh.axis(plan.pipeline_axis)), ": ",
-         error.what());
+    const int stage = mesh.coordinate(unit.rank, mesh.axis(plan.pipeline_axis));
+    throw Unfit(concat("stage ", stage, ": ", error.what()), error.least());
   }
   return unit.made.fit->dropped;
 }

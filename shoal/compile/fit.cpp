@@ -57,10 +57,13 @@ class Fitting {
     }
     for (const int percent : {100, 101, 102, 105, 110, 120})
       if (!found_) attempt(least + (least / 100) * (percent - 100));
-    SHOAL_CHECK(found_, Infeasible, "recompute: activations are to fit in ", human_bytes(bytes_), " (",
-                bytes_, " bytes), and the least that they take is ", least_tried_, " bytes (",
-                human_bytes(least_tried_), "); without recompute it is ", human_bytes(best_.kept_all),
-                ". Remedy: that number (recompute.bytes), or fewer samples at once");
+    if (!found_)
+      throw Unfit(
+          concat("recompute: activations are to fit in ", human_bytes(bytes_), " (", bytes_,
+                 " bytes), and the least that they take is ", least_tried_, " bytes (",
+                 human_bytes(least_tried_), "); without recompute it is ", human_bytes(best_.kept_all),
+                 ". Remedy: that number (recompute.bytes), or fewer samples at once"),
+          least_tried_);
     return best_;
   }
 

@@ -16,7 +16,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 
+#include "shoal/base/error.h"
 #include "shoal/ir/graph.h"
 #include "shoal/program/program.h"
 #include "shoal/rewrite/recompute.h"
@@ -33,10 +35,21 @@ struct Fit {
   double step = 0;            // work of forward and backward, where nothing is made again
 };
 
+// No choice takes so few bytes.
+class Unfit : public Error {
+ public:
+  Unfit(const std::string& message, std::int64_t least)
+      : Error(ErrorKind::Infeasible, message), least_(least) {}
+  std::int64_t least() const noexcept { return least_; }  // bytes that would do
+
+ private:
+  std::int64_t least_;
+};
+
 // What a graph becomes: the moves after recompute.
 using Lowering = std::function<program::Program(const ir::Graph&)>;
 
-// Throws Infeasible naming the least that would do.
+// Throws Unfit.
 Fit fit(const ir::Graph& local, std::int64_t bytes, bool gathers_again, const Lowering& lowered);
 
 }  // namespace shoal::compile
