@@ -5,6 +5,8 @@
     python bench/memory.py                    all recipes on 1 rank, DP, ZeRO-1, -2, -3 and tensor
     python bench/memory.py gpt llama          these alone
     python bench/memory.py --limits=30        random limits: each run stays below, or is refused
+    python bench/memory.py --limits=40 --auto between the least that memory.auto says and what a free run
+                                              takes: each run stays below; less than the least is refused
 
 Each run is three steps with a validation between, on two ranks of one thread each. Prints said / was, and
 ends with 1 where a run took more than was said, more than a tenth less, or more than its limit.
@@ -15,6 +17,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -77,6 +80,28 @@ def compare(recipe, strategy, folder):
     return was <= said <= 1.1 * was
 
 
+AUTO = "--memory.auto=true"
+
+
+def least_of(recipe, strategy, folder):
+    """Of bytes that memory.auto can do with, as the refusal of fewer says it."""
+    result, memory = train(recipe, strategy, folder, AUTO, "--memory.limit=1B")
+    assert memory is None, "one byte is enough"
+    return int(re.search(r"the least that a rank takes is (\d+) bytes", result.stderr)[1])
+
+
+def chosen(recipe, strategy, folder, limit, least):
+    """A run at a limit that memory.auto can keep, and the refusal of one just below the least."""
+    result, memory = train(recipe, strategy, folder, AUTO, f"--memory.limit={limit}B")
+    if memory is None:
+        print(f"{recipe:8}{strategy:8} limit {limit}: failed: {result.stderr[-300:]}", flush=True)
+        return False
+    how = re.search(r"memory.auto: (.*)", result.stdout)[1]
+    print(f"{recipe:8}{strategy:8} limit {limit}: took {memory['peak_bytes']}: {how}", flush=True)
+    refused, none = train(recipe, strategy, folder, AUTO, f"--memory.limit={least - 1}B")
+    return memory["peak_bytes"] <= limit and none is None and "MiB would do" in refused.stderr
+
+
 def limited(recipe, strategy, folder, limit):
     result, memory = train(recipe, strategy, folder, f"--memory.limit={limit}B")
     if memory is None:
@@ -92,6 +117,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("recipes", nargs="*", default=RECIPES)
     parser.add_argument("--limits", type=int, default=0)
+    parser.add_argument("--auto", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     holds = True
@@ -109,6 +135,11 @@ def main():
             out.mkdir(exist_ok=True)
             if (recipe, strategy) not in said:
                 said[recipe, strategy] = train(recipe, strategy, out)[1]["predicted_bytes"]
+            if options.auto:
+                least = least_of(recipe, strategy, out)
+                limit = drawn.randint(least, max(least, said[recipe, strategy]))
+                holds &= chosen(recipe, strategy, out, limit, least)
+                continue
             holds &= limited(recipe, strategy, out, round(said[recipe, strategy] * drawn.uniform(0.6, 1.4)))
     return 0 if holds else 1
 

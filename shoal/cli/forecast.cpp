@@ -22,7 +22,7 @@
 
 namespace shoal::cli {
 
-// The trainer's, beside the program's numbers.
+// The trainer's, beside the program's numbers; and that of a micro-batch which is not the first.
 static constexpr std::int64_t kSeed = 8;
 
 using program::MemoryKind;
@@ -198,7 +198,9 @@ static Update on_rank(const compile::Whole& sums, int rank, int threads) {
 Forecast forecast_of(const Recipe& recipe, const compile::Whole& whole, int rank, int threads,
                      const compile::Whole* sums) {
   Forecast forecast;
-  forecast.program = compile::compile_local(whole, rank).program;
+  auto compiled = compile::compile_local(whole, rank);
+  forecast.program = std::move(compiled.program);
+  forecast.local = std::move(compiled.local);
   forecast.step = program::memory_of(forecast.program, threads);
   const program::Memory& step = forecast.step;
   const Parallelism parallelism = parallelism_of(recipe, whole.mesh.size());
@@ -220,7 +222,7 @@ Forecast forecast_of(const Recipe& recipe, const compile::Whole& whole, int rank
   if (counts_flops(recipe) && rank == 0) {
     const std::int64_t width = recipe.training.dtype == FloatType::Float64 ? 8 : 4;
     forecast.phases.push_back({"the measure of the machine",
-                               parameters + alone + 2 * kMeasuredMatrix * kMeasuredMatrix * width,
+                               parameters + alone + 2 * kMeasuredMatrix * kMeasuredMatrix * width + kSeed,
                                "products of matrices"});
   }
   std::int64_t beside =
@@ -232,7 +234,7 @@ Forecast forecast_of(const Recipe& recipe, const compile::Whole& whole, int rank
     const auto [update, its_state] = on_rank(sums == nullptr ? update_of_sums(whole) : *sums, rank, threads);
     forecast.phases.push_back(
         {"the update", update.peak.total() + buffers + beside, "of the gradients' sums"});
-    beside += update.sources[MemoryKind::OptimizerState] + buffers;  // as they were before the step
+    beside += update.sources[MemoryKind::OptimizerState] + buffers + kSeed;  // as they were before the step
     state = its_state;
   }
   // The batch may lie otherwise than the one that was recorded: then it is copied.
@@ -274,20 +276,29 @@ int threads_of_rank(int ranks_of_this_host) {
   return std::max(1, cores / ranks_of_this_host);
 }
 
-void check_limit(const Recipe& recipe, const Phase& largest) {
-  if (recipe.memory.limit.empty()) return;
+std::vector<rewrite::RankClass> kinds_of_ranks(const compile::Whole& whole) {
+  return rewrite::rank_classes(whole.placed, whole.plan.pipeline_axis);
+}
+
+void check_device_of_limit(const Recipe& recipe) {
   SHOAL_CHECK(recipe.training.device == DeviceType::CPU, InvalidInput, "memory.limit is ",
               recipe.memory.limit,
               " of main memory, and training.device is cuda, whose memory is not predicted. Remedy: "
               "--memory.limit=\"\"");
+}
+
+void check_limit(const Recipe& recipe, const Phase& largest) {
+  if (recipe.memory.limit.empty()) return;
+  check_device_of_limit(recipe);
   const std::int64_t limit = parse_bytes(recipe.memory.limit).value();
   const std::int64_t least = largest.bytes;
   constexpr std::int64_t kMebibyte = std::int64_t{1} << 20;
-  SHOAL_CHECK(
-      least <= limit, Infeasible, "memory.limit is ", recipe.memory.limit, ", and a rank takes ", least,
-      " bytes at most, for ", largest.name, ": ", largest.where, ". ", (least + kMebibyte - 1) / kMebibyte,
-      "MiB would do. Remedy: that limit, a smaller training.local_batch_size, or more ranks that share "
-      "layers or store parts (parallelism, zero.stage)");
+  SHOAL_CHECK(least <= limit, Infeasible, "memory.limit is ", recipe.memory.limit, ", and a rank takes ",
+              least, " bytes at most, for ", largest.name, ": ", largest.where, ". ",
+              (least + kMebibyte - 1) / kMebibyte,
+              "MiB would do. Remedy: that limit, memory.auto, a smaller training.local_batch_size, or more "
+              "ranks that share "
+              "layers or store parts (parallelism, zero.stage)");
 }
 
 std::string to_text(const Forecast& forecast) {

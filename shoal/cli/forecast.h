@@ -11,6 +11,7 @@
 #include "shoal/cli/recipe.h"
 #include "shoal/compile/compile.h"
 #include "shoal/program/memory.h"
+#include "shoal/rewrite/report.h"
 #include "shoal/train/parallelism.h"
 
 namespace shoal::cli {
@@ -31,6 +32,7 @@ struct Forecast {
   std::int64_t communicator =
       0;  // what it needs for itself, and what its pages are larger than what lies in them
   std::vector<Phase> phases;  // the two above among them
+  ir::Graph local;            // what the program is of
 
   const Phase& largest() const;
 };
@@ -44,9 +46,14 @@ compile::Whole update_of_sums(const compile::Whole& microbatch);
 // The same from the recipe alone, by a model without memory.
 Forecast forecast_of(const Recipe& recipe, const Parallelism& parallelism, int rank, int threads);
 
+// Ranks of which each runs what the others of its kind do; of one device that one.
+std::vector<rewrite::RankClass> kinds_of_ranks(const compile::Whole& whole);
+
 // What a rank of a host of so many has, unless OMP_NUM_THREADS says it.
 int threads_of_rank(int ranks_of_this_host);
 
+// Throws InvalidInput where memory.limit would be of a device's memory.
+void check_device_of_limit(const Recipe& recipe);
 // Throws Infeasible where memory.limit is less, with the least that would do and where it is needed.
 void check_limit(const Recipe& recipe, const Phase& largest);
 

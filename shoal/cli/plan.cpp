@@ -19,6 +19,7 @@
 #include "shoal/base/text.h"
 #include "shoal/cli/forecast.h"
 #include "shoal/cli/hollow.h"
+#include "shoal/cli/memory_choice.h"
 #include "shoal/cli/ranks.h"
 #include "shoal/cli/run_checkpoints.h"
 #include "shoal/cli/verbs.h"
@@ -40,7 +41,7 @@ static bool has_sums(const compile::Whole& whole) {
 
 // Every kind of rank: what it would run, lowered as a rank does it. The most that one has in memory.
 static Phase dry_run(const Recipe& recipe, const compile::Whole& whole, int threads, bool says) {
-  const auto classes = rewrite::rank_classes(whole.placed, whole.plan.pipeline_axis);
+  const auto classes = kinds_of_ranks(whole);
   if (says) say(concat("dry run: ", whole.mesh.size(), " ranks of ", classes.size(), " kinds"));
   std::optional<compile::Whole> sums;
   if (has_sums(whole)) sums = update_of_sums(whole);
@@ -142,8 +143,10 @@ static void save(const compile::Plan& plan, const std::string& path) {
               " cannot be written: ", std::strerror(errno));
 }
 
-int plan(const Recipe& recipe, const Options& options) {
+int plan(const Recipe& given, const Options& options) {
   const auto begin = std::chrono::steady_clock::now();
+  const auto [recipe, choice] = within_limit(given, options.ranks, threads_of_rank(options.ranks));
+  if (!choice.empty()) say(choice);
   const Parallelism parallelism = parallelism_of(recipe, options.ranks);
   const auto& [mesh, world, tensors, plan, plan_name, limit] = parallelism;
   const StepSizes sizes = sizes_of(recipe, parallelism);

@@ -168,6 +168,8 @@ Ranks::Ranks(const Recipe& recipe, const elastic::Environment& environment) {
   parallelism_.limit = job_->limit();
 }
 
+void Ranks::follow(const Recipe& recipe) { parallelism_.plan = parallelism_of(recipe, size()).plan; }
+
 sharding::Range Ranks::part_of(std::int64_t samples) const {
   return samples_of(parallelism_.mesh, rank_, samples, parallelism_.plan);
 }

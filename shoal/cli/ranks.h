@@ -25,6 +25,7 @@ struct StepSizes {
   std::int64_t num_microbatches = 1;
 
   std::int64_t samples() const { return microbatch * num_microbatches; }
+  friend bool operator==(const StepSizes&, const StepSizes&) = default;
 };
 // As few micro-batches, all of one size, as give each rank no more than training.local_batch_size at once.
 // Throws InvalidInput where the batch does not go round.
@@ -37,6 +38,9 @@ class Ranks {
  public:
   // Joins the job that the environment is of; without one this process is the only rank.
   Ranks(const Recipe& recipe, const elastic::Environment& environment);
+
+  // A plan of the same mesh, from now on.
+  void follow(const Recipe& recipe);
 
   int size() const { return parallelism_.mesh.size(); }
   int rank() const { return rank_; }

@@ -228,6 +228,8 @@ std::vector<Option> options_of(Recipe& recipe) {
        {"parallelism", "plan", &parallelism.plan, 0, 0, "file that says how layers are cut"},
        {"zero", "stage", &zero.stage, -1, 3, "0 to 3; -1: 3 where the shard degree is above 1"},
        {"memory", "limit", &memory.limit, 0, 0, "refuse a run of which a rank takes more: 2GiB; \"\": none"},
+       {"memory", "auto", &memory.automatic, 0, 0,
+        "recompute, and smaller micro-batches, as the limit wants them"},
        {"precision", "compute", &precision.compute, 0, 0,
         "bfloat16, float16: products in it, the rest in float32; float32: all"},
        {"precision", "lower", &precision.lower, 0, 0, "ops that are so too, \"aten::exp aten::log\""},

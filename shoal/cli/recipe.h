@@ -71,6 +71,7 @@ struct Recipe {
   } zero;
   struct {
     std::string limit;  // of a rank, "2GiB"; "": none
+    bool automatic = false;
   } memory;
   struct {
     std::string compute = "float32";  // rewrite::Precision

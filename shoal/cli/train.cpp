@@ -25,6 +25,7 @@
 #include "shoal/cli/flops.h"
 #include "shoal/cli/forecast.h"
 #include "shoal/cli/interrupt.h"
+#include "shoal/cli/memory_choice.h"
 #include "shoal/cli/memory_log.h"
 #include "shoal/cli/ranks.h"
 #include "shoal/cli/run_checkpoints.h"
@@ -106,29 +107,62 @@ static std::int64_t predicted(const Recipe& recipe, const Ranks& ranks) {
   return largest.bytes;
 }
 
-int train(const Recipe& recipe, const Options& options) {
+// What memory.auto chooses for a rank of this job, which keeps `beside` of its data: the first one looks for it.
+static MemoryChoice chosen(const Recipe& given, const Ranks& ranks, std::int64_t beside) {
+  if (!given.memory.automatic) return {given, ""};
+  beside = ranks.largest(beside);
+  const auto choose = [&] { return within_limit(given, ranks.size(), at::get_num_threads(), beside); };
+  MemoryChoice choice = {given, ""};
+  bool fits = true;
+  try {
+    if (ranks.is_first()) choice = choose();
+  } catch (const Error&) {
+    fits = false;
+  }
+  if (ranks.of_first(fits ? 1 : 0) == 0) return choose();  // throws, on all of them
+  for (std::int64_t* size :
+       {&choice.recipe.training.local_batch_size, &choice.recipe.training.global_batch_size})
+    *size = ranks.of_first(*size);
+  recompute_within(choice.recipe, ranks.of_first(parse_bytes(choice.recipe.recompute.bytes).value_or(0)));
+  return choice;
+}
+
+int train(const Recipe& given, const Options& options) {
   if (options.ranks > 0) {
-    device_of(recipe);  // before there are ranks that would say it one by one
+    device_of(given);  // before there are ranks that would say it one by one
+    const int threads = threads_of_rank(options.ranks);
+    const Recipe recipe = within_limit(given, options.ranks, threads).recipe;
     if (!recipe.memory.limit.empty())
-      check_limit(recipe, forecast_of(recipe, parallelism_of(recipe, options.ranks), 0,
-                                      threads_of_rank(options.ranks))
-                              .largest());
+      check_limit(recipe, forecast_of(recipe, parallelism_of(recipe, options.ranks), 0, threads).largest());
     return start_ranks("train", options);
   }
   const auto begin = Clock::now();
   const InterruptGuard guard;
   MemoryLog memory;
-  const Ranks ranks(recipe, elastic::environment_of(environ));
+  Ranks ranks(given, elastic::environment_of(environ));
   const double at_once = share_cores(ranks.ranks_of_this_host()) * ranks.size() / ranks.ranks_of_this_host();
-  ranks.check_same(recipe);
-  const std::filesystem::path folder = recipe.job.dump_folder;
+  ranks.check_same(given);
+  const std::filesystem::path folder = given.job.dump_folder;
   if (ranks.is_first_of_host()) observe::make_folder(folder);
   std::optional<FolderLock> lock;
   if (ranks.is_first()) lock.emplace(folder);
   DiskFileSystem files;
   observe::Trace trace;
-  const StepSizes sizes = sizes_of(recipe, ranks.parallelism());
-  const Task task = make_task(recipe, sizes, ranks);
+  MemoryChoice choice = chosen(given, ranks, 0);
+  StepSizes sizes = sizes_of(choice.recipe, ranks.parallelism());
+  std::optional<Task> made = make_task(choice.recipe, sizes, ranks);
+  if (given.memory.automatic) {
+    choice = chosen(given, ranks, runtime::memory_counts().live_bytes);
+    if (const StepSizes smaller = sizes_of(choice.recipe, ranks.parallelism()); smaller != sizes) {
+      sizes = smaller;
+      made.reset();
+      made = make_task(choice.recipe, sizes, ranks);
+    }
+    ranks.follow(choice.recipe);
+    if (ranks.is_first()) say(choice.text);
+  }
+  const Recipe& recipe = choice.recipe;
+  const Task& task = *made;
   memory.end("data");
   const std::int64_t predicted_bytes = predicted(recipe, ranks);
   observe::Trace* traced = recipe.profiling.enable_profiling && ranks.is_first() ? &trace : nullptr;

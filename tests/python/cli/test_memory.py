@@ -113,6 +113,67 @@ def test_a_run_stays_below_its_limit_or_is_refused(shoal, one_thread, tiny):
             assert memory_of(tiny)["peak_bytes"] <= limit
 
 
+@pytest.mark.parametrize("strategy", ["1 rank", "ZeRO-3"])
+def test_memory_auto_keeps_a_limit_down_to_the_least_and_trains_the_same(shoal, one_thread, tiny, strategy):
+    of = ["train", tiny, *BENCH.STRATEGIES[strategy].split(), "--model.n_layer=3"]
+    of += ["--training.local_batch_size=256", "--training.steps=3", "--model.embd_pdrop=0"]
+
+    def run(*more):
+        result = shoal(*of, *more)
+        lines = (tiny.parent / "out" / "metrics.jsonl").read_text().splitlines()
+        return result, [json.loads(line)["loss"] for line in lines if '"loss"' in line]
+
+    def limited(limit):
+        return run("--memory.auto=true", f"--memory.limit={limit}B")
+
+    result, losses = run()
+    assert result.returncode == 0, result.stderr
+    free = memory_of(tiny)["predicted_bytes"]
+    refused, _ = limited(1)
+    assert refused.returncode != 0
+    least = int(re.search(r"the least that a rank takes is (\d+) bytes", refused.stderr)[1])
+    assert least < 0.8 * free
+    assert limited(least - 1)[0].returncode != 0
+    drawn = random.Random(1)
+    said = []
+    for limit in [
+        least,
+        free,
+        *(drawn.randint(least, free) for _ in range(2 if strategy == "1 rank" else 0)),
+    ]:
+        result, now = limited(limit)
+        assert result.returncode == 0, result.stderr
+        assert memory_of(tiny)["peak_bytes"] <= limit
+        assert now == pytest.approx(losses, rel=1e-4)
+        said.append(re.search(r"memory.auto: (.*)", result.stdout)[1])
+    assert "micro-batches of" in said[0]
+    assert said[1].startswith("as it is")
+
+
+def test_memory_auto_wants_a_limit_and_the_choice(shoal, tiny):
+    result = shoal("plan", tiny, "-n", 1, "--memory.auto=true")
+    assert result.returncode != 0
+    assert "memory.auto chooses what keeps memory.limit, and there is none" in result.stderr
+    result = shoal(
+        "plan", tiny, "-n", 1, "--memory.auto=true", "--memory.limit=1GiB", "--recompute.mode=full"
+    )
+    assert result.returncode != 0
+    assert "memory.auto chooses what is made again, and recompute is said" in result.stderr
+
+
+def test_a_model_with_batch_statistics_keeps_its_batch(shoal, one_thread):
+    words = ["recipes/resnet.toml", "-n", 1, *SMALL["resnet"].split(), "--training.local_batch_size=64"]
+    free = re.search(r"memory of a rank: ([\d.]+)MiB at most", shoal("plan", *words).stdout)
+    assert free
+    result = shoal("plan", *words, "--memory.auto=true", "--memory.limit=1B")
+    assert result.returncode != 0
+    assert "with all recompute there is. " in result.stderr
+    limit = int(float(free[1]) * 0.93 * 2**20)
+    result = shoal("plan", *words, "--memory.auto=true", f"--memory.limit={limit}B")
+    assert re.search(r"memory.auto: recompute until activations fit in [\d.]+MiB, \d", result.stdout)
+    assert "micro-batches of" not in result.stdout
+
+
 def test_a_plan_refuses_and_says_what_would_do(shoal, one_thread, tiny):
     result = shoal("plan", tiny, "-n", 2, "--memory.limit=1KiB")
     assert result.returncode != 0

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/cli/memory_choice.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "shoal/base/error.h"
+#include "shoal/base/text.h"
+#include "shoal/cli/forecast.h"
+#include "shoal/cli/hollow.h"
+#include "shoal/cli/ranks.h"
+#include "shoal/cli/verbs.h"
+#include "shoal/compile/fit.h"
+#include "shoal/compile/stretches.h"
+
+namespace shoal::cli {
+
+using compile::Whole;
+using rewrite::RecomputeMode;
+
+void recompute_within(Recipe& recipe, std::int64_t activations) {
+  if (activations == 0) return;
+  recipe.recompute.mode = RecomputeMode::Auto;
+  recipe.recompute.bytes = concat(activations, 'B');
+}
+
+namespace {
+
+// Of the kind of rank that takes most.
+struct Tried {
+  Phase largest;
+  std::int64_t activations = 0;  // at once, at most
+  double work = 0;               // of a step: forward and backward of all micro-batches, and the update
+};
+
+struct Candidate {
+  Recipe recipe;
+  double cost = 0;  // work that it makes more, as a share
+  std::int64_t bytes = 0;
+};
+
+// A recipe with micro-batches of one size.
+class Sized {
+ public:
+  Sized(Recipe recipe, int ranks, int threads)
+      : recipe_(std::move(recipe)),
+        threads_(threads),
+        parallelism_(parallelism_of(recipe_, ranks)),
+        sizes_(sizes_of(recipe_, parallelism_)),
+        part_{{}, optimizer_of(recipe_)} {
+    compile::Settings settings = settings_of(recipe_, part_, "");
+    settings.plan_name = parallelism_.plan_name;
+    settings.verifies = false;
+    const bool is_staged = compile::num_stages_of(parallelism_.plan, parallelism_.mesh) > 1;
+    if (sizes_.num_microbatches > 1 || is_staged) settings.then = compile::Then::Accumulate;
+    whole_ = compile::compile_whole(captured_step(recipe_, hollow_model(recipe_), sizes_.microbatch),
+                                    parallelism_.plan, parallelism_.mesh, settings);
+    if (settings.then == compile::Then::Accumulate) sums_ = update_of_sums(whole_);
+  }
+  Sized(const Sized&) = delete;
+  Sized& operator=(const Sized&) = delete;
+
+  const StepSizes& sizes() const { return sizes_; }
+  const Recipe& recipe() const { return recipe_; }
+  bool is_staged() const { return !whole_.stages.owners.empty(); }
+
+  // Whether it would be the same model in other micro-batches, and the same loss.
+  bool may_be_cut() const {
+    const auto is_written = [](const ir::Result& result) { return result.role == ir::Role::Buffer; };
+    return !is_staged() && std::ranges::none_of(whole_.graph.results, is_written);
+  }
+
+  // 0: nothing is made again. Throws Unfit.
+  Tried tried(std::int64_t activations) {
+    Recipe recipe = with(activations);
+    whole_.plan.recompute = {};
+    if (activations > 0) whole_.plan.recompute = {.mode = RecomputeMode::Auto, .bytes = activations};
+    Tried most;
+    for (const auto& [first, count] : kinds_of_ranks(whole_)) {
+      const Forecast forecast = forecast_of(recipe, whole_, first, threads_, sums_ ? &*sums_ : nullptr);
+      double work = work_of(forecast.local) * static_cast<double>(sizes_.num_microbatches);
+      if (sums_) work += work_of(sums_->graph);
+      most.work = std::max(most.work, work);
+      if (forecast.largest().bytes > most.largest.bytes) most.largest = forecast.largest();
+      for (const auto& segment : forecast.step.activations)
+        for (const program::MemoryUse& use : segment) most.activations = std::max(most.activations, use.peak);
+    }
+    return most;
+  }
+  Recipe with(std::int64_t activations) const {
+    Recipe recipe = recipe_;
+    recompute_within(recipe, activations);
+    return recipe;
+  }
+
+ private:
+  // An op takes some microseconds, however little it does.
+  static double work_of(const ir::Graph& graph) {
+    constexpr double kLeast = 32768;  // bytes that are moved in that time
+    double work = 0;
+    for (const ir::Node& node : graph.nodes) work += std::max(compile::work_of(graph, node), kLeast);
+    return work;
+  }
+
+  Recipe recipe_;
+  int threads_;
+  Parallelism parallelism_;
+  StepSizes sizes_;
+  OptimizerPart part_;
+  Whole whole_;
+  std::optional<Whole> sums_;
+};
+
+class Search {
+ public:
+  Search(const Recipe& recipe, int ranks, int threads, std::int64_t limit)
+      : ranks_(ranks), threads_(threads), limit_(limit), given_(recipe, ranks, threads) {}
+
+  Candidate run() {
+    look_at(given_);
+    if (given_.may_be_cut())
+      for (const std::int64_t count : counts()) {
+        Recipe recipe = given_.recipe();
+        const std::int64_t data_ranks = data_ranks_of(parallelism_of(recipe, ranks_));
+        recipe.training.global_batch_size = given_.sizes().samples();
+        recipe.training.local_batch_size = given_.sizes().samples() / count / data_ranks;
+        Sized smaller(std::move(recipe), ranks_, threads_);
+        if (!look_at(smaller)) break;  // those that are smaller still cost more
+      }
+    constexpr std::int64_t kMebibyte = std::int64_t{1} << 20;
+    SHOAL_CHECK(
+        best_, Infeasible, "memory.limit is ", given_.recipe().memory.limit,
+        ", and the least that a rank takes is ", least_.bytes, " bytes, for ", least_.name, ": ",
+        least_.where, ", with all recompute there is",
+        given_.may_be_cut() ? " and in micro-batches of one sample" : "", ". ",
+        (least_.bytes + kMebibyte - 1) / kMebibyte,
+        "MiB would do. Remedy: that limit, or more ranks that share layers or store parts (parallelism, "
+        "zero.stage)");
+    return std::move(*best_);
+  }
+
+ private:
+  // Of micro-batches, above what they are: those that share the batch among the ranks alike.
+  std::vector<std::int64_t> counts() const {
+    const auto& [microbatch, now] = given_.sizes();
+    const std::int64_t each = data_ranks_of(parallelism_of(given_.recipe(), ranks_));
+    std::vector<std::int64_t> counts;
+    const std::int64_t samples = given_.sizes().samples();
+    for (std::int64_t count = now + 1; count * each <= samples; ++count)
+      if (samples % (count * each) == 0) counts.push_back(count);
+    return counts;
+  }
+  void look_at(const Tried& tried, const Sized& sized, std::int64_t activations) {
+    if (least_.name.empty() || tried.largest.bytes < least_.bytes) least_ = tried.largest;
+    const double cost = tried.work / work_as_given_ - 1;
+    if (tried.largest.bytes <= limit_ && (!best_ || cost < best_->cost))
+      best_ = {.recipe = sized.with(activations), .cost = cost, .bytes = tried.largest.bytes};
+  }
+
+  // False where it costs more than the best, with nothing made again even.
+  bool look_at(Sized& sized) {
+    const Tried plain = sized.tried(0);
+    if (work_as_given_ == 0) work_as_given_ = plain.work;
+    if (best_ && plain.work / work_as_given_ - 1 >= best_->cost) return false;
+    look_at(plain, sized, 0);
+    if (plain.largest.bytes > limit_) look_at_recompute(sized, plain);
+    return true;
+  }
+  // What activations may take, by what the whole takes more than it may.
+  void look_at_recompute(Sized& sized, const Tried& plain) {
+    constexpr int kTries = 8;
+    std::int64_t activations = plain.activations, bytes = plain.largest.bytes;
+    try {
+      for (int i = 0; i < kTries && activations > 1 && bytes > limit_; ++i) {
+        const std::int64_t less = std::max(bytes - limit_, activations / 64 + 1);
+        activations = std::max<std::int64_t>(activations - less, 1);
+        const Tried tried = sized.tried(activations);
+        look_at(tried, sized, activations);
+        bytes = tried.largest.bytes;
+      }
+    } catch (const compile::Unfit& error) {
+      look_at(sized.tried(error.least()), sized, error.least());
+    }
+  }
+
+  int ranks_, threads_;
+  std::int64_t limit_;
+  Sized given_;
+  double work_as_given_ = 0;
+  std::optional<Candidate> best_;
+  Phase least_;
+};
+
+}  // namespace
+
+static std::string text_of(const Recipe& given, const Candidate& chosen, int ranks) {
+  const StepSizes before = sizes_of(given, parallelism_of(given, ranks));
+  const StepSizes after = sizes_of(chosen.recipe, parallelism_of(chosen.recipe, ranks));
+  std::string text;
+  if (chosen.recipe.recompute.mode == RecomputeMode::Auto)
+    text += concat("recompute until activations fit in ",
+                   human_bytes(parse_bytes(chosen.recipe.recompute.bytes).value()));
+  if (after.num_microbatches != before.num_microbatches)
+    text += concat(text.empty() ? "" : ", ", after.num_microbatches, " micro-batches of ", after.microbatch,
+                   " samples in place of ", before.num_microbatches);
+  char cost[64];
+  std::snprintf(cost, sizeof cost, "%.1f %% more work", 100 * std::max(chosen.cost, 0.0));
+  return concat("memory.auto: ", text.empty() ? "as it is" : concat(text, ", ", cost), ", ",
+                human_bytes(chosen.bytes), " of ", given.memory.limit);
+}
+
+MemoryChoice within_limit(const Recipe& recipe, int ranks, int threads, std::int64_t beside) {
+  if (!recipe.memory.automatic) return {recipe, ""};
+  SHOAL_CHECK(!recipe.memory.limit.empty(), InvalidInput,
+              "memory.auto chooses what keeps memory.limit, and there is none. Remedy: --memory.limit=2GiB");
+  SHOAL_CHECK(parallelism_of(recipe, ranks).plan.recompute.mode == RecomputeMode::None, InvalidInput,
+              "memory.auto chooses what is made again, and recompute is said. Remedy: leave one of them out");
+  check_device_of_limit(recipe);
+  const std::int64_t limit = parse_bytes(recipe.memory.limit).value() - beside;
+  Candidate chosen = Search(recipe, ranks, threads, limit).run();
+  chosen.bytes += beside;
+  std::string text = text_of(recipe, chosen, ranks);
+  return {std::move(chosen.recipe), std::move(text)};
+}
+
+}  // namespace shoal::cli

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// What lets a rank keep memory.limit, where memory.auto asks for it: recompute, and smaller micro-batches. Of what
+// fits by the forecast (forecast.h) that which makes the least work more.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "shoal/cli/recipe.h"
+
+namespace shoal::cli {
+
+struct MemoryChoice {
+  Recipe recipe;     // as it was given, but for training's batch sizes and recompute
+  std::string text;  // for people: what was chosen, and what it costs
+};
+
+// For a job of so many ranks, each of so many threads, which has `beside` bytes that no forecast knows. Without
+// memory.auto nothing is chosen. Throws Infeasible with the least that would do.
+MemoryChoice within_limit(const Recipe& recipe, int ranks, int threads, std::int64_t beside = 0);
+
+// So that activations fit in so many bytes; 0: nothing is made again.
+void recompute_within(Recipe& recipe, std::int64_t activations);
+
+}  // namespace shoal::cli
