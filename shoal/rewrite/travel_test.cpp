@@ -35,15 +35,20 @@ const char* const kStep = R"(graph captured
 return gradient "a" %8, gradient "b" %6
 )";
 
+ParameterPins pins_of(const char* kept, const char* used, const char* gradient) {
+  return {.kept = layout_from_text(kept),
+          .used = layout_from_text(used),
+          .gradient = layout_from_text(gradient),
+          .updated = layout_from_text(gradient),
+          .summed = layout_from_text(gradient)};
+}
+
 Placed placed_as(const char* mesh, const char* kept, const char* gradient, const char* input) {
-  const auto layout = [](const char* text) { return layout_from_text(text); };
-  const ParameterPins pins = {.kept = layout(kept),
-                              .used = sharding::replicated(mesh_from_text(mesh)),
-                              .gradient = layout(gradient),
-                              .updated = layout(gradient),
-                              .summed = layout(gradient)};
-  return place(ir::from_text(kStep), mesh_from_text(mesh),
-               {.parameters = {{"a", pins}, {"b", pins}}, .inputs = {{"x", layout(input)}}, .outputs = {}});
+  ParameterPins pins = pins_of(kept, kept, gradient);
+  pins.used = sharding::replicated(mesh_from_text(mesh));
+  return place(
+      ir::from_text(kStep), mesh_from_text(mesh),
+      {.parameters = {{"a", pins}, {"b", pins}}, .inputs = {{"x", layout_from_text(input)}}, .outputs = {}});
 }
 
 // One line a node: the op, and of a transfer kind, axis and how many tensors.
@@ -82,12 +87,7 @@ TEST_CASE("partition: what is kept in parts is gathered where it is used, for ba
 namespace {
 // A parameter that backward reads too: it is kept in parts, and used whole.
 Placed read_twice(bool gathers_again) {
-  const auto layout = [](const char* text) { return layout_from_text(text); };
-  const ParameterPins pins = {.kept = layout("[S(0)]"),
-                              .used = layout("[R]"),
-                              .gradient = layout("[S(0)]"),
-                              .updated = layout("[S(0)]"),
-                              .summed = layout("[S(0)]")};
+  const ParameterPins pins = pins_of("[S(0)]", "[R]", "[S(0)]");
   return place(ir::from_text(R"(graph captured
 %0 = parameter "w" : f32[4, 4]
 %1 = input "x" : f32[8, 4]
@@ -98,7 +98,7 @@ return output "y" %4
 )"),
                mesh_from_text("shard=2"),
                {.parameters = {{"w", pins}},
-                .inputs = {{"x", layout("[S(0)]")}},
+                .inputs = {{"x", layout_from_text("[S(0)]")}},
                 .outputs = {},
                 .gathers_again = gathers_again});
 }
@@ -113,12 +113,7 @@ TEST_CASE("partition: a parameter is gathered anew for backward, unless it is to
 }
 
 TEST_CASE("partition: a parameter that is used in fewer bytes is converted in parts, and gathered as that") {
-  const auto layout = [](const char* text) { return layout_from_text(text); };
-  const ParameterPins pins = {.kept = layout("[S(0)]"),
-                              .used = layout("[R]"),
-                              .gradient = layout("[S(0)]"),
-                              .updated = layout("[S(0)]"),
-                              .summed = layout("[S(0)]")};
+  const ParameterPins pins = pins_of("[S(0)]", "[R]", "[S(0)]");
   const auto read_as = [&](const std::string& dtype, const std::string& other) {
     const ir::Graph graph = ir::from_text(
         "graph captured\n%0 = parameter \"w\" : f32[4, 4]\n%1 = input \"x\" : " + dtype +
@@ -126,9 +121,10 @@ TEST_CASE("partition: a parameter that is used in fewer bytes is converted in pa
         ") @forward\n%3 : " + dtype + "[8, 4] = aten::mm(self=%1, mat2=%2) @forward\n%4 : " + dtype +
         "[4, 4]{1,4} = aten::t(self=%2) @backward\n%5 : " + dtype +
         "[8, 4] = aten::mm(self=%3, mat2=%4) @backward\n" + other);
-    return partition(place(graph, mesh_from_text("shard=2"),
-                           {.parameters = {{"w", pins}}, .inputs = {{"x", layout("[S(0)]")}}, .outputs = {}}),
-                     0);
+    return partition(
+        place(graph, mesh_from_text("shard=2"),
+              {.parameters = {{"w", pins}}, .inputs = {{"x", layout_from_text("[S(0)]")}}, .outputs = {}}),
+        0);
   };
   const ir::Graph local = read_as("bf16", "return output \"y\" %5\n");
   CHECK(
@@ -200,12 +196,7 @@ result 0 [R]
 }
 
 TEST_CASE("partition: a parameter that is updated in parts is written over where it is, as it lies") {
-  const auto layout = [](const char* text) { return layout_from_text(text); };
-  const ParameterPins pins = {.kept = layout("[R]"),
-                              .used = layout("[R]"),
-                              .gradient = layout("[S(0)]"),
-                              .updated = layout("[S(0)]"),
-                              .summed = layout("[S(0)]")};
+  const ParameterPins pins = pins_of("[R]", "[R]", "[S(0)]");
   const Placed placed =
       place(ir::from_text(R"(graph captured
 %0 = parameter "w" : f32[4, 6]{1,4}
