@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <limits>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -32,6 +32,7 @@ namespace {
 
 // Of the kind of rank that takes most.
 struct Tried {
+  std::vector<Phase> phases;
   Phase largest;
   std::int64_t activations = 0;  // at once, at most
   double work = 0;               // of a step: forward and backward of all micro-batches, and the update
@@ -64,8 +65,6 @@ class Sized {
   Sized(const Sized&) = delete;
   Sized& operator=(const Sized&) = delete;
 
-  const StepSizes& sizes() const { return sizes_; }
-  const Recipe& recipe() const { return recipe_; }
   bool is_staged() const { return !whole_.stages.owners.empty(); }
 
   // Whether it would be the same model in other micro-batches, and the same loss.
@@ -85,7 +84,10 @@ class Sized {
       double work = work_of(forecast.local) * static_cast<double>(sizes_.num_microbatches);
       if (sums_) work += work_of(sums_->graph);
       most.work = std::max(most.work, work);
-      if (forecast.largest().bytes > most.largest.bytes) most.largest = forecast.largest();
+      if (forecast.largest().bytes > most.largest.bytes) {
+        most.largest = forecast.largest();
+        most.phases = forecast.phases;
+      }
       for (const auto& segment : forecast.step.activations)
         for (const program::MemoryUse& use : segment) most.activations = std::max(most.activations, use.peak);
     }
@@ -117,26 +119,38 @@ class Sized {
 
 class Search {
  public:
-  Search(const Recipe& recipe, int ranks, int threads, std::int64_t limit)
-      : ranks_(ranks), threads_(threads), limit_(limit), given_(recipe, ranks, threads) {}
+  Search(const Recipe& recipe, int ranks, int threads, std::int64_t beside)
+      : recipe_(recipe),
+        ranks_(ranks),
+        threads_(threads),
+        beside_(beside),
+        limit_(parse_bytes(recipe.memory.limit).value()),
+        as_given_(sizes_of(recipe, parallelism_of(recipe, ranks))),
+        data_ranks_(data_ranks_of(parallelism_of(recipe, ranks))) {}
 
   Candidate run() {
-    look_at(given_);
-    if (given_.may_be_cut())
-      for (const std::int64_t count : counts()) {
-        Recipe recipe = given_.recipe();
-        const std::int64_t data_ranks = data_ranks_of(parallelism_of(recipe, ranks_));
-        recipe.training.global_batch_size = given_.sizes().samples();
-        recipe.training.local_batch_size = given_.sizes().samples() / count / data_ranks;
-        Sized smaller(std::move(recipe), ranks_, threads_);
-        if (!look_at(smaller)) break;  // those that are smaller still cost more
-      }
+    std::vector<std::int64_t> counts = counts_of_microbatches();
+    auto smallest = smallest_of(counts.back());
+    const bool may_be_cut = smallest != nullptr && smallest->may_be_cut();
+    if (!may_be_cut) {
+      if (counts.size() > 1 || smallest == nullptr)
+        smallest = std::make_unique<Sized>(recipe_, ranks_, threads_);
+      counts.resize(1);
+    }
+    const std::int64_t of_capture = bytes_of_capture(*smallest);
+    for (const std::int64_t count : counts) {
+      const bool is_smallest = count == counts.back();
+      // As large a batch, or as large parts of it, as that one's.
+      if (of_capture * counts.back() / count > limit_ && !is_smallest) continue;
+      const auto sized =
+          is_smallest ? std::move(smallest) : std::make_unique<Sized>(in(count), ranks_, threads_);
+      if (!look_at(*sized)) break;  // those that are smaller still cost more
+    }
     constexpr std::int64_t kMebibyte = std::int64_t{1} << 20;
     SHOAL_CHECK(
-        best_, Infeasible, "memory.limit is ", given_.recipe().memory.limit,
-        ", and the least that a rank takes is ", least_.bytes, " bytes, for ", least_.name, ": ",
-        least_.where, ", with all recompute there is",
-        given_.may_be_cut() ? " and in micro-batches of one sample" : "", ". ",
+        best_, Infeasible, "memory.limit is ", recipe_.memory.limit, ", and the least that a rank takes is ",
+        least_.bytes, " bytes, for ", least_.name, ": ", least_.where, ", with all recompute there is",
+        may_be_cut ? " and in micro-batches of one sample" : "", ". ",
         (least_.bytes + kMebibyte - 1) / kMebibyte,
         "MiB would do. Remedy: that limit, or more ranks that share layers or store parts (parallelism, "
         "zero.stage)");
@@ -144,15 +158,40 @@ class Search {
   }
 
  private:
-  // Of micro-batches, above what they are: those that share the batch among the ranks alike.
-  std::vector<std::int64_t> counts() const {
-    const auto& [microbatch, now] = given_.sizes();
-    const std::int64_t each = data_ranks_of(parallelism_of(given_.recipe(), ranks_));
-    std::vector<std::int64_t> counts;
-    const std::int64_t samples = given_.sizes().samples();
-    for (std::int64_t count = now + 1; count * each <= samples; ++count)
-      if (samples % (count * each) == 0) counts.push_back(count);
+  // As many as are given, and more: those that share the batch among the ranks alike.
+  std::vector<std::int64_t> counts_of_microbatches() const {
+    std::vector<std::int64_t> counts = {as_given_.num_microbatches};
+    const std::int64_t samples = as_given_.samples();
+    for (std::int64_t count = counts[0] + 1; count * data_ranks_ <= samples; ++count)
+      if (samples % (count * data_ranks_) == 0) counts.push_back(count);
     return counts;
+  }
+  // Null where the model takes no such batch, as batch norm takes none of one sample.
+  std::unique_ptr<Sized> smallest_of(std::int64_t count) const {
+    try {
+      return std::make_unique<Sized>(in(count), ranks_, threads_);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::InvalidInput) throw;
+      return nullptr;
+    }
+  }
+  Recipe in(std::int64_t count) const {
+    if (count == as_given_.num_microbatches) return recipe_;
+    Recipe recipe = recipe_;
+    recipe.training.global_batch_size = as_given_.samples();
+    recipe.training.local_batch_size = as_given_.samples() / count / data_ranks_;
+    return recipe;
+  }
+  // 0 but for an LSTM, whose layer is run for it: what is not to be tried on a batch that it has no room for.
+  static std::int64_t bytes_of_capture(Sized& sized) {
+    for (const Phase& phase : sized.tried(0).phases)
+      if (phase.name == "capture") return phase.bytes;
+    return 0;
+  }
+  Tried tried(Sized& sized, std::int64_t activations) const {
+    Tried tried = sized.tried(activations);
+    tried.largest.bytes += beside_;
+    return tried;
   }
   void look_at(const Tried& tried, const Sized& sized, std::int64_t activations) {
     if (least_.name.empty() || tried.largest.bytes < least_.bytes) least_ = tried.largest;
@@ -163,7 +202,7 @@ class Search {
 
   // False where it costs more than the best, with nothing made again even.
   bool look_at(Sized& sized) {
-    const Tried plain = sized.tried(0);
+    const Tried plain = tried(sized, 0);
     if (work_as_given_ == 0) work_as_given_ = plain.work;
     if (best_ && plain.work / work_as_given_ - 1 >= best_->cost) return false;
     look_at(plain, sized, 0);
@@ -178,18 +217,20 @@ class Search {
       for (int i = 0; i < kTries && activations > 1 && bytes > limit_; ++i) {
         const std::int64_t less = std::max(bytes - limit_, activations / 64 + 1);
         activations = std::max<std::int64_t>(activations - less, 1);
-        const Tried tried = sized.tried(activations);
-        look_at(tried, sized, activations);
-        bytes = tried.largest.bytes;
+        const Tried now = tried(sized, activations);
+        look_at(now, sized, activations);
+        bytes = now.largest.bytes;
       }
     } catch (const compile::Unfit& error) {
-      look_at(sized.tried(error.least()), sized, error.least());
+      look_at(tried(sized, error.least()), sized, error.least());
     }
   }
 
+  const Recipe& recipe_;
   int ranks_, threads_;
-  std::int64_t limit_;
-  Sized given_;
+  std::int64_t beside_, limit_;
+  StepSizes as_given_;
+  std::int64_t data_ranks_;
   double work_as_given_ = 0;
   std::optional<Candidate> best_;
   Phase least_;
@@ -220,9 +261,7 @@ MemoryChoice within_limit(const Recipe& recipe, int ranks, int threads, std::int
   SHOAL_CHECK(parallelism_of(recipe, ranks).plan.recompute.mode == RecomputeMode::None, InvalidInput,
               "memory.auto chooses what is made again, and recompute is said. Remedy: leave one of them out");
   check_device_of_limit(recipe);
-  const std::int64_t limit = parse_bytes(recipe.memory.limit).value() - beside;
-  Candidate chosen = Search(recipe, ranks, threads, limit).run();
-  chosen.bytes += beside;
+  Candidate chosen = Search(recipe, ranks, threads, beside).run();
   std::string text = text_of(recipe, chosen, ranks);
   return {std::move(chosen.recipe), std::move(text)};
 }

@@ -130,10 +130,10 @@ static MemoryChoice chosen(const Recipe& given, const Ranks& ranks, std::int64_t
 int train(const Recipe& given, const Options& options) {
   if (options.ranks > 0) {
     device_of(given);  // before there are ranks that would say it one by one
-    const int threads = threads_of_rank(options.ranks);
-    const Recipe recipe = within_limit(given, options.ranks, threads).recipe;
-    if (!recipe.memory.limit.empty())
-      check_limit(recipe, forecast_of(recipe, parallelism_of(recipe, options.ranks), 0, threads).largest());
+    if (!given.memory.limit.empty() && !given.memory.automatic)
+      check_limit(given,
+                  forecast_of(given, parallelism_of(given, options.ranks), 0, threads_of_rank(options.ranks))
+                      .largest());
     return start_ranks("train", options);
   }
   const auto begin = Clock::now();
