@@ -213,16 +213,24 @@ class Search {
   void look_at_recompute(Sized& sized, const Tried& plain) {
     constexpr int kTries = 8;
     std::int64_t activations = plain.activations, bytes = plain.largest.bytes;
-    try {
-      for (int i = 0; i < kTries && activations > 1 && bytes > limit_; ++i) {
-        const std::int64_t less = std::max(bytes - limit_, activations / 64 + 1);
-        activations = std::max<std::int64_t>(activations - less, 1);
-        const Tried now = tried(sized, activations);
-        look_at(now, sized, activations);
-        bytes = now.largest.bytes;
+    for (int i = 0; i < kTries && activations > 1 && bytes > limit_; ++i) {
+      const std::int64_t less = std::max(bytes - limit_, activations / 64 + 1);
+      activations = std::max<std::int64_t>(activations - less, 1);
+      const auto [now, least] = tried_or_least(sized, activations);
+      look_at(now, sized, std::max(activations, least));
+      if (least > activations) return;
+      bytes = now.largest.bytes;
+    }
+  }
+  // With so many bytes of activations, or the least that each kind of rank, each stage of a pipeline, can do with.
+  std::pair<Tried, std::int64_t> tried_or_least(Sized& sized, std::int64_t activations) const {
+    while (true) {
+      try {
+        return {tried(sized, activations), activations};
+      } catch (const compile::Unfit& error) {
+        SHOAL_CHECK(error.least() > activations, Internal, "memory.auto: ", error.what());
+        activations = error.least();
       }
-    } catch (const compile::Unfit& error) {
-      look_at(tried(sized, error.least()), sized, error.least());
     }
   }
 

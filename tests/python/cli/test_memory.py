@@ -150,6 +150,16 @@ def test_memory_auto_keeps_a_limit_down_to_the_least_and_trains_the_same(shoal, 
     assert said[1].startswith("as it is")
 
 
+def test_memory_auto_knows_the_least_of_every_stage(shoal, one_thread):
+    words = ["recipes/gpt.toml", *SMALL["gpt"].split(), "-n", 2, "--parallelism.pipeline_parallel_degree=2"]
+    words += ["--memory.auto=true"]
+    refused = shoal("plan", *words, "--memory.limit=1B")
+    assert refused.returncode != 0
+    least = int(re.search(r"the least that a rank takes is (\d+) bytes", refused.stderr)[1])
+    assert shoal("plan", *words, f"--memory.limit={least}B").returncode == 0
+    assert shoal("plan", *words, f"--memory.limit={least - 1}B").returncode != 0
+
+
 def test_memory_auto_wants_a_limit_and_the_choice(shoal, tiny):
     result = shoal("plan", tiny, "-n", 1, "--memory.auto=true")
     assert result.returncode != 0
