@@ -161,9 +161,7 @@ def test_parameters_state_and_what_the_model_gives_back_stay_float32():
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_ranks_change_no_more_than_roundings(precision):
-    losses = precision_on_ranks.trained(
-        *precision_on_ranks.prepared(), shoal.Parallelism(precision=precision)
-    )
+    losses = precision_on_ranks.trained(*precision_on_ranks.prepared(), precision)
     assert losses[-1] < 0.9 * losses[0]
     done = run_ranks(2, "precision_on_ranks.py", precision, json.dumps(losses))
     assert done.returncode == 0, done.stderr[-5000:]
