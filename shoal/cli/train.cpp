@@ -108,10 +108,11 @@ static std::int64_t predicted(const Recipe& recipe, const Ranks& ranks) {
 }
 
 // What memory.auto chooses for a rank of this job, which keeps `beside` of its data: the first one looks for it.
-static MemoryChoice chosen(const Recipe& given, const Ranks& ranks, std::int64_t beside) {
+// Before there are data nothing is refused yet, as nobody knows what they take.
+static MemoryChoice chosen(const Recipe& given, const Ranks& ranks, std::optional<std::int64_t> beside) {
   if (!given.memory.automatic) return {given, ""};
-  beside = ranks.largest(beside);
-  const auto choose = [&] { return within_limit(given, ranks.size(), at::get_num_threads(), beside); };
+  const std::int64_t kept = ranks.largest(beside.value_or(0));
+  const auto choose = [&] { return within_limit(given, ranks.size(), at::get_num_threads(), kept); };
   MemoryChoice choice = {given, ""};
   bool fits = true;
   try {
@@ -119,7 +120,7 @@ static MemoryChoice chosen(const Recipe& given, const Ranks& ranks, std::int64_t
   } catch (const Error&) {
     fits = false;
   }
-  if (ranks.of_first(fits ? 1 : 0) == 0) return choose();  // throws, on all of them
+  if (ranks.of_first(fits ? 1 : 0) == 0) return beside ? choose() : choice;  // it throws, on all of them
   for (std::int64_t* size :
        {&choice.recipe.training.local_batch_size, &choice.recipe.training.global_batch_size})
     *size = ranks.of_first(*size);
@@ -148,7 +149,7 @@ int train(const Recipe& given, const Options& options) {
   if (ranks.is_first()) lock.emplace(folder);
   DiskFileSystem files;
   observe::Trace trace;
-  MemoryChoice choice = chosen(given, ranks, 0);
+  MemoryChoice choice = chosen(given, ranks, std::nullopt);
   StepSizes sizes = sizes_of(choice.recipe, ranks.parallelism());
   std::optional<Task> made = make_task(choice.recipe, sizes, ranks);
   if (given.memory.automatic) {
