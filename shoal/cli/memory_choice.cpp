@@ -263,7 +263,7 @@ static std::string text_of(const Recipe& given, const Candidate& chosen, int ran
 }
 
 MemoryChoice within_limit(const Recipe& recipe, int ranks, int threads, std::int64_t beside) {
-  if (!recipe.memory.automatic) return {recipe, ""};
+  if (!recipe.memory.automatic) return {.recipe = recipe, .text = ""};
   SHOAL_CHECK(!recipe.memory.limit.empty(), InvalidInput,
               "memory.auto chooses what keeps memory.limit, and there is none. Remedy: --memory.limit=2GiB");
   SHOAL_CHECK(parallelism_of(recipe, ranks).plan.recompute.mode == RecomputeMode::None, InvalidInput,
@@ -271,7 +271,7 @@ MemoryChoice within_limit(const Recipe& recipe, int ranks, int threads, std::int
   check_device_of_limit(recipe);
   Candidate chosen = Search(recipe, ranks, threads, beside).run();
   std::string text = text_of(recipe, chosen, ranks);
-  return {std::move(chosen.recipe), std::move(text)};
+  return {std::move(chosen.recipe), std::move(text), chosen.bytes};
 }
 
 }  // namespace shoal::cli

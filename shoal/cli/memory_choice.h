@@ -11,8 +11,9 @@
 namespace shoal::cli {
 
 struct MemoryChoice {
-  Recipe recipe;     // as it was given, but for training's batch sizes and recompute
-  std::string text;  // for people: what was chosen, and what it costs
+  Recipe recipe;           // as it was given, but for training's batch sizes and recompute
+  std::string text;        // for people: what was chosen, and what it costs
+  std::int64_t bytes = 0;  // that a rank takes at most
 };
 
 // For a job of so many ranks, each of so many threads, which has `beside` bytes that no forecast knows. Without

@@ -145,8 +145,9 @@ static void save(const compile::Plan& plan, const std::string& path) {
 
 int plan(const Recipe& given, const Options& options) {
   const auto begin = std::chrono::steady_clock::now();
-  const auto [recipe, choice] = within_limit(given, options.ranks, threads_of_rank(options.ranks));
-  if (!choice.empty()) say(choice);
+  const MemoryChoice choice = within_limit(given, options.ranks, threads_of_rank(options.ranks));
+  if (!choice.text.empty()) say(choice.text);
+  const Recipe& recipe = choice.recipe;
   const Parallelism parallelism = parallelism_of(recipe, options.ranks);
   const auto& [mesh, world, tensors, plan, plan_name, limit] = parallelism;
   const StepSizes sizes = sizes_of(recipe, parallelism);

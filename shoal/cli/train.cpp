@@ -107,24 +107,45 @@ static std::int64_t predicted(const Recipe& recipe, const Ranks& ranks) {
   return largest.bytes;
 }
 
-// What memory.auto chooses for a rank of this job, which keeps `beside` of its data: the first one looks for it.
-// Before there are data nothing is refused yet, as nobody knows what they take.
-static MemoryChoice chosen(const Recipe& given, const Ranks& ranks, std::optional<std::int64_t> beside) {
-  if (!given.memory.automatic) return {given, ""};
-  const std::int64_t kept = ranks.largest(beside.value_or(0));
-  const auto choose = [&] { return within_limit(given, ranks.size(), at::get_num_threads(), kept); };
-  MemoryChoice choice = {given, ""};
-  bool fits = true;
+// What memory.auto chooses for a rank of this job, which keeps `beside` of its data: the first one looks for it, and
+// tells the others. Nothing where there is no choice.
+static std::optional<MemoryChoice> chosen(const Recipe& given, const Ranks& ranks, std::int64_t beside) {
+  MemoryChoice choice = {.recipe = given, .text = ""};
+  bool is_found = true;
   try {
-    if (ranks.is_first()) choice = choose();
+    if (ranks.is_first()) choice = within_limit(given, ranks.size(), at::get_num_threads(), beside);
   } catch (const Error&) {
-    fits = false;
+    is_found = false;
   }
-  if (ranks.of_first(fits ? 1 : 0) == 0) return beside ? choose() : choice;  // it throws, on all of them
-  for (std::int64_t* size :
-       {&choice.recipe.training.local_batch_size, &choice.recipe.training.global_batch_size})
-    *size = ranks.of_first(*size);
+  if (ranks.of_first(is_found ? 1 : 0) == 0) return std::nullopt;
+  for (std::int64_t* number :
+       {&choice.recipe.training.local_batch_size, &choice.recipe.training.global_batch_size, &choice.bytes})
+    *number = ranks.of_first(*number);
   recompute_within(choice.recipe, ranks.of_first(parse_bytes(choice.recipe.recompute.bytes).value_or(0)));
+  return choice;
+}
+
+// Its data are made as the choice says, and may be too much for it.
+static MemoryChoice choose(const Recipe& given, Ranks& ranks, StepSizes& sizes, std::optional<Task>& task) {
+  const auto before = given.memory.automatic ? chosen(given, ranks, 0) : std::nullopt;
+  MemoryChoice choice = before.value_or(MemoryChoice{.recipe = given, .text = ""});
+  sizes = sizes_of(choice.recipe, ranks.parallelism());
+  task = make_task(choice.recipe, sizes, ranks);
+  if (!given.memory.automatic) return choice;
+  const std::int64_t beside = ranks.largest(runtime::memory_counts().live_bytes);
+  const std::int64_t limit = parse_bytes(given.memory.limit).value_or(0);
+  if (!before || before->bytes + beside > limit) {
+    const auto after = chosen(given, ranks, beside);
+    choice =
+        after ? *after : within_limit(given, ranks.size(), at::get_num_threads(), beside);  // throws, on all
+    if (const StepSizes smaller = sizes_of(choice.recipe, ranks.parallelism()); smaller != sizes) {
+      sizes = smaller;
+      task.reset();
+      task = make_task(choice.recipe, sizes, ranks);
+    }
+  }
+  ranks.follow(choice.recipe);
+  if (ranks.is_first()) say(choice.text);
   return choice;
 }
 
@@ -149,19 +170,9 @@ int train(const Recipe& given, const Options& options) {
   if (ranks.is_first()) lock.emplace(folder);
   DiskFileSystem files;
   observe::Trace trace;
-  MemoryChoice choice = chosen(given, ranks, std::nullopt);
-  StepSizes sizes = sizes_of(choice.recipe, ranks.parallelism());
-  std::optional<Task> made = make_task(choice.recipe, sizes, ranks);
-  if (given.memory.automatic) {
-    choice = chosen(given, ranks, runtime::memory_counts().live_bytes);
-    if (const StepSizes smaller = sizes_of(choice.recipe, ranks.parallelism()); smaller != sizes) {
-      sizes = smaller;
-      made.reset();
-      made = make_task(choice.recipe, sizes, ranks);
-    }
-    ranks.follow(choice.recipe);
-    if (ranks.is_first()) say(choice.text);
-  }
+  StepSizes sizes;
+  std::optional<Task> made;
+  const MemoryChoice choice = choose(given, ranks, sizes, made);
   const Recipe& recipe = choice.recipe;
   const Task& task = *made;
   memory.end("data");

@@ -116,7 +116,7 @@ def test_a_run_stays_below_its_limit_or_is_refused(shoal, one_thread, tiny):
 @pytest.mark.parametrize("strategy", ["1 rank", "ZeRO-3"])
 def test_memory_auto_keeps_a_limit_down_to_the_least_and_trains_the_same(shoal, one_thread, tiny, strategy):
     of = ["train", tiny, *BENCH.STRATEGIES[strategy].split(), "--model.n_layer=3"]
-    of += ["--training.local_batch_size=256", "--training.steps=3", "--model.embd_pdrop=0"]
+    of += ["--training.local_batch_size=128", "--training.steps=3", "--model.embd_pdrop=0"]
 
     def run(*more):
         result = shoal(*of, *more)
