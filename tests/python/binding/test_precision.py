@@ -171,6 +171,17 @@ def test_ranks_change_no_more_than_roundings(precision):
     assert done.stdout.count("as one device") == 2
 
 
+def test_a_hook_that_adds_a_tensor_is_refused_in_float16_also_while_that_is_zero():
+    net, offset = torch.nn.Linear(4, 3), torch.zeros(3, 4)  # it may be filled later
+    net.weight.register_hook(lambda gradient: gradient + offset)
+    parallelism = shoal.Parallelism(precision="float16")
+    trainer = shoal.Trainer(net, loss_fn=lambda net, x: net(x).square().mean(), parallelism=parallelism)
+    with pytest.raises(
+        shoal.InvalidInput, match=r"float16 scales the loss, and aten::add\.Tensor in backward"
+    ):
+        trainer.backward(torch.randn(5, 4))
+
+
 def test_a_model_in_float64_is_what_it_was():
     model, batch = families.gpt2()
     model.double()
