@@ -270,12 +270,11 @@ void Recorder::add_result(ir::Role role, std::string name, const at::Tensor& ten
   captured_.graph.add_result(role, std::move(name), value_of(tensor));
 }
 
-// A hash of the bytes, so that two captures can be compared without keeping both. Of zeros it is "0".
+// A hash of the bytes, so that two captures can be compared without keeping both.
 static std::string fingerprint(const at::Tensor& tensor) {
   const auto bytes = tensor.detach().resolve_conj().resolve_neg().contiguous().cpu();
   const std::string_view view(static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes());
-  const bool are_zeros = std::ranges::all_of(view, [](char byte) { return byte == 0; });
-  return (are_zeros ? "0" : std::to_string(std::hash<std::string_view>{}(view))) +
+  return std::to_string(std::hash<std::string_view>{}(view)) +
          (tensor.unsafeGetTensorImpl()->is_wrapped_number() ? "w" : "");
 }
 

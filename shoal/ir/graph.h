@@ -101,7 +101,7 @@ struct Value {
 struct Source {
   ValueId value;
   std::string name;         // unique within its role: an input's path in the batch, a parameter's module path
-  std::string fingerprint;  // of a constant: hash of its bytes, "0" where all are zero; else empty
+  std::string fingerprint;  // of a constant: hash of its bytes; else empty
   friend bool operator==(const Source&, const Source&) = default;
 };
 

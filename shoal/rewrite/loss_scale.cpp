@@ -48,10 +48,8 @@ namespace {
 // What is a multiple of what backward starts from, so that twice the one makes twice the other.
 class Multiples {
  public:
-  explicit Multiples(const Graph& graph) : is_multiple_(graph.values.size()), is_zero_(graph.values.size()) {
-    for (const ir::Source& source : graph.sources)
-      is_zero_[source.value.index] = source.fingerprint == "0" || source.fingerprint == "0w";
-  }
+  // No constant is taken for nothing: it may be memory of the user's own, and filled later.
+  explicit Multiples(const Graph& graph) : is_multiple_(graph.values.size()), is_zero_(graph.values.size()) {}
 
   void add(ValueId value) { is_multiple_[value.index] = true; }
   bool contains(ValueId value) const { return is_multiple_[value.index]; }

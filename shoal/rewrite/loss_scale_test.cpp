@@ -85,13 +85,10 @@ TEST_CASE("what is added to nothing is in proportion, too") {
   const std::string sum = "%6 : f32[4] = aten::add.Tensor(self=%7, other=%5, alpha=1) @backward\n";
   const ir::Graph graph = scaled(step(zeros + sum));
   CHECK(std::ranges::count(graph.nodes, "aten::div.Tensor", &ir::Node::op) == 1);
-  const std::string constant = "%7 = constant \"c0\" : f32[4] fingerprint ";
-  const auto with = [&](const std::string& fingerprint) {
-    std::string text = step(sum);
-    return text.insert(text.find("%2 :"), constant + '"' + fingerprint + "\"\n");
-  };
-  CHECK(error_of([&] { with_scaled_loss(ir::from_text(with("0"))); }).empty());
-  CHECK_FALSE(error_of([&] { with_scaled_loss(ir::from_text(with("31"))); }).empty());
+  // A constant of zeros may be filled later.
+  std::string with_constant = step(sum);
+  with_constant.insert(with_constant.find("%2 :"), "%7 = constant \"c0\" : f32[4] fingerprint \"0\"\n");
+  CHECK_FALSE(error_of([&] { with_scaled_loss(ir::from_text(with_constant)); }).empty());
   // And a sign is no multiple: it is not divided.
   const ir::Graph of_sign = scaled(step("%6 : f32[4] = aten::sign(self=%5) @backward\n"));
   CHECK(std::ranges::count(of_sign.nodes, "aten::div.Tensor", &ir::Node::op) == 0);

@@ -88,7 +88,7 @@ def test_other_families_too_by_one_draw(name):
     assert ratio_of_errors(name, 0) <= 1.25
 
 
-@pytest.mark.parametrize("name", ["mixtral", "qwen3_5", "recurrent_gemma", "t5", "xlnet"])
+@pytest.mark.parametrize("name", ["qwen3_5", "recurrent_gemma", "xlnet"])
 def test_what_backward_writes_into_is_no_hindrance_to_a_scaled_loss(name):
     assert statistics.median(ratio_of_errors(name, seed, "float16") for seed in range(5)) <= 1.25
 
@@ -97,6 +97,13 @@ def test_what_backward_writes_into_is_no_hindrance_to_a_scaled_loss(name):
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "vit", "resnet"])
 def test_gradients_are_as_close_to_float64_as_those_of_autocast(name, precision):
     assert statistics.median(ratio_of_errors(name, seed, precision) for seed in range(6)) <= 1.05
+
+
+@pytest.mark.parametrize("name, op", [("mixtral", "scatter.src"), ("t5", "where.self")])
+def test_what_adds_a_constant_of_zeros_is_refused_as_nobody_says_that_it_stays_so(name, op):
+    model, batch = getattr(families, name)()
+    with pytest.raises(shoal.InvalidInput, match=f"float16 scales the loss, and aten::{op} in backward"):
+        captured(model, batch, "float16")
 
 
 def skips_of(trainer, batch, heavy, steps=12):
