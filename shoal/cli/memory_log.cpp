@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "shoal/base/error.h"
-#include "shoal/comm/held.h"
+#include "shoal/base/held.h"
 #include "shoal/observe/summary.h"
 #include "shoal/runtime/allocator.h"
 
@@ -18,11 +18,10 @@ MemoryLog::MemoryLog() {
 void MemoryLog::look() { proportional_ = std::max(proportional_, observe::proportional_memory_bytes()); }
 
 void MemoryLog::end(const std::string& phase) {
-  const std::int64_t peak = runtime::memory_counts().peak_bytes + comm::most_held();
+  const std::int64_t peak = most_held();
   auto known = std::ranges::find(phases_, phase, &Phase::name);
   if (known == phases_.end()) known = phases_.insert(known, {.name = phase});
   known->peak = std::max(known->peak, peak);
-  runtime::reset_peak();
   look();
 }
 

@@ -8,9 +8,9 @@
 #include <numeric>
 
 #include "shoal/base/error.h"
+#include "shoal/base/held.h"
 #include "shoal/base/names.h"
 #include "shoal/base/text.h"
-#include "shoal/comm/held.h"
 
 namespace shoal::comm {
 
@@ -238,13 +238,13 @@ class PlainMemory : public Memory {
   explicit PlainMemory(std::int64_t bytes) : bytes_(bytes) {
     data_ = mmap(nullptr, mapped(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     SHOAL_CHECK(data_ != MAP_FAILED, Infeasible, "comm: no memory for ", human_bytes(bytes));
-    hold(bytes_);
+    hold(Holder::Communicators, bytes_);
   }
   PlainMemory(const PlainMemory&) = delete;
   PlainMemory& operator=(const PlainMemory&) = delete;
   ~PlainMemory() override {
     munmap(data_, mapped());
-    hold(-bytes_);
+    hold(Holder::Communicators, -bytes_);
   }
   void* data() override { return data_; }
   std::int64_t bytes() const override { return bytes_; }

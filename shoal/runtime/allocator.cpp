@@ -25,6 +25,7 @@
 #include <new>
 #include <vector>
 
+#include "shoal/base/held.h"
 #include "shoal/runtime/arena.h"
 
 namespace shoal::runtime {
@@ -68,17 +69,15 @@ static_assert(bytes_in(class_of(512)) == 512 && bytes_in(class_of(1025)) == 1152
 constexpr std::size_t kClasses = class_of(kLarge) + 1;
 
 struct Counts {
-  std::atomic<std::int64_t> live{0};
   std::atomic<std::int64_t> peak{0};
   std::atomic<std::int64_t> most{0};  // of the peaks before
 
   void add(std::int64_t bytes) {
-    const std::int64_t now = live.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+    const std::int64_t now = hold(Holder::Tensors, bytes);
     std::int64_t peak_before = peak.load(std::memory_order_relaxed);
     while (now > peak_before && !peak.compare_exchange_weak(peak_before, now, std::memory_order_relaxed)) {
     }
   }
-  void subtract(std::int64_t bytes) { live.fetch_sub(bytes, std::memory_order_relaxed); }
   std::int64_t most_ever() const {
     return std::max(peak.load(std::memory_order_relaxed), most.load(std::memory_order_relaxed));
   }
@@ -180,21 +179,20 @@ thread_local bool pool_is_on = false;
 void release(void* data) {
   if (data == nullptr) return;
   auto* header = static_cast<Header*>(data) - 1;
-  Counts& all = counts();
-  all.subtract(static_cast<std::int64_t>(header->bytes));
+  const std::int64_t live = hold(Holder::Tensors, -static_cast<std::int64_t>(header->bytes));
   if (header->from == From::System) {
     std::free(header);
     return;
   }
-  const std::int64_t most = all.most_ever();
-  pool().give(header, most + std::max(most / 16, kSlack) - all.live.load(std::memory_order_relaxed));
+  const std::int64_t most = counts().most_ever();
+  pool().give(header, most + std::max(most / 16, kSlack) - live);
 }
 
 // A block of the system's.
 Header* taken(std::size_t bytes) {
   auto* header = static_cast<Header*>(std::aligned_alloc(kAlignment, bytes));
   TORCH_CHECK_WITH(OutOfMemoryError, header != nullptr, "out of memory: ", bytes,
-                   " more bytes were asked for, ", counts().live.load(), " are in use");
+                   " more bytes were asked for, ", held(Holder::Tensors), " are in use");
   return header;
 }
 
@@ -228,12 +226,12 @@ void install_allocator() {
   std::call_once(once, [] { c10::SetCPUAllocator(new CountingAllocator, /*priority=*/100); });
 }
 
-MemoryCounts memory_counts() { return {counts().live.load(), counts().peak.load(), pool().idle_bytes()}; }
+MemoryCounts memory_counts() { return {held(Holder::Tensors), counts().peak.load(), pool().idle_bytes()}; }
 
 void reset_peak() {
   Counts& all = counts();
   all.most.store(all.most_ever());
-  all.peak.store(all.live.load());
+  all.peak.store(held(Holder::Tensors));
 }
 
 PoolScope::PoolScope() : outer_(pool_is_on) { pool_is_on = true; }

@@ -5,7 +5,7 @@
 #include <iterator>
 
 #include "shoal/base/error.h"
-#include "shoal/comm/held.h"
+#include "shoal/base/held.h"
 
 namespace shoal::comm::shm {
 
@@ -31,7 +31,7 @@ Heap::Block Heap::allocate(std::int64_t bytes) {
     const auto [offset, room] = *range;
     region.segment->commit(offset, wanted);
     region.free.erase(range);
-    hold(wanted);
+    hold(Holder::Communicators, wanted);
     if (room > wanted) region.free[offset + wanted] = room - wanted;
     return {i, offset, wanted};
   }
@@ -41,7 +41,7 @@ void Heap::free(const Block& block) noexcept {
   const std::lock_guard lock(mutex_);
   Region& region = regions_[block.segment];
   region.segment->discard(block.offset, block.bytes);
-  hold(-block.bytes);
+  hold(Holder::Communicators, -block.bytes);
   auto range = region.free.emplace(block.offset, block.bytes).first;
   if (const auto next = std::next(range);
       next != region.free.end() && range->first + range->second == next->first) {

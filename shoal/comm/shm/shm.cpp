@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "shoal/base/error.h"
-#include "shoal/comm/held.h"
+#include "shoal/base/held.h"
 #include "shoal/comm/shm/group.h"
 
 namespace shoal::comm {
@@ -17,12 +17,12 @@ class Shm : public RequestCommunicator, public Counted {
   // `control` is the first rank's, and null elsewhere.
   Shm(std::unique_ptr<Segment> control, std::unique_ptr<Group> group, std::chrono::nanoseconds limit)
       : control_(std::move(control)), group_(std::move(group)), limit_(limit) {
-    if (control_) hold(control_->id().bytes);
+    if (control_) hold(Holder::Communicators, control_->id().bytes);
   }
   Shm(const Shm&) = delete;
   Shm& operator=(const Shm&) = delete;
   ~Shm() override {
-    if (control_) hold(-control_->id().bytes);
+    if (control_) hold(Holder::Communicators, -control_->id().bytes);
   }
 
   int rank() const override { return group_->rank(); }
