@@ -54,8 +54,8 @@ static std::string read_packed(const fs::path& path) {
   return text;
 }
 
-// Rows of 65 numbers.
-static at::Tensor read_table(const fs::path& path) {
+// Rows of 65 numbers, all in one vector.
+static std::vector<double> read_table(const fs::path& path) {
   const std::string text = read_packed(path);
   std::vector<double> numbers;
   const char* at = text.data();
@@ -71,12 +71,15 @@ static at::Tensor read_table(const fs::path& path) {
   const auto count = static_cast<std::int64_t>(numbers.size());
   SHOAL_CHECK(count % (kPixels + 1) == 0, Corrupt, path.string(), ": has ", count,
               " numbers, not a multiple of ", kPixels + 1);
-  return at::tensor(numbers, at::kDouble).view({-1, kPixels + 1});
+  return numbers;
 }
 
 Task make_digits_task(const Recipe& recipe) {
   const fs::path path = recipe.dataset.path.empty() ? find_digits() : fs::path(recipe.dataset.path);
-  const at::Tensor table = read_table(path);
+  std::vector<double> numbers = read_table(path);
+  const at::Tensor table =
+      at::from_blob(numbers.data(), {static_cast<std::int64_t>(numbers.size()) / (kPixels + 1), kPixels + 1},
+                    at::kDouble);
   const auto type = recipe.training.dtype == FloatType::Float64 ? at::kDouble : at::kFloat;
   const std::int64_t batch = recipe.training.local_batch_size;
   const auto seed = static_cast<std::uint64_t>(recipe.training.seed);
@@ -84,7 +87,7 @@ Task make_digits_task(const Recipe& recipe) {
   const at::Tensor order =
       apart(at::randperm(rows, at::detail::createCPUGenerator(data::mix(seed)), at::kLong));
   const at::Tensor images =
-      apart(table.narrow(1, 0, kPixels).div(kBrightest).to(type).view({rows, 1, kSide, kSide}));
+      apart(table.narrow(1, 0, kPixels).to(type).div_(kBrightest).view({rows, 1, kSide, kSide}));
   const at::Tensor labels = apart(table.select(1, kPixels).to(at::kLong));
   const auto num_held_out = static_cast<std::int64_t>(kHeldOutShare * static_cast<double>(rows)) / batch;
   SHOAL_CHECK(num_held_out > 0, InvalidInput, "training.local_batch_size: ", batch,
