@@ -8,7 +8,8 @@ using namespace shoal;
 TEST_CASE("the most held is of one time, not the sum of each holder's most") {
   most_held();
   const std::int64_t before = held(Holder::Tensors) + held(Holder::Communicators);
-  CHECK(hold(Holder::Communicators, 100) == held(Holder::Communicators));
+  const std::int64_t now = hold(Holder::Communicators, 100);
+  CHECK(now == held(Holder::Communicators));
   hold(Holder::Tensors, 10);
   hold(Holder::Communicators, -100);
   hold(Holder::Tensors, 60);

@@ -77,9 +77,8 @@ static std::vector<double> read_table(const fs::path& path) {
 Task make_digits_task(const Recipe& recipe) {
   const fs::path path = recipe.dataset.path.empty() ? find_digits() : fs::path(recipe.dataset.path);
   std::vector<double> numbers = read_table(path);
-  const at::Tensor table =
-      at::from_blob(numbers.data(), {static_cast<std::int64_t>(numbers.size()) / (kPixels + 1), kPixels + 1},
-                    at::kDouble);
+  const at::Tensor table = at::from_blob(
+      numbers.data(), {static_cast<std::int64_t>(numbers.size()) / (kPixels + 1), kPixels + 1}, at::kDouble);
   const auto type = recipe.training.dtype == FloatType::Float64 ? at::kDouble : at::kFloat;
   const std::int64_t batch = recipe.training.local_batch_size;
   const auto seed = static_cast<std::uint64_t>(recipe.training.seed);
