@@ -24,6 +24,7 @@ namespace shoal::cli {
 
 // The trainer's, beside the program's numbers; and that of a micro-batch which is not the first.
 static constexpr std::int64_t kSeed = 8;
+static constexpr std::int64_t kSmall = 16 << 10;  // tensors beside a capture's
 
 using program::MemoryKind;
 
@@ -35,7 +36,10 @@ namespace {
 struct Kept {
   std::string name;
   std::int64_t whole = 0, part = 0;
+  bool is_offloaded = false;
   bool is_part() const { return part != whole; }
+  // Of a parameter, in memory.
+  std::int64_t bytes() const { return is_offloaded ? 0 : is_part() ? train::bytes_of_part(part) : whole; }
 };
 
 struct Update {
@@ -56,7 +60,8 @@ static std::vector<Kept> kept_of(const compile::Whole& whole, int rank, ir::Role
     if (role != wanted) continue;
     const auto shape =
         is_placed ? sharding::local_shape(whole.mesh, whole.placed.kept[i], type.shape, rank) : type.shape;
-    kept.push_back({name, ir::bytes_of(type), ir::bytes_of(ir::contiguous(type.dtype, shape))});
+    const ir::TensorType part = ir::contiguous(type.dtype, shape);
+    kept.push_back({name, ir::bytes_of(type), ir::bytes_of(part), whole.plan.offload.has(role, part)});
   }
   std::ranges::sort(kept, {}, &Kept::name);
   return kept;
@@ -66,7 +71,7 @@ static std::vector<Kept> kept_of(const compile::Whole& whole, int rank, ir::Role
 static std::int64_t rounding_of(const std::vector<Kept>& kept) {
   std::int64_t bytes = 0;
   for (const Kept& each : kept)
-    if (each.is_part()) bytes += train::bytes_of_part(each.part) - each.part;
+    if (each.is_part() && !each.is_offloaded) bytes += each.bytes() - each.part;
   return bytes;
 }
 
@@ -84,9 +89,8 @@ static std::int64_t model_bytes(const std::vector<Kept>& kept, std::int64_t buff
   for (const Kept& each : kept) now += each.whole;
   std::int64_t most = now;
   for (const Kept& each : kept) {
-    if (!each.is_part()) continue;
-    most = std::max(most, now + each.part + train::bytes_of_part(each.part));
-    now += train::bytes_of_part(each.part) - each.whole;
+    if (each.is_part()) most = std::max(most, now + each.part + each.bytes());
+    now += each.bytes() - each.whole;
   }
   return most;
 }
@@ -94,12 +98,13 @@ static std::int64_t model_bytes(const std::vector<Kept>& kept, std::int64_t buff
 // Whole again, tensor by tensor: what was gathered is copied to where the model has it, and the part goes.
 static std::int64_t end_bytes(const std::vector<Kept>& kept, std::int64_t buffers) {
   std::int64_t now = buffers;
-  for (const Kept& each : kept) now += each.is_part() ? train::bytes_of_part(each.part) : each.whole;
+  for (const Kept& each : kept) now += each.bytes();
   std::int64_t most = now;
   for (const Kept& each : kept) {
     if (!each.is_part()) continue;
-    most = std::max(most, now + 2 * each.whole);
-    now += each.whole - train::bytes_of_part(each.part);
+    const std::int64_t again = each.is_offloaded ? 0 : each.whole;
+    most = std::max(most, now + each.whole + again);
+    now += again - each.bytes();
   }
   return most;
 }
@@ -129,19 +134,13 @@ static std::int64_t capture_bytes(const ir::Graph& graph, int threads) {
   return most;
 }
 
-// What a capture takes while the trainer is there: the batch of all ranks where ranks share it, an op's
-// output where the op runs to tell its shape (one at a time), and small tensors.
-static std::int64_t recorded_bytes(const ir::Graph& graph, bool shares_batch) {
-  constexpr std::int64_t kSmall = 16 << 10;
-  std::int64_t batch = 0, output = 0;
+// The batch of all ranks, where ranks share it.
+static std::int64_t shared_batch_bytes(const ir::Graph& graph) {
+  std::int64_t bytes = 0;
   for (const auto& source : graph.sources)
-    if (const auto& value = graph.at(source.value); shares_batch && value.role == ir::Role::Input)
-      batch += ir::bytes_of(value.type);
-  for (const ir::Node& node : graph.nodes)
-    for (const auto& value : node.outputs)
-      if (value && node.phase == ir::Phase::Forward)
-        output = std::max(output, ir::bytes_of(graph.at(*value).type));
-  return batch + output + kSmall;
+    if (const auto& value = graph.at(source.value); value.role == ir::Role::Input)
+      bytes += ir::bytes_of(value.type);
+  return bytes;
 }
 
 static std::int64_t input_bytes(const program::Program& program) {
@@ -195,8 +194,8 @@ static Update on_rank(const compile::Whole& sums, int rank, int threads) {
   return {program::memory_of(made.program, threads), kept_of(made.whole, rank, ir::Role::OptimizerState)};
 }
 
-Forecast forecast_of(const Recipe& recipe, const compile::Whole& whole, int rank, int threads,
-                     const compile::Whole* sums) {
+Forecast forecast_of(const Recipe& recipe, const compile::Whole& whole, std::int64_t captured, int rank,
+                     int threads, const compile::Whole* sums) {
   Forecast forecast;
   auto compiled = compile::compile_local(whole, rank);
   forecast.program = std::move(compiled.program);
@@ -213,8 +212,8 @@ Forecast forecast_of(const Recipe& recipe, const compile::Whole& whole, int rank
   forecast.phases.push_back({"the model", model_bytes(kept, buffers) + alone, "before it is cut into parts"});
   std::int64_t parameters = buffers, all = buffers;
   for (const Kept& each : kept) {
-    parameters += each.is_part() ? train::bytes_of_part(each.part) : each.whole;
-    all += each.whole;
+    parameters += each.bytes();
+    all += each.is_offloaded ? 0 : each.whole;
   }
   if (const std::int64_t capture = capture_bytes(whole.graph, threads); capture > 0)
     forecast.phases.push_back(
@@ -238,10 +237,10 @@ Forecast forecast_of(const Recipe& recipe, const compile::Whole& whole, int rank
     state = its_state;
   }
   // The batch may lie otherwise than the one that was recorded: then it is copied.
-  forecast.phases.push_back(
-      {"a spot check",
-       step.sources.total() + batch + recorded_bytes(whole.graph, data_ranks_of(parallelism) > 1) + beside,
-       "the batch of all ranks"});
+  forecast.phases.push_back({"a spot check",
+                             step.sources.total() + batch + captured + kSmall + beside +
+                                 (data_ranks_of(parallelism) > 1 ? shared_batch_bytes(whole.graph) : 0),
+                             "the batch of all ranks"});
   forecast.phases.push_back(
       {"a step", step.peak.total() + in_flight + beside, program::place_of_peak(forecast.program, step)});
   if (recipe.checkpoint.enable)
@@ -264,10 +263,9 @@ Forecast forecast_of(const Recipe& recipe, const Parallelism& parallelism, int r
   settings.plan_name = parallelism.plan_name;
   settings.verifies = false;
   if (sizes.num_microbatches > 1 || is_staged(parallelism)) settings.then = compile::Then::Accumulate;
-  return forecast_of(recipe,
-                     compile::compile_whole(captured_step(recipe, model, sizes.microbatch), parallelism.plan,
-                                            parallelism.mesh, settings),
-                     rank, threads);
+  auto [graph, captured] = captured_step(recipe, model, sizes.microbatch);
+  const auto whole = compile::compile_whole(std::move(graph), parallelism.plan, parallelism.mesh, settings);
+  return forecast_of(recipe, whole, captured, rank, threads);
 }
 
 int threads_of_rank(int ranks_of_this_host) {

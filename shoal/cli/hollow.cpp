@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shoal/cli/hollow.h"
 
+#include <algorithm>
+
 #include "shoal/base/error.h"
 #include "shoal/capture/capture.h"
 #include "shoal/capture/deferred.h"
 #include "shoal/cli/run_checkpoints.h"
 #include "shoal/cli/task.h"
 #include "shoal/cli/verbs.h"
+#include "shoal/runtime/allocator.h"
 
 namespace shoal::cli {
 
@@ -22,7 +25,7 @@ std::map<std::string, sharding::Shape> shapes_of(const torch::nn::AnyModule& mod
   return shapes;
 }
 
-ir::Graph captured_step(const Recipe& recipe, const torch::nn::AnyModule& model, std::int64_t samples) {
+HollowStep captured_step(const Recipe& recipe, const torch::nn::AnyModule& model, std::int64_t samples) {
   capture::Request request;
   for (const auto& item : model.ptr()->named_parameters())
     request.parameters.push_back({item.key(), item.value()});
@@ -37,7 +40,17 @@ ir::Graph captured_step(const Recipe& recipe, const torch::nn::AnyModule& model,
     return loss_of(runs,
                    map_tensors(batch, [&](const std::string&, const at::Tensor&) { return inputs[next++]; }));
   };
-  return capture::capture(request).graph;
+  runtime::install_allocator();
+  const std::int64_t before = runtime::memory_counts().live_bytes;
+  runtime::reset_peak();
+  HollowStep made{.graph = capture::capture(request).graph};
+  if (std::ranges::any_of(made.graph.nodes,
+                          [](const ir::Node& node) { return node.op == "aten::mkldnn_rnn_layer"; })) {
+    runtime::reset_peak();
+    capture::record(request);
+  }
+  made.bytes = runtime::memory_counts().peak_bytes - before;
+  return made;
 }
 
 compile::Settings settings_of(const Recipe& recipe, const OptimizerPart& part,

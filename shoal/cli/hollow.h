@@ -21,7 +21,13 @@ std::map<std::string, sharding::Shape> shapes_of(const torch::nn::AnyModule& mod
 
 // Forward and backward of the recipe's training step for so many samples, as captured; the model may be a
 // hollow one.
-ir::Graph captured_step(const Recipe& recipe, const torch::nn::AnyModule& model, std::int64_t samples);
+struct HollowStep {
+  ir::Graph graph;
+  // That a capture takes, an op at a time: small tensors, and what has to run to tell its shapes. An LSTM's layer
+  // runs once in a process; it is not among it.
+  std::int64_t bytes = 0;
+};
+HollowStep captured_step(const Recipe& recipe, const torch::nn::AnyModule& model, std::int64_t samples);
 
 // What compiles it with its update; `part` is the recipe's optimizer, borrowed.
 compile::Settings settings_of(const Recipe& recipe, const OptimizerPart& part,

@@ -16,6 +16,7 @@
 #include "shoal/cli/verbs.h"
 #include "shoal/compile/fit.h"
 #include "shoal/compile/stretches.h"
+#include "shoal/runtime/file_memory.h"
 
 namespace shoal::cli {
 
@@ -28,7 +29,23 @@ void recompute_within(Recipe& recipe, std::int64_t activations) {
   recipe.recompute.bytes = concat(activations, 'B');
 }
 
+std::int64_t offload_in(const Recipe& recipe) {
+  const auto& offload = recipe.offload;
+  return offload.parameters | offload.optimizer_state << 1 | offload.gradients << 2 |
+         offload.activations << 3;
+}
+
+void offload_in(Recipe& recipe, std::int64_t bits) {
+  auto& offload = recipe.offload;
+  int bit = 0;
+  for (bool* goes : {&offload.parameters, &offload.optimizer_state, &offload.gradients, &offload.activations})
+    *goes = (bits >> bit++ & 1) != 0;
+}
+
 namespace {
+
+// What is offloaded besides, one after the other: what is read once a step first.
+constexpr std::int64_t kOffloads[] = {0, 0b0010, 0b0110, 0b1110, 0b1111};
 
 // Of the kind of rank that takes most.
 struct Tried {
@@ -58,8 +75,9 @@ class Sized {
     settings.verifies = false;
     const bool is_staged = compile::num_stages_of(parallelism_.plan, parallelism_.mesh) > 1;
     if (sizes_.num_microbatches > 1 || is_staged) settings.then = compile::Then::Accumulate;
-    whole_ = compile::compile_whole(captured_step(recipe_, hollow_model(recipe_), sizes_.microbatch),
-                                    parallelism_.plan, parallelism_.mesh, settings);
+    auto [graph, captured] = captured_step(recipe_, hollow_model(recipe_), sizes_.microbatch);
+    captured_ = captured;
+    whole_ = compile::compile_whole(std::move(graph), parallelism_.plan, parallelism_.mesh, settings);
     if (settings.then == compile::Then::Accumulate) sums_ = update_of_sums(whole_);
   }
   Sized(const Sized&) = delete;
@@ -73,16 +91,20 @@ class Sized {
     return !is_staged() && std::ranges::none_of(whole_.graph.results, is_written);
   }
 
-  // 0: nothing is made again. Throws Unfit.
-  Tried tried(std::int64_t activations) {
-    Recipe recipe = with(activations);
+  // 0: nothing is made again. `offload`: as offload_in. Throws Unfit.
+  Tried tried(std::int64_t activations, std::int64_t offload) {
+    Recipe recipe = with(activations, offload);
+    whole_.plan.offload = parallelism_of(recipe, whole_.mesh.size()).plan.offload;
+    if (sums_) sums_->plan.offload = whole_.plan.offload;
     whole_.plan.recompute = {};
     if (activations > 0) whole_.plan.recompute = {.mode = RecomputeMode::Auto, .bytes = activations};
     Tried most;
     for (const auto& [first, count] : kinds_of_ranks(whole_)) {
-      const Forecast forecast = forecast_of(recipe, whole_, first, threads_, sums_ ? &*sums_ : nullptr);
+      const Forecast forecast =
+          forecast_of(recipe, whole_, captured_, first, threads_, sums_ ? &*sums_ : nullptr);
       double work = work_of(forecast.local) * static_cast<double>(sizes_.num_microbatches);
       if (sums_) work += work_of(sums_->graph);
+      work += work_of_files(forecast.program);
       most.work = std::max(most.work, work);
       if (forecast.largest().bytes > most.largest.bytes) {
         most.largest = forecast.largest();
@@ -93,13 +115,23 @@ class Sized {
     }
     return most;
   }
-  Recipe with(std::int64_t activations) const {
+  Recipe with(std::int64_t activations, std::int64_t offload) const {
     Recipe recipe = recipe_;
     recompute_within(recipe, activations);
+    offload_in(recipe, offload);
     return recipe;
   }
 
  private:
+  // Of what is kept from step to step in a file: it is read, written, and written to the disk.
+  static double work_of_files(const program::Program& program) {
+    constexpr double kFile = 8;
+    double work = 0;
+    for (const auto& source : program.sources)
+      if (source.is_offloaded)
+        work += kFile * static_cast<double>(ir::bytes_of(program.types.at(source.slot.index)));
+    return work;
+  }
   // An op takes some microseconds, however little it does.
   static double work_of(const ir::Graph& graph) {
     constexpr double kLeast = 32768;  // bytes that are moved in that time
@@ -113,6 +145,7 @@ class Sized {
   Parallelism parallelism_;
   StepSizes sizes_;
   OptimizerPart part_;
+  std::int64_t captured_ = 0;  // bytes
   Whole whole_;
   std::optional<Whole> sums_;
 };
@@ -126,7 +159,8 @@ class Search {
         beside_(beside),
         limit_(parse_bytes(recipe.memory.limit).value()),
         as_given_(sizes_of(recipe, parallelism_of(recipe, ranks))),
-        data_ranks_(data_ranks_of(parallelism_of(recipe, ranks))) {}
+        data_ranks_(data_ranks_of(parallelism_of(recipe, ranks))),
+        offloads_(offloads_for(recipe)) {}
 
   Candidate run() {
     std::vector<std::int64_t> counts = counts_of_microbatches();
@@ -150,6 +184,7 @@ class Search {
     SHOAL_CHECK(
         best_, Infeasible, "memory.limit is ", recipe_.memory.limit, ", and the least that a rank takes is ",
         least_.bytes, " bytes, for ", least_.name, ": ", least_.where, ", with all recompute there is",
+        offloads_.size() > 1 ? ", all that can be offloaded in a file" : "",
         may_be_cut ? " and in micro-batches of one sample" : "", ". ",
         (least_.bytes + kMebibyte - 1) / kMebibyte,
         "MiB would do. Remedy: that limit, or more ranks that share layers or store parts (parallelism, "
@@ -184,49 +219,54 @@ class Search {
   }
   // 0 but for an LSTM, whose layer is run for it: what is not to be tried on a batch that it has no room for.
   static std::int64_t bytes_of_capture(Sized& sized) {
-    for (const Phase& phase : sized.tried(0).phases)
+    for (const Phase& phase : sized.tried(0, 0).phases)
       if (phase.name == "capture") return phase.bytes;
     return 0;
   }
-  Tried tried(Sized& sized, std::int64_t activations) const {
-    Tried tried = sized.tried(activations);
+  Tried tried(Sized& sized, std::int64_t activations, std::int64_t offload) const {
+    Tried tried = sized.tried(activations, offload);
     tried.largest.bytes += beside_;
     return tried;
   }
-  void look_at(const Tried& tried, const Sized& sized, std::int64_t activations) {
+  void look_at(const Tried& tried, const Sized& sized, std::int64_t activations, std::int64_t offload) {
     if (least_.name.empty() || tried.largest.bytes < least_.bytes) least_ = tried.largest;
     const double cost = tried.work / work_as_given_ - 1;
     if (tried.largest.bytes <= limit_ && (!best_ || cost < best_->cost))
-      best_ = {.recipe = sized.with(activations), .cost = cost, .bytes = tried.largest.bytes};
+      best_ = {.recipe = sized.with(activations, offload), .cost = cost, .bytes = tried.largest.bytes};
   }
 
   // False where it costs more than the best, with nothing made again even.
   bool look_at(Sized& sized) {
-    const Tried plain = tried(sized, 0);
-    if (work_as_given_ == 0) work_as_given_ = plain.work;
-    if (best_ && plain.work / work_as_given_ - 1 >= best_->cost) return false;
-    look_at(plain, sized, 0);
-    if (plain.largest.bytes > limit_) look_at_recompute(sized, plain);
+    for (const std::int64_t offload : offloads_) {
+      const Tried plain = tried(sized, 0, offload);
+      if (work_as_given_ == 0) work_as_given_ = plain.work;
+      if (best_ && plain.work / work_as_given_ - 1 >= best_->cost) return offload != offloads_.front();
+      look_at(plain, sized, 0, offload);
+      if (plain.largest.bytes <= limit_) break;
+      if (offload == offloads_.front() || offload == offloads_.back())
+        look_at_recompute(sized, plain, offload);
+    }
     return true;
   }
   // What activations may take, by what the whole takes more than it may.
-  void look_at_recompute(Sized& sized, const Tried& plain) {
+  void look_at_recompute(Sized& sized, const Tried& plain, std::int64_t offload) {
     constexpr int kTries = 8;
     std::int64_t activations = plain.activations, bytes = plain.largest.bytes;
     for (int i = 0; i < kTries && activations > 1 && bytes > limit_; ++i) {
       const std::int64_t less = std::max(bytes - limit_, activations / 64 + 1);
       activations = std::max<std::int64_t>(activations - less, 1);
-      const auto [now, least] = tried_or_least(sized, activations);
-      look_at(now, sized, std::max(activations, least));
+      const auto [now, least] = tried_or_least(sized, activations, offload);
+      look_at(now, sized, std::max(activations, least), offload);
       if (least > activations) return;
       bytes = now.largest.bytes;
     }
   }
   // With so many bytes of activations, or the least that each kind of rank, each stage of a pipeline, can do with.
-  std::pair<Tried, std::int64_t> tried_or_least(Sized& sized, std::int64_t activations) const {
+  std::pair<Tried, std::int64_t> tried_or_least(Sized& sized, std::int64_t activations,
+                                                std::int64_t offload) const {
     while (true) {
       try {
-        return {tried(sized, activations), activations};
+        return {tried(sized, activations, offload), activations};
       } catch (const compile::Unfit& error) {
         SHOAL_CHECK(error.least() > activations, Internal, "memory.auto: ", error.what());
         activations = error.least();
@@ -234,11 +274,25 @@ class Search {
     }
   }
 
+  // None where there is no disk to offload to.
+  static std::vector<std::int64_t> offloads_for(const Recipe& recipe) {
+    if (const std::int64_t said = offload_in(recipe); said != 0) return {said};
+    try {
+      const std::string& folder = recipe.offload.folder;
+      const runtime::FileMemory there(folder.empty() ? runtime::folder_for_offload()
+                                                     : std::filesystem::path(folder));
+    } catch (const Error&) {
+      return {0};
+    }
+    return {std::begin(kOffloads), std::end(kOffloads)};
+  }
+
   const Recipe& recipe_;
   int ranks_, threads_;
   std::int64_t beside_, limit_;
   StepSizes as_given_;
   std::int64_t data_ranks_;
+  std::vector<std::int64_t> offloads_;  // that are tried; none but what is said, where something is
   double work_as_given_ = 0;
   std::optional<Candidate> best_;
   Phase least_;
@@ -253,6 +307,13 @@ static std::string text_of(const Recipe& given, const Candidate& chosen, int ran
   if (chosen.recipe.recompute.mode == RecomputeMode::Auto)
     text += concat("recompute until activations fit in ",
                    human_bytes(parse_bytes(chosen.recipe.recompute.bytes).value()));
+  if (const std::int64_t offload = offload_in(chosen.recipe); offload != offload_in(given)) {
+    std::string kinds;
+    int bit = 0;
+    for (const char* kind : {"parameters", "optimizer state", "gradients", "activations"})
+      if ((offload >> bit++ & 1) != 0) kinds += concat(kinds.empty() ? "" : ", ", kind);
+    text += concat(text.empty() ? "" : ", ", kinds, " offloaded to a file");
+  }
   if (after.num_microbatches != before.num_microbatches)
     text += concat(text.empty() ? "" : ", ", after.num_microbatches, " micro-batches of ", after.microbatch,
                    " samples in place of ", before.num_microbatches);

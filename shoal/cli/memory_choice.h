@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lets a rank keep memory.limit, where memory.auto asks for it: recompute, and smaller micro-batches. Of what
-// fits by the forecast (forecast.h) that which makes the least work more.
+// What lets a rank keep memory.limit, where memory.auto asks for it: recompute, offload to a file, and smaller
+// micro-batches. Of what fits by the forecast (forecast.h) that which makes the least work more.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 namespace shoal::cli {
 
 struct MemoryChoice {
-  Recipe recipe;           // as it was given, but for training's batch sizes and recompute
+  Recipe recipe;           // as it was given, but for training's batch sizes, recompute and offload
   std::string text;        // for people: what was chosen, and what it costs
   std::int64_t bytes = 0;  // that a rank takes at most
 };
@@ -19,6 +19,10 @@ struct MemoryChoice {
 // For a job of so many ranks, each of so many threads, which has `beside` bytes that no forecast knows. Without
 // memory.auto nothing is chosen. Throws Infeasible with the least that would do.
 MemoryChoice within_limit(const Recipe& recipe, int ranks, int threads, std::int64_t beside = 0);
+
+// What is offloaded, as a number: bits, in the order of Offload's fields.
+std::int64_t offload_in(const Recipe& recipe);
+void offload_in(Recipe& recipe, std::int64_t bits);
 
 // So that activations fit in so many bytes; 0: nothing is made again.
 void recompute_within(Recipe& recipe, std::int64_t activations);

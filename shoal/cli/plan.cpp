@@ -40,14 +40,15 @@ static bool has_sums(const compile::Whole& whole) {
 }
 
 // Every kind of rank: what it would run, lowered as a rank does it. The most that one has in memory.
-static Phase dry_run(const Recipe& recipe, const compile::Whole& whole, int threads, bool says) {
+static Phase dry_run(const Recipe& recipe, const compile::Whole& whole, std::int64_t captured, int threads,
+                     bool says) {
   const auto classes = kinds_of_ranks(whole);
   if (says) say(concat("dry run: ", whole.mesh.size(), " ranks of ", classes.size(), " kinds"));
   std::optional<compile::Whole> sums;
   if (has_sums(whole)) sums = update_of_sums(whole);
   Phase most;
   for (const auto& [first, count] : classes) {
-    const Forecast forecast = forecast_of(recipe, whole, first, threads, sums ? &*sums : nullptr);
+    const Forecast forecast = forecast_of(recipe, whole, captured, first, threads, sums ? &*sums : nullptr);
     const program::Memory& step = forecast.step;
     if (forecast.largest().bytes > most.bytes) most = forecast.largest();
     if (!says) continue;
@@ -149,7 +150,7 @@ int plan(const Recipe& given, const Options& options) {
   if (!choice.text.empty()) say(choice.text);
   const Recipe& recipe = choice.recipe;
   const Parallelism parallelism = parallelism_of(recipe, options.ranks);
-  const auto& [mesh, world, tensors, plan, plan_name, limit] = parallelism;
+  const auto& [mesh, world, tensors, plan, plan_name, folder, limit] = parallelism;
   const StepSizes sizes = sizes_of(recipe, parallelism);
   const torch::nn::AnyModule model = hollow_model(recipe);
   std::int64_t elements = 0;
@@ -159,7 +160,7 @@ int plan(const Recipe& given, const Options& options) {
     names.push_back(parameter.key());
   }
   check_fits(plan, mesh, names, plan_name);
-  ir::Graph graph = captured_step(recipe, model, sizes.microbatch);
+  auto [graph, captured] = captured_step(recipe, model, sizes.microbatch);
   const OptimizerPart part{{}, optimizer_of(recipe)};
   compile::Settings settings = settings_of(recipe, part, options.print_after);
   settings.plan_name = plan_name;
@@ -182,11 +183,11 @@ int plan(const Recipe& given, const Options& options) {
   if (is_staged) say_stages(whole);
   if (!is_one || is_staged) say_update(whole, settings);
   const int threads = threads_of_rank(options.ranks);
-  const Forecast forecast = forecast_of(recipe, whole, 0, threads);
+  const Forecast forecast = forecast_of(recipe, whole, captured, 0, threads);
   const std::string memory = to_text(forecast);
   say(memory.substr(0, memory.size() - 1));
   if (options.dry_run || !recipe.memory.limit.empty())
-    check_limit(recipe, dry_run(recipe, whole, threads, options.dry_run));
+    check_limit(recipe, dry_run(recipe, whole, captured, threads, options.dry_run));
   if (options.measure) {
     at::set_num_threads(threads);
     const std::string measured = to_text(runtime::measure(forecast.program, forecast.step, mesh, 0));

@@ -45,6 +45,18 @@ static rewrite::Recompute recompute_of(const Recipe& recipe) {
   return compile::recompute_from_text(words);
 }
 
+static rewrite::Offload offload_of(const Recipe& recipe) {
+  const auto& [parameters, optimizer_state, gradients, activations, least, folder] = recipe.offload;
+  std::string words;
+  for (const auto& [goes, word] : {std::pair(parameters, "parameters "),
+                                   {optimizer_state, "optimizer_state "},
+                                   {gradients, "gradients "},
+                                   {activations, "activations "}})
+    if (goes) words += word;
+  if (!least.empty()) words += concat("least=", least);
+  return compile::offload_from_text(words);
+}
+
 static rewrite::Precision precision_of(const Recipe& recipe) {
   const auto& [compute, lower, full, scale, grows_after] = recipe.precision;
   std::string words = compute;
@@ -77,6 +89,10 @@ static compile::Plan plan_of(const Recipe& recipe) {
   SHOAL_CHECK(recompute == none || plan.recompute == none, InvalidInput,
               "recompute is in the recipe, and in ", path, "; leave one of them out");
   if (recompute != none) plan.recompute = recompute;
+  const rewrite::Offload offload = offload_of(recipe), nothing;
+  SHOAL_CHECK(offload == nothing || plan.offload == nothing, InvalidInput,
+              "offload is in the recipe, and in ", path, "; leave one of them out");
+  if (offload != nothing) plan.offload = offload;
   const rewrite::Precision precision = precision_of(recipe);
   SHOAL_CHECK(precision == rewrite::Precision{} || plan.precision == rewrite::Precision{}, InvalidInput,
               "precision is in the recipe, and in ", path, "; leave one of them out");
@@ -92,6 +108,7 @@ Parallelism parallelism_of(const Recipe& recipe, int ranks) {
   Parallelism parallelism{.plan = plan_of(recipe)};
   parallelism.mesh = mesh_of(recipe, parallelism.plan, ranks);
   if (!recipe.parallelism.plan.empty()) parallelism.plan_name = recipe.parallelism.plan;
+  parallelism.offload_folder = recipe.offload.folder;
   return parallelism;
 }
 
@@ -132,7 +149,7 @@ void check_ranks(const Recipe& recipe, int ranks) {
   const Parallelism parallelism = parallelism_of(recipe, ranks);
   const auto num_microbatches = static_cast<std::size_t>(sizes_of(recipe, parallelism).num_microbatches);
   if (ranks == 1) return;
-  const auto& [mesh, world, tensors, plan, plan_name, limit] = parallelism;
+  const auto& [mesh, world, tensors, plan, plan_name, folder, limit] = parallelism;
   if (const int stages = compile::num_stages_of(plan, mesh); stages > 1)
     train::timeline_of(plan.schedule, stages, num_microbatches);
   std::vector<std::string> names;

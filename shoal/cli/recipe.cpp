@@ -184,7 +184,7 @@ static void append(std::vector<Option>& options, models::VitConfig& config) {
 }
 
 std::vector<Option> options_of(Recipe& recipe) {
-  auto& [job, model, dataset, training, parallelism, zero, memory, precision, recompute, optimizer,
+  auto& [job, model, dataset, training, parallelism, zero, memory, precision, recompute, offload, optimizer,
          lr_scheduler, metrics, checkpoint, profiling, validation, verify, sample, command] = recipe;
   std::vector<Option> options = {
       {"job", "dump_folder", &job.dump_folder, 0, 0, "where results go"},
@@ -243,6 +243,13 @@ std::vector<Option> options_of(Recipe& recipe) {
         "full, selective: of these blocks, \"h.*\"; \"\": numbered ones"},
        {"recompute", "bytes", &recompute.bytes, 0, 0, "auto: of activations at once, 96MiB"},
        {"recompute", "collectives", &recompute.collectives, 0, 0, "full, selective: these too"},
+       {"offload", "parameters", &offload.parameters, 0, 0, "lie in a file, which is read there"},
+       {"offload", "optimizer_state", &offload.optimizer_state, 0, 0, "likewise"},
+       {"offload", "gradients", &offload.gradients, 0, 0, "likewise, until the update"},
+       {"offload", "activations", &offload.activations, 0, 0, "likewise, of what backward reads"},
+       {"offload", "least", &offload.least, 0, 0, "what is smaller stays in memory; \"\": 64KiB"},
+       {"offload", "folder", &offload.folder, 0, 0,
+        "where the file is, on a disk; \"\": TMPDIR, or /var/tmp"},
        {"optimizer", "name", choice<kOptimizers>(optimizer.name), 0, 0, "update rule"},
        {"optimizer", "lr", &optimizer.lr, 0, 1e3, "learning rate"},
        {"optimizer", "beta1", &optimizer.beta1, 0, 1, "Adam, AdamW, Lion, LAMB"},

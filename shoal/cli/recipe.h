@@ -86,6 +86,11 @@ struct Recipe {
     bool collectives = false;
   } recompute;
   struct {
+    bool parameters = false, optimizer_state = false, gradients = false, activations = false;
+    std::string least;   // "64KiB"; "": rewrite::Offload's
+    std::string folder;  // Parallelism::offload_folder
+  } offload;
+  struct {
     OptimizerName name = OptimizerName::AdamW;
     double lr = 8e-4;
     double beta1 = 0.9;

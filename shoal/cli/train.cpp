@@ -121,6 +121,7 @@ static std::optional<MemoryChoice> chosen(const Recipe& given, const Ranks& rank
   for (std::int64_t* number :
        {&choice.recipe.training.local_batch_size, &choice.recipe.training.global_batch_size, &choice.bytes})
     *number = ranks.of_first(*number);
+  offload_in(choice.recipe, ranks.of_first(offload_in(choice.recipe)));
   recompute_within(choice.recipe, ranks.of_first(parse_bytes(choice.recipe.recompute.bytes).value_or(0)));
   return choice;
 }

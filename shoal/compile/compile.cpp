@@ -16,6 +16,7 @@
 #include "shoal/rewrite/buckets.h"
 #include "shoal/rewrite/cleanup.h"
 #include "shoal/rewrite/gather_ahead.h"
+#include "shoal/rewrite/offload.h"
 #include "shoal/rewrite/packing.h"
 #include "shoal/rewrite/partition.h"
 #include "shoal/rewrite/placed_text.h"
@@ -175,12 +176,20 @@ static void stage_of_rank(Unit& unit) {
                                            whole.plan.pipeline_axis, whole.settings.device);
 }
 
+static void offload(Unit& unit) {
+  check(unit.whole().plan.offload);
+  unit.made.local = rewrite::offload(unit.made.local, unit.whole().plan.offload);
+}
+
 static void lower(Unit& unit) {
   const Whole& whole = unit.whole();
   // The next micro-batch's forward comes before this one's update.
   const bool is_staged = unit.then() == Then::Accumulate && num_stages_of(whole.plan, whole.mesh) > 1;
-  unit.made.program = program::lower(unit.made.local,
-                                     is_staged ? program::Buffers::AfterForward : program::Buffers::InUpdate);
+  program::Program& program = unit.made.program;
+  program = program::lower(unit.made.local,
+                           is_staged ? program::Buffers::AfterForward : program::Buffers::InUpdate);
+  for (program::Source& source : program.sources)
+    source.is_offloaded = whole.plan.offload.has(source.role, program.types.at(source.slot.index));
 }
 
 // What the moves after recompute make.
@@ -193,6 +202,7 @@ static program::Program lowered(const Unit& unit, ir::Graph local) {
   after.made.local = std::move(local);
   if (after.whole().mesh.size() > 1)
     for (const auto move : {gather_ahead, fill_buckets, pack}) move(after);
+  offload(after);
   lower(after);
   return std::move(after.made.program);
 }
@@ -256,6 +266,7 @@ static constexpr Move kMoves[] = {
     {"gather_ahead", Move::Of::Rank, Move::On::Ranks, always, gather_ahead},
     {"buckets", Move::Of::Rank, Move::On::Ranks, always, fill_buckets},
     {"packing", Move::Of::Rank, Move::On::Ranks, always, pack},
+    {"offload", Move::Of::Rank, Move::On::Any, always, offload},
     {"lower", Move::Of::Program, Move::On::Any, always, lower},
 };
 

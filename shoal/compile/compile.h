@@ -14,9 +14,10 @@
 //   gather_ahead                   parameters that are used soon after each other travel together
 //   buckets                        so do gradients, and parameters that were updated in parts
 //   packing                        what is packed for a message, what the message is, what is unpacked
+//   offload                        what lies in a file from where it is made to where it is read last
 //   lower                          instructions on slots
 //
-// One device has no mesh: recompute follows update, and lower that. A pipeline's gradients are updated by a
+// One device has no mesh: recompute follows update, then offload and lower. A pipeline's gradients are updated by a
 // graph of their own (Then::UpdateSums).
 #pragma once
 

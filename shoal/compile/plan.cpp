@@ -1,103 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// A plan as text, both ways: a change of the one is a change of the other.
+// A plan read from text. A change here is one of plan_text.cpp, which writes it.
 #include "shoal/compile/plan.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
+#include <iterator>
 #include <utility>
 
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
+#include "shoal/compile/plan_words.h"
 
 namespace shoal::compile {
 
-using sharding::Axis;
 using sharding::Layout;
-using sharding::Mesh;
-using sharding::Placement;
-
-static constexpr std::pair<std::string_view, DType> kFloats[] = {
-    {"bfloat16", DType::BFloat16}, {"float16", DType::Float16}, {"float32", DType::Float32}};
-
-static std::string_view name_of_float(DType dtype) {
-  const auto* found = std::ranges::find(kFloats, dtype, &std::pair<std::string_view, DType>::second);
-  return found != std::end(kFloats) ? found->first : name_of(dtype);
-}
-
-// --- As text.
-
-// The largest unit that divides it.
-static std::string bytes_text(std::int64_t bytes) {
-  constexpr std::pair<int, const char*> kUnits[] = {{30, "GiB"}, {20, "MiB"}, {10, "KiB"}};
-  for (const auto& [shift, unit] : kUnits)
-    if (bytes > 0 && bytes % (std::int64_t{1} << shift) == 0) return concat(bytes >> shift, unit);
-  return concat(bytes);
-}
-
-static std::string exact_text(double number) {
-  std::array<char, 32> text;
-  return {text.data(), std::to_chars(text.begin(), text.end(), number).ptr};
-}
-
-std::string to_text(const Plan& plan) {
-  const Plan defaults;
-  std::string text;
-  const auto list = [&](const char* verb, const auto& items, const auto& text_of) {
-    text += verb;
-    for (const auto& item : items) text += concat(' ', text_of(item));
-    text += '\n';
-  };
-  if (!plan.mesh.empty()) text += concat("mesh ", to_text(Mesh{plan.mesh}), '\n');
-  if (plan.batch_axes != defaults.batch_axes)
-    list("batch", plan.batch_axes, [](const std::string& axis) { return axis; });
-  for (const auto& [input, dim] : plan.batch_dims) text += concat("input ", input, " dim=", dim, '\n');
-  for (const auto& input : plan.whole_inputs) text += concat("input ", input, " whole\n");
-  if (plan.zero_axis != defaults.zero_axis || plan.zero_stage != defaults.zero_stage || !plan.gathers_again) {
-    text += concat("zero ", plan.zero_axis);
-    if (plan.zero_stage != -1) text += concat(" stage=", plan.zero_stage);
-    text += plan.gathers_again ? "\n" : " gathers=once\n";
-  }
-  for (const PlanLine& line : plan.lines) {
-    text += concat(line.kind == PlanLine::Kind::Parameter ? "parameter " : "output ", line.pattern);
-    for (const auto& [axis, placement] : line.placements) text += concat(' ', axis, '=', to_text(placement));
-    text += '\n';
-  }
-  for (const auto& axis : plan.found_axes) text += concat("find ", axis, '\n');
-  if (plan.pipeline_axis != defaults.pipeline_axis || plan.schedule != defaults.schedule ||
-      plan.microbatches != 0) {
-    text += concat("pipeline ", plan.pipeline_axis);
-    if (plan.schedule != defaults.schedule) text += concat(" schedule=", plan.schedule);
-    if (plan.microbatches != 0) text += concat(" microbatches=", plan.microbatches);
-    text += '\n';
-  }
-  for (const auto& begin : plan.stages) text += concat("stage ", begin, '\n');
-  if (plan.reduces_each) text += concat("accumulate reduce=", *plan.reduces_each ? "each" : "once", '\n');
-  if (plan.precision != defaults.precision) {
-    text += concat("precision ", name_of_float(plan.precision.compute));
-    for (const std::string& op : plan.precision.lower) text += concat(" lower=", op);
-    for (const std::string& op : plan.precision.full) text += concat(" full=", op);
-    if (plan.precision.scale != defaults.precision.scale)
-      text += concat(" scale=", exact_text(plan.precision.scale));
-    if (plan.precision.grows_after != defaults.precision.grows_after)
-      text += concat(" grows_after=", plan.precision.grows_after);
-    text += '\n';
-  }
-  if (const auto& [mode, modules, bytes, collectives] = plan.recompute;
-      plan.recompute != defaults.recompute) {
-    text += concat("recompute ", name_of(mode));
-    for (const std::string& module : modules) text += concat(' ', module);
-    if (bytes > 0) text += concat(" bytes=", bytes_text(bytes));
-    text += collectives ? " collectives=again\n" : "\n";
-  }
-  if (plan.gather_bytes != defaults.gather_bytes)
-    text += concat("gather_ahead ", bytes_text(plan.gather_bytes), '\n');
-  if (plan.bucket_bytes != defaults.bucket_bytes)
-    text += concat("buckets ", bytes_text(plan.bucket_bytes), '\n');
-  return text;
-}
-
-// --- From text.
 
 static std::string_view take_word(std::string_view& text) {
   while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
@@ -232,6 +148,22 @@ class Line {
     checked(recompute);
     plan_.recompute = std::move(recompute);
   }
+  void read_offload() {
+    rewrite::Offload offload;
+    for (std::string_view word = next(); !word.empty(); word = next()) {
+      const auto* const kind =
+          std::ranges::find(kOffloaded, word, [](const auto& each) { return each.first; });
+      if (kind != std::end(kOffloaded))
+        offload.*(kind->second) = true;
+      else if (word.starts_with("least="))
+        offload.least = bytes_of(word.substr(6));
+      else
+        fail(ErrorKind::InvalidInput, where_, "'", word,
+             "' is none of parameters, optimizer_state, gradients, activations and least=NUMBER");
+    }
+    checked(offload);
+    plan_.offload = offload;
+  }
   std::int64_t read_bytes() {
     const std::int64_t bytes = bytes_of(next());
     end();
@@ -319,9 +251,9 @@ class Line {
 };
 }  // namespace
 
-static constexpr std::string_view kVerbs[] = {
-    "mesh",     "batch", "input",      "zero",      "parameter",    "output",  "find",
-    "pipeline", "stage", "accumulate", "recompute", "gather_ahead", "buckets", "precision"};
+static constexpr std::string_view kVerbs[] = {"mesh",      "batch",   "input",        "zero",    "parameter",
+                                              "output",    "find",    "pipeline",     "stage",   "accumulate",
+                                              "recompute", "offload", "gather_ahead", "buckets", "precision"};
 
 static void read_line(std::string_view text, const std::string& where, Plan& plan) {
   text = text.substr(0, text.find('#'));
@@ -352,6 +284,8 @@ static void read_line(std::string_view text, const std::string& where, Plan& pla
     line.read_precision();
   else if (verb == "recompute")
     line.read_recompute();
+  else if (verb == "offload")
+    line.read_offload();
   else if (verb == "gather_ahead")
     plan.gather_bytes = line.read_bytes();
   else if (verb == "buckets")
@@ -373,6 +307,10 @@ Plan plan_from_text(std::string_view text, std::string_view name) {
 
 rewrite::Precision precision_from_text(std::string_view words, std::string_view name) {
   return plan_from_text(concat("precision ", words), name).precision;
+}
+
+rewrite::Offload offload_from_text(std::string_view words, std::string_view name) {
+  return plan_from_text(concat("offload ", words), name).offload;
 }
 
 rewrite::Recompute recompute_from_text(std::string_view words, std::string_view name) {

@@ -20,6 +20,8 @@
 //                                                    or float16, with scale=65536 of the loss, grows_after=2000
 //   recompute    full transformer.h.*                what backward makes again: none, full, selective, or auto
 //                                                    with bytes=96MiB; collectives=again, these too
+//   offload      optimizer_state activations         to a file, and parameters, gradients; least=64KiB: what is
+//                                                    smaller stays in memory
 //   gather_ahead 256KiB                              parameters, together
 //   buckets      25MiB                               gradients, together
 //
@@ -35,6 +37,7 @@
 #include <string_view>
 #include <vector>
 
+#include "shoal/rewrite/offload.h"
 #include "shoal/rewrite/precision.h"
 #include "shoal/rewrite/recompute.h"
 #include "shoal/sharding/layout.h"
@@ -75,6 +78,8 @@ struct Plan {
   rewrite::Precision precision = {};
   // --- recompute
   rewrite::Recompute recompute = {};
+  // --- offload
+  rewrite::Offload offload = {};
   // --- buckets and gather_ahead, bytes of whole tensors
   std::int64_t bucket_bytes = std::int64_t{25} << 20;   // gradients are reduced when so many are there
   std::int64_t gather_bytes = std::int64_t{256} << 10;  // parameters are gathered together up to so many
@@ -85,6 +90,8 @@ struct Plan {
 void check(const rewrite::Recompute& recompute);
 // Throws InvalidInput where it says two things of an op, or a scale that rounds.
 void check(const rewrite::Precision& precision);
+// Throws InvalidInput where it says how small what stays is, and nothing goes.
+void check(const rewrite::Offload& offload);
 
 // What differs from the defaults, and is the same read back.
 std::string to_text(const Plan& plan);
@@ -94,6 +101,8 @@ Plan plan_from_text(std::string_view text, std::string_view name = "plan");
 rewrite::Precision precision_from_text(std::string_view words, std::string_view name = "precision");
 // Likewise: "full transformer.h.*", "auto bytes=96MiB".
 rewrite::Recompute recompute_from_text(std::string_view words, std::string_view name = "recompute");
+// Likewise: "optimizer_state activations least=1MiB".
+rewrite::Offload offload_from_text(std::string_view words, std::string_view name = "offload");
 
 // The ranks of the pipeline's axis: 1 where the mesh has none.
 int num_stages_of(const Plan& plan, const sharding::Mesh& mesh);

@@ -44,4 +44,12 @@ void check(const rewrite::Precision& precision) {
               " updates; it is 1 at least");
 }
 
+void check(const rewrite::Offload& offload) {
+  SHOAL_CHECK(offload.least >= 0, InvalidInput, "offload: what is smaller than ", offload.least,
+              " bytes stays in memory; it is 0 at least");
+  SHOAL_CHECK(offload.has_any() || offload == rewrite::Offload(), InvalidInput,
+              "offload: it says how small what stays in memory is, and not what goes: parameters, "
+              "optimizer_state, gradients, activations");
+}
+
 }  // namespace shoal::compile

@@ -54,19 +54,24 @@ TEST_CASE("every move's settings are in a plan, and read back they are the same"
       .reduces_each = false,
       .precision = {.compute = DType::BFloat16, .lower = {"aten::exp"}, .full = {"aten::bmm"}},
       .recompute = {.mode = rewrite::RecomputeMode::Full, .modules = {"h.*", "head"}, .collectives = true},
+      .offload = {.optimizer_state = true, .activations = true, .least = 1 << 20},
       .bucket_bytes = 3 << 20,
       .gather_bytes = 1000};
   CHECK(to_text(plan) ==
         "mesh dp=2 fsdp=-1 tp=2\nbatch dp fsdp\ninput mask dim=1\ninput table whole\n"
         "zero fsdp stage=2 gathers=once\nparameter w tp=S(1)\naccumulate reduce=once\n"
         "precision bfloat16 lower=aten::exp full=aten::bmm\n"
-        "recompute full h.* head collectives=again\ngather_ahead 1000\n"
+        "recompute full h.* head collectives=again\noffload optimizer_state activations least=1MiB\n"
+        "gather_ahead 1000\n"
         "buckets 3MiB\n");
   CHECK(plan_from_text(to_text(plan)) == plan);
   CHECK(to_text(Plan{}).empty());
   const auto wrong = [](const std::string& line) {
     return error_of([&] { plan_from_text(line, "my.plan"); });
   };
+  CHECK(wrong("offload state").find("'state' is none of parameters, optimizer_state, gradients,") !=
+        std::string::npos);
+  CHECK(wrong("offload least=1MiB").find("and not what goes") != std::string::npos);
   CHECK(wrong("zero shard stage=4").find("ZeRO stage 4") != std::string::npos);
   CHECK(wrong("zero shard stages=1").find("'stages=1' is neither") != std::string::npos);
   CHECK(wrong("buckets 25MB").find("'25MB' is no number of bytes") != std::string::npos);

@@ -26,6 +26,7 @@ double work_of(const ir::Graph& graph, const ir::Node& node) {
   constexpr double kFlops = 10;    // in the time of a byte, of a processor as of an accelerator
   constexpr double kDraw = 16;     // a random number takes ten rounds of multiplications
   constexpr double kFunction = 3;  // of a number that is a long series
+  constexpr double kFile = 4;      // what is written to a file is written to a disk, too
   constexpr std::array kFunctions =
       std::to_array<std::string_view>({"aten::exp", "aten::gelu", "aten::sigmoid", "aten::tanh"});
   const ir::OwnOp* own = ir::find_own_op(node.op);
@@ -36,6 +37,7 @@ double work_of(const ir::Graph& graph, const ir::Node& node) {
   for (const auto& output : node.outputs)
     if (output) bytes += static_cast<double>(ir::bytes_of(graph.at(*output).type)) * (draws ? kDraw : 1);
   if (std::ranges::find(kFunctions, node.op) != kFunctions.end()) bytes *= kFunction;
+  if (node.op == "shoal::to_file") bytes *= kFile;
   return rewrite::flops_of(graph, node) / kFlops + bytes;
 }
 

@@ -54,6 +54,7 @@ static constexpr OwnOp kOwnOps[] = {
     {"shoal::sgd", Update, {"parameters", "momentum_buffers"}},
     {"shoal::sum_of_squares"},
     {"shoal::to_device", Move},
+    {"shoal::to_file", Move},
     {"shoal::to_host", Move},
     {"shoal::transfer", Plan},
     {"shoal::uniform", Random},

@@ -52,7 +52,8 @@ class Walk {
 
   Memory run() {
     // A gradient may be a view of what several of them were packed into: all of that lives as long.
-    for (const Source& source : program_.sources) take(source.slot, kind_of(source.role));
+    for (const Source& source : program_.sources)
+      take(source.slot, kind_of(source.role), !source.is_offloaded);
     memory_.sources = memory_.peak = now_;
     memory_.instruction = std::numeric_limits<std::size_t>::max();  // none takes more than that yet
     mark_gradients();
@@ -92,7 +93,8 @@ class Walk {
       else if (shares)
         share(slot, inputs_of(call).front());
       else
-        take(slot, is_gradient_.at(slot.index) ? MemoryKind::Gradients : MemoryKind::Activations);
+        take(slot, is_gradient_.at(slot.index) ? MemoryKind::Gradients : MemoryKind::Activations,
+             compute.op != "shoal::to_file");
     }
     now_[MemoryKind::Workspace] = workspace_bytes(call, program_.types, threads_);
     const std::int64_t peak = now_.total();
@@ -105,9 +107,10 @@ class Walk {
     return peak;
   }
 
-  void take(Slot slot, MemoryKind kind) {
+  // What lies in a file takes no memory.
+  void take(Slot slot, MemoryKind kind, bool is_in_memory) {
     block_of_[slot.index] = blocks_.size();
-    blocks_.push_back({storage_bytes(program_.types.at(slot.index)), kind, 1});
+    blocks_.push_back({is_in_memory ? storage_bytes(program_.types.at(slot.index)) : 0, kind, 1});
     now_[kind] += blocks_.back().bytes;
   }
   void share(Slot slot, Slot with) {

@@ -29,6 +29,21 @@ return output "y" %4
   CHECK(memory.uses[0] == wanted);
 }
 
+TEST_CASE("what lies in a file is no memory, and what is written over it neither") {
+  Program program = lowered(R"(%0 = parameter "w" : f32[100]
+%1 : f32[100] = aten::cumsum(self=%0) @forward
+%2 : f32[100] = shoal::to_file(self=%1) @forward
+%3 : f32[100] = aten::relu(self=%2) @backward
+return gradient "w" %3
+)");
+  program.sources[0].is_offloaded = true;
+  const Memory memory = memory_of(program, 1);
+  CHECK(memory.sources.total() == 0);
+  CHECK(memory.peak.total() == 400);
+  CHECK(memory.end.total() == 0);
+  CHECK(from_text(to_text(program)) == program);
+}
+
 TEST_CASE("a program that makes nothing takes most before its first instruction") {
   const Program program = lowered("%0 = input \"x\" : f32[100]\nreturn output \"y\" %0\n");
   const Memory memory = memory_of(program, 1);

@@ -60,6 +60,7 @@ struct Source {  // filled from outside, never freed
   Slot slot;
   ir::Role role;
   std::string name;
+  bool is_offloaded = false;  // lies in a file (rewrite/offload.h)
   friend bool operator==(const Source&, const Source&) = default;
 };
 

@@ -52,7 +52,7 @@ std::string to_text(const Program& program) {
   std::string out;
   for (const auto& source : program.sources)
     out += "source " + text_of(source.slot) + ' ' + std::string(ir::name_of(source.role)) + ' ' +
-           quoted(source.name) + " : " + ir::to_text(program.types.at(source.slot.index)) + '\n';
+           quoted(source.name) + (source.is_offloaded ? " offloaded : " : " : ") + ir::to_text(program.types.at(source.slot.index)) + '\n';
   for (const Segment& segment : program.segments) {
     out += ir::name_of(segment.phase);
     if (segment.stage != 0) out += " " + std::to_string(segment.stage);
@@ -132,9 +132,11 @@ class Parser {
     const Slot named = slot();
     const auto role = in_.named(ir::parse_role, "a role such as parameter or input");
     std::string name = in_.string();
+    const bool is_offloaded = in_.next_is("offloaded");
+    if (is_offloaded) in_.expect_word("offloaded");
     in_.expect(":");
     fill(named);
-    program_.sources.push_back({named, role, std::move(name)});
+    program_.sources.push_back({named, role, std::move(name), is_offloaded});
   }
 
   void fill(Slot filled) {

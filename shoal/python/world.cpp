@@ -27,7 +27,12 @@ std::chrono::nanoseconds Degrees::wait() const {
 }
 
 Parallelism Degrees::with(const sharding::Mesh& mesh, comm::Communicator* world) const {
-  return {.mesh = mesh, .world = world, .plan = plan, .plan_name = plan_name, .limit = wait()};
+  return {.mesh = mesh,
+          .world = world,
+          .plan = plan,
+          .plan_name = plan_name,
+          .offload_folder = offload_folder,
+          .limit = wait()};
 }
 
 World::World(std::chrono::nanoseconds limit) : job_(elastic::join(elastic::environment_of(environ), limit)) {
@@ -70,10 +75,17 @@ struct Said {
   std::optional<bool> reduces_each;
   std::optional<std::string> precision;
   std::optional<std::string> recompute;
+  std::optional<std::string> offload;
+  std::optional<std::string> offload_folder;
   std::optional<std::string> schedule;
   std::optional<int> microbatches;
   std::optional<std::vector<std::string>> stages;
 };
+
+static std::optional<std::string> path_in(const py::object& folder) {
+  if (folder.is_none()) return std::nullopt;
+  return py::cast<std::string>(py::str(folder));
+}
 
 static Degrees degrees_of(std::optional<int> replicate, int shard, int tensor, int pipeline,
                           std::optional<int> zero_stage, const py::object& plan, Said said, double limit,
@@ -111,6 +123,8 @@ static Degrees degrees_of(std::optional<int> replicate, int shard, int tensor, i
               degrees.plan.microbatches, "; it is at least 1, or 0: a stage each");
   if (said.reduces_each) degrees.plan.reduces_each = said.reduces_each;
   if (said.precision) degrees.plan.precision = compile::precision_from_text(*said.precision);
+  if (said.offload) degrees.plan.offload = compile::offload_from_text(*said.offload);
+  set(degrees.offload_folder, said.offload_folder);
   if (said.recompute) degrees.plan.recompute = compile::recompute_from_text(*said.recompute);
   if (!mesh.is_none()) {
     degrees.plan.mesh.clear();
@@ -157,6 +171,7 @@ void bind_world(py::module_& module) {
                       const py::object& mesh, std::optional<std::vector<std::string>> batch_axes,
                       std::optional<std::string> zero_axis, std::optional<bool> reduces_each,
                       std::optional<std::string> precision, std::optional<std::string> recompute,
+                      std::optional<std::string> offload, const py::object& offload_folder,
                       std::optional<std::string> schedule, std::optional<int> microbatches,
                       std::optional<std::vector<std::string>> stages) {
             return degrees_of(replicate, shard, tensor, pipeline, zero_stage, plan,
@@ -169,6 +184,8 @@ void bind_world(py::module_& module) {
                                .reduces_each = reduces_each,
                                .precision = std::move(precision),
                                .recompute = std::move(recompute),
+                               .offload = std::move(offload),
+                               .offload_folder = path_in(offload_folder),
                                .schedule = std::move(schedule),
                                .microbatches = microbatches,
                                .stages = std::move(stages)},
@@ -181,7 +198,8 @@ void bind_world(py::module_& module) {
           py::arg("batch_dims") = py::none(), py::arg("mesh") = py::none(),
           py::arg("batch_axes") = py::none(), py::arg("zero_axis") = py::none(),
           py::arg("reduces_each") = py::none(), py::arg("precision") = py::none(),
-          py::arg("recompute") = py::none(), py::arg("schedule") = py::none(),
+          py::arg("recompute") = py::none(), py::arg("offload") = py::none(),
+          py::arg("offload_folder") = py::none(), py::arg("schedule") = py::none(),
           py::arg("microbatches") = py::none(), py::arg("stages") = py::none(),
           "What is not given is as the plan says. mesh: axes of any names, outer to inner, {\"dp\": 2, "
           "\"tp\": -1}, in place of replicate, shard and tensor; batch_axes then names those that cut the "
@@ -193,7 +211,9 @@ void bind_world(py::module_& module) {
           "stage by default. precision: \"bfloat16\" or \"float16\" for products of matrices, the rest "
           "is float32; float16's loss is scaled (\"float16 scale=1024 grows_after=500\"); of one rank "
           "too. recompute: what backward makes again, as the plan's line says it: \"full\", "
-          "\"selective\", \"full h.*.mlp\", \"auto bytes=96MiB\"; of one rank too.")
+          "\"selective\", \"full h.*.mlp\", \"auto bytes=96MiB\"; of one rank too. offload: what lies in a "
+          "file in offload_folder, \"parameters optimizer_state gradients activations\" or some of them; of "
+          "one rank too.")
       .def_readonly("replicate", &Degrees::replicate, "Ranks that keep copies; None: what the others leave.")
       .def_readonly("shard", &Degrees::shard,
                     "Ranks that keep parts of parameters, gradients and optimizer state.")

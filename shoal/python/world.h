@@ -23,6 +23,7 @@ struct Degrees {
   int shard = 1, tensor = 1, pipeline = 1;
   compile::Plan plan;  // whose mesh, where it has one, stands in place of the degrees
   std::string plan_name = "plan";
+  std::string offload_folder = {};
   double limit = 300;  // seconds
 
   sharding::Mesh mesh(int ranks) const;

@@ -15,6 +15,7 @@
 
 #include <array>
 #include <new>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +25,7 @@
 #include "shoal/ir/text.h"
 #include "shoal/runtime/allocator.h"
 #include "shoal/runtime/collective_kernels.h"
+#include "shoal/runtime/host_copies.h"
 #include "shoal/runtime/kernel.h"
 #include "shoal/sharding/collective.h"
 
@@ -76,14 +78,17 @@ struct Executor::State {
   std::vector<std::vector<Action>> actions;  // by segment
   std::vector<bool> checks_types;            // likewise: in its next run
   std::vector<UnderWay*> sends;              // of all segments
+  FileMemory* files;
+  std::optional<FileMemory> own_files;
 
-  State(Program lowered, const Groups* groups)
+  State(Program lowered, const Groups* groups, FileMemory* offloads_to)
       : program(std::move(lowered)),
         frames(1, Slots(program.types.size())),
         is_source(program.types.size()),
         has_peers(groups != nullptr),
         actions(program.segments.size()),
-        checks_types(program.segments.size()) {
+        checks_types(program.segments.size()),
+        files(offloads_to) {
     for (const auto& source : program.sources) is_source[source.slot.index] = true;
     for (std::size_t segment = 0; segment < actions.size(); ++segment)
       for (const auto& instruction : program.segments[segment].instructions)
@@ -104,15 +109,20 @@ struct Executor::State {
 
   void add(std::vector<Action>& list, const program::Instruction& instruction, const Groups* groups) {
     if (const auto* compute = std::get_if<Compute>(&instruction)) {
-      auto kernel = sharding::is_collective(compute->op) ? make_collective(program, *compute, groups, &sends)
-                                                         : make_kernel(program, *compute);
-      list.push_back({std::move(kernel), compute, {}});
+      list.push_back({kernel_of(*compute, groups), compute, {}});
     } else if (const auto* copy = std::get_if<Copy>(&instruction)) {
       list.push_back({std::make_unique<CopyKernel>(*copy), nullptr, {}});
     } else {
       SHOAL_CHECK(!list.empty(), Internal, "executor: a segment begins with a free");
       for (const Slot slot : std::get<Free>(instruction).slots) list.back().frees.push_back(slot.index);
     }
+  }
+
+  std::unique_ptr<Kernel> kernel_of(const Compute& compute, const Groups* groups) {
+    if (sharding::is_collective(compute.op)) return make_collective(program, compute, groups, &sends);
+    if (compute.op != "shoal::to_file") return make_kernel(program, compute);
+    if (files == nullptr) files = &own_files.emplace(folder_for_offload());
+    return make_to_file(compute, *files);
   }
 
   // What a kernel gives has to be what was recorded: a view of it fails otherwise, or another's sum has
@@ -189,8 +199,8 @@ struct Executor::State {
   }
 };
 
-Executor::Executor(Program program, const Groups* groups)
-    : state_(std::make_unique<State>(std::move(program), groups)) {
+Executor::Executor(Program program, const Groups* groups, FileMemory* files)
+    : state_(std::make_unique<State>(std::move(program), groups, files)) {
   install_allocator();
 }
 Executor::~Executor() = default;

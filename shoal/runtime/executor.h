@@ -12,6 +12,7 @@
 #include "shoal/observe/trace.h"
 #include "shoal/program/memory.h"
 #include "shoal/program/program.h"
+#include "shoal/runtime/file_memory.h"
 #include "shoal/runtime/groups.h"
 
 namespace shoal::runtime {
@@ -20,8 +21,9 @@ namespace shoal::runtime {
 class Executor {
  public:
   // Throws InvalidInput naming an op that is not loaded or an argument that does not fit its schema. A
-  // program with collectives is given the communicators of its mesh, which outlive the executor.
-  explicit Executor(program::Program program, const Groups* groups = nullptr);
+  // program with collectives is given the communicators of its mesh, and one that offloads the memory that it
+  // does so to (null: some of its own, in folder_for_offload()); both outlive the executor.
+  explicit Executor(program::Program program, const Groups* groups = nullptr, FileMemory* files = nullptr);
   ~Executor();
   Executor(Executor&&) noexcept;
   Executor& operator=(Executor&&) noexcept;

@@ -4,6 +4,8 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
+#include <filesystem>
+
 #include "shoal/aten/interpreter.h"
 #include "shoal/aten/types.h"
 #include "shoal/base/error.h"
@@ -11,6 +13,7 @@
 #include "shoal/comm/inproc/inproc.h"
 #include "shoal/ir/own_ops.h"
 #include "shoal/runtime/collective_kernels.h"
+#include "shoal/runtime/host_copies.h"
 #include "shoal/runtime/kernel.h"
 #include "shoal/runtime/run.h"
 
@@ -517,13 +520,19 @@ TEST_CASE("each op of Shoal's own has a kernel") {
   const auto ranks = comm::inproc(1);
   const Groups groups(sharding::mesh_from_text("tensor=1"), *ranks[0]);
   const program::Program program;
+  FileMemory files(std::filesystem::current_path());
   for (const ir::OwnOp& own : ir::own_ops()) {
     const program::Compute compute{.op =
                                        std::string(own.name)};  // without arguments: no kernel is made of it
     const bool is_message = own.kind == ir::OwnOp::Kind::Message;
     std::string error;
     try {
-      is_message ? make_collective(program, compute, &groups) : make_kernel(program, compute);
+      if (is_message)
+        make_collective(program, compute, &groups);
+      else if (compute.op == "shoal::to_file")
+        make_to_file(compute, files);
+      else
+        make_kernel(program, compute);
     } catch (const std::exception& wrong) {  // an argument is missing
       error = wrong.what();
     }

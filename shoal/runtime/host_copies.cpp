@@ -34,6 +34,24 @@ class HostCopy final : public Kernel {
   Outputs outputs_;
 };
 
+class FileCopy final : public Kernel {
+ public:
+  FileCopy(const Compute& compute, FileMemory& files)
+      : self_(slot_of(compute, "self")), files_(files), outputs_(compute) {}
+
+  void run(Slots& slots) override {
+    const at::Tensor& self = slots[self_];
+    at::Tensor copy = files_.empty_strided(self.sizes(), self.strides(), self.scalar_type());
+    copy.copy_(self);
+    outputs_.put(slots, std::move(copy));
+  }
+
+ private:
+  std::uint32_t self_;
+  FileMemory& files_;
+  Outputs outputs_;
+};
+
 }  // namespace
 
 std::unique_ptr<Kernel> make_to_host(const Program&, const Compute& compute) {
@@ -41,6 +59,10 @@ std::unique_ptr<Kernel> make_to_host(const Program&, const Compute& compute) {
 }
 std::unique_ptr<Kernel> make_to_device(const Program&, const Compute& compute) {
   return std::make_unique<HostCopy>(compute, device_of(compute));
+}
+
+std::unique_ptr<Kernel> make_to_file(const Compute& compute, FileMemory& files) {
+  return std::make_unique<FileCopy>(compute, files);
 }
 
 }  // namespace shoal::runtime

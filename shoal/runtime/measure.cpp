@@ -3,6 +3,7 @@
 
 #include <ATen/Functions.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 
@@ -16,9 +17,10 @@ namespace shoal::runtime {
 
 using program::MemoryUse;
 
-static at::Tensor source_of(const program::Source& source, const ir::TensorType& type) {
-  const auto options = at::TensorOptions(aten::to_torch(type.dtype));
-  at::Tensor tensor = at::empty_strided(type.shape, type.strides, options);
+static at::Tensor source_of(const program::Source& source, const ir::TensorType& type, FileMemory* files) {
+  const at::ScalarType dtype = aten::to_torch(type.dtype);
+  at::Tensor tensor = source.is_offloaded ? files->empty_strided(type.shape, type.strides, dtype)
+                                          : at::empty_strided(type.shape, type.strides, dtype);
   if (source.role == ir::Role::Scalar) return tensor.fill_(1);  // a step's number, a rate
   return tensor.zero_();
 }
@@ -38,10 +40,13 @@ Measured measure(const program::Program& program, const program::Memory& said, c
   const auto world = comm::record(rank, mesh.size(), calls);
   std::optional<Groups> groups;
   if (mesh.size() > 1) groups.emplace(mesh, *world);
-  Executor executor(program, groups ? &*groups : nullptr);
+  std::optional<FileMemory> files;
+  if (std::ranges::any_of(program.sources, &program::Source::is_offloaded))
+    files.emplace(folder_for_offload());
+  Executor executor(program, groups ? &*groups : nullptr, files ? &*files : nullptr);
   const std::int64_t before = memory_counts().live_bytes;
   for (const auto& source : program.sources)
-    executor.bind(source.slot, source_of(source, program.types.at(source.slot.index)));
+    executor.bind(source.slot, source_of(source, program.types.at(source.slot.index), files ? &*files : nullptr));
   for (std::size_t segment = 0; segment < program.segments.size(); ++segment) executor.run(segment);
   executor.release();
   Measured measured = {.said = said.peak.total(), .was = 0, .misjudged = {}};

@@ -39,14 +39,16 @@ static std::string describe(const char* kind, const Distribution::NamedTensors& 
 
 Distribution::Distribution(Parallelism parallelism, const NamedTensors& parameters,
                            const NamedTensors& buffers,
-                           const std::function<bool(const std::string& parameter)>& needs_whole)
+                           const std::function<bool(const std::string& parameter)>& needs_whole,
+                           const Offloading& offloading)
     : parallelism_(std::move(parallelism)),
       groups_(parallelism_.mesh,
               parallelism_.tensors != nullptr ? *parallelism_.tensors : *parallelism_.world,
               parallelism_.limit),
       control_{parallelism_.world, parallelism_.limit},
       rank_(parallelism_.world->rank()),
-      needs_whole_(needs_whole) {
+      needs_whole_(needs_whole),
+      offloading_(offloading) {
   check_same(control_, "parallelism or model",
              describe(parallelism_) + describe("parameter", parameters) + describe("buffer", buffers));
   std::vector<std::string> names;
@@ -84,7 +86,8 @@ void Distribution::keep(const std::string& name, const at::Tensor& tensor) {
           .insert_or_assign(name, compile::pins_of(parallelism_.plan, parallelism_.mesh, name, shape,
                                                    needs_whole_(name), parallelism_.plan_name, owner))
           .first->second;
-  if (pins.kept == sharding::replicated(parallelism_.mesh)) return;
+  if (pins.kept == sharding::replicated(parallelism_.mesh))
+    return offloading_.take_in(ir::Role::Parameter, tensor);
   cut(kept_.emplace(name, Kept{tensor.detach(), {}}).first->second, name);
 }
 
@@ -145,6 +148,8 @@ void Distribution::cut(Kept& kept, const std::string& name) {
   const at::Tensor part = part_of(rank(), kept.whole, pins_.at(name).kept);
   if (kept.part.defined())
     kept.part.copy_(part);  // executors are bound to its memory
+  else if (offloading_.has(ir::Role::Parameter, part))
+    offloading_.take_in(ir::Role::Parameter, kept.part = part);
   else
     kept.part = in_shared_memory(part);
   if (!owns_storage(kept.whole)) return;
@@ -162,8 +167,16 @@ void Distribution::drop() {
 
 void Distribution::gather(Kept& kept, const std::string& name) {
   const at::Tensor whole = whole_of(rank(), kept.part, pins_.at(name).kept, kept.whole.sizes());
-  aten::give_memory(kept.whole);
+  give_memory(kept.whole);
   kept.whole.copy_(whole);
+}
+
+void Distribution::give_memory(const at::Tensor& whole) const {
+  const auto type = aten::type_of(whole);
+  if (aten::has_memory(whole) || !offloading_.has(ir::Role::Parameter, whole))
+    aten::give_memory(whole);
+  else
+    aten::give_memory(whole, offloading_.empty(ir::Role::Parameter, type, whole.options()).storage());
 }
 
 void Distribution::materialize() {

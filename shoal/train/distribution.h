@@ -15,6 +15,7 @@
 #include "shoal/rewrite/place.h"
 #include "shoal/rewrite/stages.h"
 #include "shoal/runtime/groups.h"
+#include "shoal/train/offloading.h"
 #include "shoal/train/parallelism.h"
 #include "shoal/train/parts.h"
 
@@ -31,9 +32,10 @@ class Distribution {
   // Called by all ranks at once. Parameters and buffers become those of rank 0; parameters that are kept in
   // parts leave the module, whose tensors are without memory until `materialize`. One after the other: of a
   // module made under deferred_init one is in memory at a time. Throws InvalidInput where
-  // the ranks' models differ. `needs_whole`: whose update looks at the whole tensor.
+  // the ranks' models differ. `needs_whole`: whose update looks at the whole tensor. Borrows `offloading`.
   Distribution(Parallelism parallelism, const NamedTensors& parameters, const NamedTensors& buffers,
-               const std::function<bool(const std::string& parameter)>& needs_whole);
+               const std::function<bool(const std::string& parameter)>& needs_whole,
+               const Offloading& offloading);
 
   const Parallelism& parallelism() const { return parallelism_; }
   Rank rank() const { return {parallelism_, groups_, control_, rank_}; }
@@ -69,6 +71,7 @@ class Distribution {
   void gather(Kept& kept, const std::string& name);
   const std::string& first_name(const std::string& parameter) const;
   at::Tensor in_shared_memory(const at::Tensor& tensor) const;
+  void give_memory(const at::Tensor& whole) const;
 
   Parallelism parallelism_;
   runtime::Groups groups_;
@@ -79,6 +82,7 @@ class Distribution {
   std::map<std::string, Kept> kept_;
   NamedTensors parameters_;  // each once
   std::function<bool(const std::string&)> needs_whole_;
+  const Offloading& offloading_;
   std::optional<rewrite::Stages> stages_;
   bool is_settled_ = false;
   bool is_materialized_ = false;

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shoal/train/gradient_sums.h"
 
-#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/scalar_tensor.h>
 
 #include <utility>
 
-#include "shoal/aten/types.h"
 #include "shoal/compile/accumulate.h"
 
 namespace shoal::train {
@@ -21,15 +19,15 @@ static void bind_weights(Runnable& microbatch, std::size_t number, double keep, 
       microbatch.executor().bind(Role::Scalar, name, at::scalar_tensor(value, at::kDouble), number);
 }
 
-void GradientSums::bind(Runnable& microbatch, const ModelTensors& model, bool is_first, std::size_t number) {
+void GradientSums::bind(Runnable& microbatch, const ModelTensors& model, const Offloading& offloading,
+                        bool is_first, std::size_t number) {
   const auto& program = microbatch.program();
   for (const auto& source : program.sources) {
     if (source.role != Role::Gradient) continue;
     auto& sum = sums_[source.name];
     if (!sum.defined()) {
-      const auto& type = program.types.at(source.slot.index);
-      sum = at::empty_strided(type.shape, type.strides,
-                              model.find_parameter(source.name)->options().dtype(aten::to_torch(type.dtype)));
+      sum = offloading.empty(Role::Gradient, program.types.at(source.slot.index),
+                             model.find_parameter(source.name)->options());
       if (!is_first) sum.zero_();
     }
     microbatch.executor().bind(source.slot, sum);

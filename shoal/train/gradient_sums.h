@@ -9,6 +9,7 @@
 #include <string>
 
 #include "shoal/train/model_tensors.h"
+#include "shoal/train/offloading.h"
 #include "shoal/train/runnable.h"
 
 namespace shoal::train {
@@ -24,7 +25,8 @@ class GradientSums {
 
   // Before a micro-batch runs. The first one writes over what is in them; a later one may have gradients that
   // those before had not.
-  void bind(Runnable& microbatch, const ModelTensors& model, bool is_first, std::size_t number = 0);
+  void bind(Runnable& microbatch, const ModelTensors& model, const Offloading& offloading, bool is_first,
+            std::size_t number = 0);
   // When its gradients are there: how much they count, and what all are divided by with the last one, else 1.
   // `number`: the executor's micro-batch.
   void weigh(Runnable& microbatch, bool is_first, double weight, double divisor, std::size_t number = 0);

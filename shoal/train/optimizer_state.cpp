@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shoal/train/optimizer_state.h"
 
-#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <c10/core/DefaultDtype.h>
 
@@ -115,9 +114,7 @@ void OptimizerState::bind_rates(runtime::Executor& executor, const std::vector<c
 at::Tensor OptimizerState::get(const std::string& state, const ir::TensorType& type) {
   auto& tensor = state_[state];
   if (!tensor.defined())
-    tensor = at::empty_strided(type.shape, type.strides,
-                               parameter_of(state).options().dtype(aten::to_torch(type.dtype)))
-                 .zero_();
+    tensor = offloading_.empty(Role::OptimizerState, type, parameter_of(state).options()).zero_();
   SHOAL_CHECK(tensor.sizes() == at::IntArrayRef(type.shape), InvalidInput, "trainer: ", parameter_in(state),
               " has another shape than when it was updated last: its ", state.substr(state.rfind('.') + 1),
               " has ", tensor.sizes(), " and it has ", at::IntArrayRef(type.shape),
@@ -187,8 +184,10 @@ void OptimizerState::write(const Tensors& whole) {
 void OptimizerState::replace(const Tensors& whole) {
   if (ranks_ != nullptr) return write(whole);
   state_.clear();
-  for (const auto& [name, tensor] : whole)
-    state_.emplace(name, lying_as(type_of(name), parameter_of(name).device(), tensor));
+  for (const auto& [name, tensor] : whole) {
+    const auto own = state_.emplace(name, lying_as(type_of(name), parameter_of(name).device(), tensor)).first;
+    offloading_.take_in(Role::OptimizerState, own->second);
+  }
 }
 
 void OptimizerState::check(const Tensors& whole) const {

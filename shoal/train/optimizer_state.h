@@ -15,6 +15,7 @@
 #include "shoal/runtime/executor.h"
 #include "shoal/train/distribution.h"
 #include "shoal/train/model_tensors.h"
+#include "shoal/train/offloading.h"
 
 namespace shoal::train {
 
@@ -23,9 +24,9 @@ class OptimizerState {
   using Tensors = std::map<std::string, at::Tensor>;  // by global name, "fc.weight.exp_avg"
   using Counts = std::map<std::string, std::int64_t>;
 
-  // Borrows the tensors.
-  OptimizerState(std::vector<OptimizerPart> parts, const ModelTensors& model)
-      : model_(model), parts_(std::move(parts)), rates_(parts_.size()) {}
+  // Borrows the tensors, and where they go.
+  OptimizerState(std::vector<OptimizerPart> parts, const ModelTensors& model, const Offloading& offloading)
+      : model_(model), offloading_(offloading), parts_(std::move(parts)), rates_(parts_.size()) {}
   void set_ranks(Distribution* ranks) { ranks_ = ranks; }
 
   // --- Settings.
@@ -72,6 +73,7 @@ class OptimizerState {
   at::Tensor whole_tensor(const std::string& state, const at::Tensor& part) const;
 
   const ModelTensors& model_;
+  const Offloading& offloading_;
   std::vector<OptimizerPart> parts_;
   std::vector<std::optional<double>> rates_;  // by part, as they were set from outside
   Tensors state_;

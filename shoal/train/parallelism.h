@@ -28,7 +28,9 @@ struct Parallelism {
   // What the axes are for: which cut the batch, over which the optimizer's state, gradients and parameters
   // are kept in parts, and what the others cut.
   compile::Plan plan = {};
-  std::string plan_name = "plan";                              // for messages
+  std::string plan_name = "plan";  // for messages
+  // Where the files are that plan.offload speaks of: on a disk. "": TMPDIR, or /var/tmp.
+  std::string offload_folder = {};
   std::chrono::nanoseconds limit = std::chrono::seconds{300};  // of every wait for another rank
 };
 

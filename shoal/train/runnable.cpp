@@ -26,8 +26,8 @@ std::vector<capture::NamedTensor> inputs_of(const Batch& batch) {
 }
 
 Runnable::Runnable(compile::Compiled compiled, const std::vector<std::string>& inputs,
-                   const runtime::Groups* groups)
-    : whole_(std::move(compiled.whole)), executor_(std::move(compiled.program), groups) {
+                   const runtime::Groups* groups, runtime::FileMemory* files)
+    : whole_(std::move(compiled.whole)), executor_(std::move(compiled.program), groups, files) {
   whole_.settings = {};  // it borrows
   if constexpr (SHOAL_CHECKS_TYPES)
     if (groups == nullptr) executor_.check_types();

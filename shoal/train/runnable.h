@@ -27,8 +27,10 @@ std::vector<capture::NamedTensor> inputs_of(const Batch& batch);
 
 class Runnable {
  public:
-  // `inputs`: the names of the batch's tensors, in their order. `groups`: of several ranks.
-  Runnable(compile::Compiled compiled, const std::vector<std::string>& inputs, const runtime::Groups* groups);
+  // `inputs`: the names of the batch's tensors, in their order. `groups`: of several ranks. `files`: of one
+  // that offloads.
+  Runnable(compile::Compiled compiled, const std::vector<std::string>& inputs, const runtime::Groups* groups,
+           runtime::FileMemory* files);
 
   runtime::Executor& executor() { return executor_; }
   const runtime::Executor& executor() const { return executor_; }

@@ -20,7 +20,7 @@ using sharding::Layout;
 using sharding::Mesh;
 
 at::Tensor part_of_input(const Rank& rank, const std::string& input, const at::Tensor& whole) {
-  const auto& [mesh, world, tensors, plan, plan_name, limit] = rank.parallelism;
+  const auto& [mesh, world, tensors, plan, plan_name, folder, limit] = rank.parallelism;
   if (!compile::is_cut(plan, input, static_cast<std::size_t>(whole.dim()))) return whole;
   const int dim = compile::batch_dim_of(plan, input);
   const auto [begin, end] = samples_of(mesh, rank.number, whole.size(dim), plan);
@@ -68,7 +68,7 @@ static void check_batch_dims(const compile::Plan& plan, const Batch& batch) {
 }
 
 SharedBatch agree(const Rank& rank, const Batch& batch, const std::string& text, bool asks) {
-  const auto& [mesh, world, tensors, plan, plan_name, limit] = rank.parallelism;
+  const auto& [mesh, world, tensors, plan, plan_name, folder, limit] = rank.parallelism;
   std::string structure = text + '\n';
   std::vector<std::pair<std::string, at::Tensor>> cut;
   SharedBatch shared{batch, {}, false};

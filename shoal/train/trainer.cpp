@@ -65,6 +65,12 @@ static Then then_of(Use use) {
   return use == Use::Step ? Then::Update : use == Use::Microbatch ? Then::Accumulate : Then::HandOut;
 }
 
+static train::Offloading offloading_of(const std::optional<Parallelism>& parallelism) {
+  if (!parallelism) return {};
+  compile::check(parallelism->plan.offload);
+  return {parallelism->plan.offload, parallelism->offload_folder};
+}
+
 class Trainer::State {
  public:
   State(std::shared_ptr<torch::nn::Module> module, ModelView view, std::vector<OptimizerPart> optimizers,
@@ -73,7 +79,8 @@ class Trainer::State {
         view_(std::move(view)),
         options_(std::move(options)),
         model_(view_),
-        optimizer_(std::move(optimizers), model_),
+        offloading_(offloading_of(options_.parallelism)),
+        optimizer_(std::move(optimizers), model_, offloading_),
         steps_captured_(view_, model_,
                         {.spot_check_share = options_.spot_check_share,
                          .max_graphs = options_.max_graphs,
@@ -91,6 +98,7 @@ class Trainer::State {
       loss_scale_.emplace(precision);
     }
     train::refuse_shared_memory(view_.parameters);
+    if (plan().offload.has_any()) check_can_offload();
     set_seed(options_.seed);
     const auto& parallelism = options_.parallelism;
     SHOAL_CHECK(!parallelism || parallelism->world != nullptr || parallelism->mesh.size() == 1, InvalidInput,
@@ -99,12 +107,13 @@ class Trainer::State {
     if (!parallelism || parallelism->world == nullptr) {
       for (const auto* tensors : {&view_.parameters, &view_.buffers})
         for (const auto& [name, tensor] : *tensors) shoal::materialize(tensor, name);
+      for (const auto& [name, tensor] : view_.parameters) offloading_.take_in(Role::Parameter, tensor);
       return;
     }
     if (parallelism->tensors == nullptr) check_in_main_memory();
     ranks_ = std::make_unique<train::Distribution>(
         *parallelism, view_.parameters, view_.buffers,
-        [this](const std::string& parameter) { return optimizer_.needs_whole(parameter); });
+        [this](const std::string& parameter) { return optimizer_.needs_whole(parameter); }, offloading_);
     model_.set_ranks(ranks_.get());
     optimizer_.set_ranks(ranks_.get());
     steps_captured_.set_ranks(ranks_.get());
@@ -237,7 +246,7 @@ class Trainer::State {
   std::string weighing(const Batch& batch) {
     std::string text = compile::to_text(found(batch, Use::Microbatch)->whole().normaliser);
     if (!ranks_) return text;
-    const auto& [mesh, world, tensors, plan, plan_name, limit] = ranks_->parallelism();
+    const auto& [mesh, world, tensors, plan, plan_name, folder, limit] = ranks_->parallelism();
     return text + (compile::reduces_each(plan, mesh) ? "; the gradients of each are reduced"
                                                      : "; their gradients are reduced together");
   }
@@ -431,6 +440,13 @@ class Trainer::State {
                 "trainer: there is no optimizer to step with. Remedy: give the Trainer one, or call "
                 "backward(batch), which leaves gradients in the parameters, and update them yourself");
   }
+  void check_can_offload() const {
+    for (const auto& [name, tensor] : model_.parameters())
+      SHOAL_CHECK(!tensor.defined() || tensor.is_cpu(), Infeasible, "trainer: ", name, " is on ",
+                  tensor.device(),
+                  ", and what is offloaded goes from main memory to a file. Remedy: leave out "
+                  "Parallelism::plan.offload, or keep the model on the CPU");
+  }
   void check_in_main_memory() const {
     for (const auto* tensors : {&model_.parameters(), &model_.buffers()})
       for (const auto& [name, tensor] : *tensors)
@@ -561,11 +577,11 @@ class Trainer::State {
       if (!ranks_->is_settled()) settle(whole);
       train::together(ranks_->control(), [&] {  // a stage may be refused alone
         runnable = std::make_unique<Runnable>(compile::compile_local(std::move(whole), ranks_->rank().number),
-                                              inputs, &ranks_->groups());
+                                              inputs, &ranks_->groups(), offloading_.files());
       });
     } else {
-      runnable =
-          std::make_unique<Runnable>(compile::compile(graph, plan(), {}, 0, settings), inputs, nullptr);
+      runnable = std::make_unique<Runnable>(compile::compile(graph, plan(), {}, 0, settings), inputs, nullptr,
+                                            offloading_.files());
     }
     optimizer_.bind(runnable->executor());
     return runnable;
@@ -679,7 +695,7 @@ class Trainer::State {
                   "trainer: the micro-batches of a step have losses of different kinds: ",
                   compile::to_text(normaliser), " for number ", i, ", but not for those before");
       kind = normaliser.kind;
-      sums_.bind(*part, model_, i == 0);
+      sums_.bind(*part, model_, offloading_, i == 0);
       part->executor().run_gradients(options_.trace);
       const double weight = train::weight_of(*part, count);
       if (weight != 0) {  // without a target that counts a mean is 0 ÷ 0, and all at once would not see it
@@ -761,7 +777,7 @@ class Trainer::State {
       SHOAL_CHECK(normaliser.kind == all[0].runnable->whole().normaliser.kind, InvalidInput,
                   "trainer: the micro-batches of a step have losses of different kinds: ",
                   compile::to_text(normaliser), " for number ", i, ", but not for those before");
-      sums_.bind(*all[i].runnable, model_, i == 0, i);
+      sums_.bind(*all[i].runnable, model_, offloading_, i == 0, i);
     }
     under_way_.clear();
     const Kind kind = all[0].runnable->whole().normaliser.kind;
@@ -887,6 +903,7 @@ class Trainer::State {
   ModelView view_;
   TrainerOptions options_;
   train::ModelTensors model_;
+  train::Offloading offloading_;
   train::OptimizerState optimizer_;
   std::unique_ptr<train::Distribution> ranks_;     // null: one device
   std::optional<train::LossScale> loss_scale_;     // of float16

@@ -2,7 +2,6 @@
 #include "shoal/comm/shm/heap.h"
 
 #include <algorithm>
-#include <iterator>
 
 #include "shoal/base/error.h"
 #include "shoal/base/held.h"
@@ -23,17 +22,20 @@ Heap::Block Heap::allocate(std::int64_t bytes) {
     if (i == regions_.size()) {
       const std::int64_t size = std::max(kSegmentBytes, wanted);
       auto segment = std::make_unique<Segment>(name_, size, *mappings_);
-      regions_.push_back({std::move(segment), {{0, size}}});
+      regions_.push_back({std::move(segment), {}});
+      regions_.back().free.give(0, size);
     }
     Region& region = regions_[i];
-    const auto range = std::ranges::find_if(region.free, [&](const auto& r) { return r.second >= wanted; });
-    if (range == region.free.end()) continue;
-    const auto [offset, room] = *range;
-    region.segment->commit(offset, wanted);
-    region.free.erase(range);
+    const auto offset = region.free.take(wanted);
+    if (!offset) continue;
+    try {
+      region.segment->commit(*offset, wanted);
+    } catch (const Error&) {
+      region.free.give(*offset, wanted);
+      throw;
+    }
     hold(Holder::Communicators, wanted);
-    if (room > wanted) region.free[offset + wanted] = room - wanted;
-    return {i, offset, wanted};
+    return {i, *offset, wanted};
   }
 }
 
@@ -42,17 +44,7 @@ void Heap::free(const Block& block) noexcept {
   Region& region = regions_[block.segment];
   region.segment->discard(block.offset, block.bytes);
   hold(Holder::Communicators, -block.bytes);
-  auto range = region.free.emplace(block.offset, block.bytes).first;
-  if (const auto next = std::next(range);
-      next != region.free.end() && range->first + range->second == next->first) {
-    range->second += next->second;
-    region.free.erase(next);
-  }
-  if (range == region.free.begin()) return;
-  const auto before = std::prev(range);
-  if (before->first + before->second != range->first) return;
-  before->second += range->second;
-  region.free.erase(range);
+  region.free.give(block.offset, block.bytes);
 }
 
 std::byte* Heap::data(const Block& block) {

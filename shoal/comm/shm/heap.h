@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "shoal/base/free_ranges.h"
 #include "shoal/comm/communicator.h"
 #include "shoal/comm/shm/segment.h"
 #include "shoal/comm/shm/senders.h"
@@ -45,7 +46,7 @@ class Heap {
  private:
   struct Region {
     std::unique_ptr<Segment> segment;
-    std::map<std::int64_t, std::int64_t> free;  // offset -> bytes
+    FreeRanges free;
   };
 
   const std::string name_;

@@ -62,6 +62,60 @@ def test_recompute_takes_what_is_said_and_less(shoal, one_thread, recipe, strate
     assert full < plain
 
 
+KINDS = ["parameters", "optimizer_state", "gradients", "activations"]
+OFFLOAD = [f"--offload.{kind}=true" for kind in KINDS] + ["--offload.least=1B"]
+
+
+@pytest.mark.parametrize("strategy", ["1 rank", "DP", "ZeRO-3", "tensor"])
+@pytest.mark.parametrize("recipe", ["gpt", "lstm", "resnet"])
+def test_offload_takes_what_is_said_and_less(shoal, one_thread, recipe, strategy):
+    of = [f"recipes/{recipe}.toml", *words(recipe, strategy)]
+    plain = most_of_a_step(shoal, of)
+    assert most_of_a_step(shoal, [*of, *OFFLOAD]) < 0.8 * plain
+
+
+@pytest.mark.parametrize("strategy", ["1 rank", "DP", "ZeRO-2", "ZeRO-3"])
+def test_a_run_that_offloads_takes_what_was_said_and_is_the_same(shoal, one_thread, tiny, strategy):
+    of = [*BENCH.STRATEGIES[strategy].split(), "--model.n_embd=256", "--training.seq_len=16"]
+    of += ["--training.local_batch_size=8", "--training.max_norm=0.5"]
+
+    def trained(*more):
+        result = shoal("train", tiny, *of, *more)
+        assert result.returncode == 0, result.stderr
+        memory = memory_of(tiny)
+        assert memory["peak_bytes"] <= memory["predicted_bytes"] <= 1.1 * memory["peak_bytes"]
+        lines = (tiny.parent / "out" / "metrics.jsonl").read_text().splitlines()
+        return memory, [json.loads(line)["loss"] for line in lines if '"loss"' in line]
+
+    plain, losses = trained()
+    offloaded, same = trained(*OFFLOAD)
+    assert same == losses
+    assert offloaded["phases"]["steps"] < 0.7 * plain["phases"]["steps"]
+    # Sums of micro-batches too.
+    part = ["--training.local_batch_size=4", "--training.global_batch_size=32"]
+    _, losses = trained(*part)
+    _, same = trained(*part, *OFFLOAD)
+    assert same == losses
+
+
+def test_what_can_not_be_offloaded_is_said(shoal, tiny, tmp_path):
+    for words, error in [
+        (["--offload.activations=true", "--offload.folder=/nowhere"], "offload.folder /nowhere does not exist"),
+        (["--offload.least=1MiB"], "how small what stays in memory is, and not what goes"),
+        (["--offload.activations=true", "--offload.least=1 MB"], "1 MB"),
+    ]:
+        result = shoal("train", tiny, *words)
+        assert result.returncode != 0
+        assert error in result.stderr
+
+
+@pytest.mark.parametrize("recipe", ["gpt", "resnet", "t5"])
+def test_ranks_that_offload_equal_one_device(shoal, one_thread, recipe):
+    of = ["-n", 2, "--parallelism.data_parallel_shard_degree=2", "--training.dtype=float64"]
+    result = shoal("verify", f"recipes/{recipe}.toml", *SMALL[recipe].split(), *of, *OFFLOAD)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
 def most_of_a_step(shoal, words):
     result = shoal("plan", *words, "--measure")
     assert result.returncode == 0, result.stderr

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What backward makes again is what forward made, to the bit, and memory falls by what is said.
+// What saves memory changes no bit: what backward makes again is what forward made, and what is offloaded is
+// read where it lies. Memory falls by what is said.
 #include <ATen/Parallel.h>
 #include <doctest/doctest.h>
 
@@ -27,6 +28,7 @@ struct Trained {
   std::int64_t messages = 0;
   std::size_t instructions = 0;  // of all ranks
   std::int64_t activations = 0;  // at once, of the rank that has most
+  std::int64_t peak = 0;         // of all kinds, likewise
 };
 
 }  // namespace
@@ -38,7 +40,7 @@ static std::int64_t activations_of(const program::Program& program) {
   return most;
 }
 
-// Three steps in float32, of rank 0. `how` is the words of a plan's line.
+// Three steps in float32, of rank 0. `how` is lines of a plan.
 static Trained trained(const cases::ModelCase& model, const matrix::Strategy& strategy,
                        const std::string& how) {
   const auto mesh =
@@ -52,10 +54,9 @@ static Trained trained(const cases::ModelCase& model, const matrix::Strategy& st
   std::mutex mutex;  // guards first
   comm::run_as_threads(comm::inproc(strategy.ranks()), [&](comm::Communicator& world) {
     at::set_num_threads(1);
-    compile::Plan plan;
-    if (!strategy.plan.empty()) plan = compile::plan_from_text(matrix::plan_text(strategy.plan));
+    compile::Plan plan = compile::plan_from_text(
+        concat(strategy.plan.empty() ? "" : matrix::plan_text(strategy.plan), '\n', how));
     plan.zero_stage = strategy.zero_stage;
-    plan.recompute = compile::recompute_from_text(how);
     const auto& net = nets[static_cast<std::size_t>(world.rank())];
     Trainer trainer(net.module, net.loss, AdamW{.lr = 0.01},
                     {.clip_norm = 0.5,
@@ -70,6 +71,7 @@ static Trained trained(const cases::ModelCase& model, const matrix::Strategy& st
       }));
     const TrainingState state = train::record_of(trainer, result).state;
     const std::lock_guard lock(mutex);
+    first.peak = std::max(first.peak, program::memory_of(*trainer.ran().front(), 1).peak.total());
     first.activations = std::max(first.activations, activations_of(*trainer.ran().front()));
     for (const auto& segment : trainer.ran().front()->segments)
       first.instructions += segment.instructions.size();
@@ -94,20 +96,24 @@ static std::string difference(const Trained& a, const Trained& b) {
   return "";
 }
 
+static std::vector<matrix::Strategy> strategies_of(const cases::ModelCase& model) {
+  auto strategies = matrix::strategies(model, 2);
+  strategies.push_back({.name = "1 rank"});
+  strategies.push_back({.name = "2 stages", .pipeline = 2});
+  return strategies;
+}
+
 TEST_CASE("recompute changes no bit of float32: dropout, batch norm, ranks, ZeRO, tensor parallel, stages") {
   const std::set<std::string> with_blocks = {"bert", "gpt2", "llama", "resnet", "t5", "vit"};
   int fitted = 0;
   for (const auto& model : cases::kModels) {
     if (!with_blocks.contains(model.name)) continue;
     if (matrix::is_sanitized() && std::string(model.name) != "gpt2") continue;
-    auto strategies = matrix::strategies(model, 2);
-    strategies.push_back({.name = "1 rank"});
-    strategies.push_back({.name = "2 stages", .pipeline = 2});
-    for (const auto& strategy : strategies) {
-      const Trained plain = trained(model, strategy, "none");
+    for (const auto& strategy : strategies_of(model)) {
+      const Trained plain = trained(model, strategy, "");
       const std::int64_t bytes = plain.activations * 19 / 20;
-      for (const std::string& how :
-           {std::string("full"), std::string("selective"), concat("auto bytes=", bytes)}) {
+      for (const std::string& how : {std::string("recompute full"), std::string("recompute selective"),
+                                     concat("recompute auto bytes=", bytes)}) {
         CAPTURE(std::string(model.name));
         CAPTURE(strategy.name);
         CAPTURE(how);
@@ -118,13 +124,32 @@ TEST_CASE("recompute changes no bit of float32: dropout, batch norm, ranks, ZeRO
           REQUIRE(std::string(error.what()).find("the least that they take") != std::string::npos);
           continue;
         }
-        fitted += how.starts_with("auto");
+        const bool is_fitted = how.starts_with("recompute auto");
+        fitted += is_fitted;
         CHECK(difference(again, plain) == "");
         CHECK(again.instructions > plain.instructions);
         CHECK(again.messages == plain.messages);
-        if (how.starts_with("auto")) CHECK(again.activations <= bytes);
+        if (is_fitted) CHECK(again.activations <= bytes);
       }
     }
   }
   CHECK(fitted > (matrix::is_sanitized() ? 3 : 20));
+}
+
+TEST_CASE("offload changes no bit of float32, alone and with recompute, and takes memory away") {
+  const std::string all = "offload parameters optimizer_state gradients activations least=1\n";
+  for (const auto& model : cases::kModels) {
+    const bool has_blocks = std::string(model.name) == "gpt2";
+    if (matrix::is_sanitized() && !has_blocks) continue;
+    for (const auto& strategy : strategies_of(model)) {
+      CAPTURE(std::string(model.name));
+      CAPTURE(strategy.name);
+      const Trained plain = trained(model, strategy, "");
+      const Trained offloaded = trained(model, strategy, all);
+      CHECK(difference(offloaded, plain) == "");
+      CHECK(offloaded.peak < plain.peak);
+      CHECK(offloaded.messages == plain.messages);
+      if (has_blocks) CHECK(difference(trained(model, strategy, all + "recompute selective"), plain) == "");
+    }
+  }
 }

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Words of a plan's lines that are read (plan.cpp) and written (plan_text.cpp).
+#pragma once
+
+#include <string_view>
+#include <utility>
+
+#include "shoal/base/dtype.h"
+#include "shoal/rewrite/offload.h"
+
+namespace shoal::compile {
+
+inline constexpr std::pair<std::string_view, DType> kFloats[] = {
+    {"bfloat16", DType::BFloat16}, {"float16", DType::Float16}, {"float32", DType::Float32}};
+
+inline constexpr std::pair<std::string_view, bool rewrite::Offload::*> kOffloaded[] = {
+    {"parameters", &rewrite::Offload::parameters},
+    {"optimizer_state", &rewrite::Offload::optimizer_state},
+    {"gradients", &rewrite::Offload::gradients},
+    {"activations", &rewrite::Offload::activations}};
+
+}  // namespace shoal::compile
