@@ -178,7 +178,7 @@ class Search {
       if (of_capture * counts.back() / count > limit_ && !is_smallest) continue;
       const auto sized =
           is_smallest ? std::move(smallest) : std::make_unique<Sized>(in(count), ranks_, threads_);
-      if (!look_at(*sized)) break;  // those that are smaller still cost more
+      if (!look_at(*sized, is_smallest)) break;  // those that are smaller still cost more
     }
     constexpr std::int64_t kMebibyte = std::int64_t{1} << 20;
     SHOAL_CHECK(
@@ -236,14 +236,17 @@ class Search {
   }
 
   // False where it costs more than the best, with nothing made again even.
-  bool look_at(Sized& sized) {
+  bool look_at(Sized& sized, bool is_smallest) {
     for (const std::int64_t offload : offloads_) {
       const Tried plain = tried(sized, 0, offload);
       if (work_as_given_ == 0) work_as_given_ = plain.work;
       if (best_ && plain.work / work_as_given_ - 1 >= best_->cost) return offload != offloads_.front();
       look_at(plain, sized, 0, offload);
       if (plain.largest.bytes <= limit_) break;
-      if (offload == offloads_.front() || offload == offloads_.back())
+      // A search of its own: where it may do, and for the least there is.
+      const bool is_last = offload == offloads_.back();
+      const bool may_do = sized.is_staged() || plain.largest.bytes - plain.activations <= limit_;
+      if ((may_do && (is_last || offload == offloads_.front())) || (is_last && is_smallest))
         look_at_recompute(sized, plain, offload);
     }
     return true;

@@ -102,7 +102,7 @@ def test_what_can_not_be_offloaded_is_said(shoal, tiny, tmp_path):
     for words, error in [
         (["--offload.activations=true", "--offload.folder=/nowhere"], "offload.folder /nowhere does not exist"),
         (["--offload.least=1MiB"], "how small what stays in memory is, and not what goes"),
-        (["--offload.activations=true", "--offload.least=1 MB"], "1 MB"),
+        (["--offload.activations=true", "--offload.least=1MB"], "1MB' is no number of bytes"),
     ]:
         result = shoal("train", tiny, *words)
         assert result.returncode != 0
@@ -170,7 +170,7 @@ def test_a_run_stays_below_its_limit_or_is_refused(shoal, one_thread, tiny):
 @pytest.mark.parametrize("strategy", ["1 rank", "ZeRO-3"])
 def test_memory_auto_keeps_a_limit_down_to_the_least_and_trains_the_same(shoal, one_thread, tiny, strategy):
     of = ["train", tiny, *BENCH.STRATEGIES[strategy].split(), "--model.n_layer=3"]
-    of += ["--training.local_batch_size=128", "--training.steps=3", "--model.embd_pdrop=0"]
+    of += ["--training.local_batch_size=64", "--training.steps=3", "--model.embd_pdrop=0"]
 
     def run(*more):
         result = shoal(*of, *more)
@@ -231,10 +231,12 @@ def test_a_model_with_batch_statistics_keeps_its_batch(shoal, one_thread):
     assert free
     result = shoal("plan", *words, "--memory.auto=true", "--memory.limit=1B")
     assert result.returncode != 0
-    assert "with all recompute there is. " in result.stderr
+    assert "with all recompute there is, all that can be offloaded in a file. " in result.stderr
     limit = int(float(free[1]) * 0.93 * 2**20)
     result = shoal("plan", *words, "--memory.auto=true", f"--memory.limit={limit}B")
-    assert re.search(r"memory.auto: recompute until activations fit in [\d.]+MiB, \d", result.stdout)
+    assert re.search(
+        r"memory.auto: (recompute until activations fit in [\d.]+MiB|.* offloaded to a file), \d", result.stdout
+    )
     assert "micro-batches of" not in result.stdout
 
 
