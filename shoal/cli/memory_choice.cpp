@@ -282,8 +282,7 @@ class Search {
     if (const std::int64_t said = offload_in(recipe); said != 0) return {said};
     try {
       const std::string& folder = recipe.offload.folder;
-      const runtime::FileMemory there(folder.empty() ? runtime::folder_for_offload()
-                                                     : std::filesystem::path(folder));
+      const runtime::FileMemory there(folder.empty() ? runtime::kOffloadFolder : folder);
     } catch (const Error&) {
       return {0};
     }

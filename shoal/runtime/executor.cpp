@@ -121,7 +121,7 @@ struct Executor::State {
   std::unique_ptr<Kernel> kernel_of(const Compute& compute, const Groups* groups) {
     if (sharding::is_collective(compute.op)) return make_collective(program, compute, groups, &sends);
     if (compute.op != "shoal::to_file") return make_kernel(program, compute);
-    if (files == nullptr) files = &own_files.emplace(folder_for_offload());
+    if (files == nullptr) files = &own_files.emplace(kOffloadFolder);
     return make_to_file(compute, *files);
   }
 

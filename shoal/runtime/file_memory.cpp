@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <mutex>
@@ -178,10 +177,5 @@ void FileMemory::take_in(const at::Tensor& tensor) {
 
 std::int64_t FileMemory::live_bytes() const { return file_->live_bytes(); }
 std::int64_t FileMemory::file_bytes() const { return file_->file_bytes(); }
-
-fs::path folder_for_offload() {
-  const char* const said = std::getenv("TMPDIR");
-  return said != nullptr && *said != '\0' ? fs::path(said) : fs::path("/var/tmp");
-}
 
 }  // namespace shoal::runtime

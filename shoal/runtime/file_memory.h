@@ -38,7 +38,7 @@ class FileMemory {
   std::shared_ptr<File> file_;  // held by what was handed out too
 };
 
-// Where files go that nobody has said a folder for: TMPDIR, or /var/tmp, which unlike /tmp is on a disk.
-std::filesystem::path folder_for_offload();
+// Where files go that nobody has said a folder for: unlike /tmp it is on a disk.
+inline constexpr const char* kOffloadFolder = "/var/tmp";
 
 }  // namespace shoal::runtime

@@ -41,12 +41,12 @@ Measured measure(const program::Program& program, const program::Memory& said, c
   std::optional<Groups> groups;
   if (mesh.size() > 1) groups.emplace(mesh, *world);
   std::optional<FileMemory> files;
-  if (std::ranges::any_of(program.sources, &program::Source::is_offloaded))
-    files.emplace(folder_for_offload());
+  if (std::ranges::any_of(program.sources, &program::Source::is_offloaded)) files.emplace(kOffloadFolder);
   Executor executor(program, groups ? &*groups : nullptr, files ? &*files : nullptr);
   const std::int64_t before = memory_counts().live_bytes;
   for (const auto& source : program.sources)
-    executor.bind(source.slot, source_of(source, program.types.at(source.slot.index), files ? &*files : nullptr));
+    executor.bind(source.slot,
+                  source_of(source, program.types.at(source.slot.index), files ? &*files : nullptr));
   for (std::size_t segment = 0; segment < program.segments.size(); ++segment) executor.run(segment);
   executor.release();
   Measured measured = {.said = said.peak.total(), .was = 0, .misjudged = {}};

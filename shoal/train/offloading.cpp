@@ -9,8 +9,7 @@ namespace shoal::train {
 
 Offloading::Offloading(const rewrite::Offload& offload, const std::string& folder) : offload_(offload) {
   if (offload.has_any())
-    files_ = std::make_unique<runtime::FileMemory>(folder.empty() ? runtime::folder_for_offload()
-                                                                  : std::filesystem::path(folder));
+    files_ = std::make_unique<runtime::FileMemory>(folder.empty() ? runtime::kOffloadFolder : folder);
 }
 
 at::Tensor Offloading::empty(ir::Role role, const ir::TensorType& type, at::TensorOptions options) const {

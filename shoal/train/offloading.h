@@ -16,7 +16,7 @@ namespace shoal::train {
 class Offloading {
  public:
   Offloading() = default;  // none do
-  // `folder`: "" is folder_for_offload(). Throws as FileMemory does.
+  // `folder`: "" is kOffloadFolder. Throws as FileMemory does.
   Offloading(const rewrite::Offload& offload, const std::string& folder);
 
   runtime::FileMemory* files() const { return files_.get(); }  // null: there is nothing to offload

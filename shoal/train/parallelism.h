@@ -29,7 +29,7 @@ struct Parallelism {
   // are kept in parts, and what the others cut.
   compile::Plan plan = {};
   std::string plan_name = "plan";  // for messages
-  // Where the files are that plan.offload speaks of: on a disk. "": TMPDIR, or /var/tmp.
+  // Where the files are that plan.offload speaks of: on a disk. "": /var/tmp.
   std::string offload_folder = {};
   std::chrono::nanoseconds limit = std::chrono::seconds{300};  // of every wait for another rank
 };

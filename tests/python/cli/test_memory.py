@@ -100,7 +100,10 @@ def test_a_run_that_offloads_takes_what_was_said_and_is_the_same(shoal, one_thre
 
 def test_what_can_not_be_offloaded_is_said(shoal, tiny, tmp_path):
     for words, error in [
-        (["--offload.activations=true", "--offload.folder=/nowhere"], "offload.folder /nowhere does not exist"),
+        (
+            ["--offload.activations=true", "--offload.folder=/nowhere"],
+            "offload.folder /nowhere does not exist",
+        ),
         (["--offload.least=1MiB"], "how small what stays in memory is, and not what goes"),
         (["--offload.activations=true", "--offload.least=1MB"], "1MB' is no number of bytes"),
     ]:
@@ -235,7 +238,8 @@ def test_a_model_with_batch_statistics_keeps_its_batch(shoal, one_thread):
     limit = int(float(free[1]) * 0.93 * 2**20)
     result = shoal("plan", *words, "--memory.auto=true", f"--memory.limit={limit}B")
     assert re.search(
-        r"memory.auto: (recompute until activations fit in [\d.]+MiB|.* offloaded to a file), \d", result.stdout
+        r"memory.auto: (recompute until activations fit in [\d.]+MiB|.* offloaded to a file), \d",
+        result.stdout,
     )
     assert "micro-batches of" not in result.stdout
 
