@@ -1,16 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // What each optimizer keeps of a parameter.
+#include <string_view>
+#include <type_traits>
 #include <utility>
 
+#include "shoal/base/error.h"
 #include "shoal/compile/update.h"
 
 namespace shoal::compile {
 
 namespace {
 
+template <class Each>
+constexpr std::string_view title_of() {
+  return std::is_same_v<Each, Adafactor> ? "Adafactor" : std::is_same_v<Each, Muon> ? "Muon" : "LAMB";
+}
+
 struct KeptBy {
   using List = std::vector<Kept>;
-  const ir::TensorType& parameter;
+  ir::TensorType parameter;  // in the state's dtype
   DType numbers;
 
   List operator()(const SGD& sgd) const { return sgd.momentum > 0 ? like({"momentum_buffer"}) : List{}; }
@@ -59,7 +67,36 @@ struct KeptBy {
 }  // namespace
 
 std::vector<Kept> kept_by(const Optimizer& optimizer, const ir::TensorType& parameter, DType numbers) {
-  return std::visit(KeptBy{parameter, numbers}, optimizer);
+  ir::TensorType state = parameter;
+  state.dtype = state_dtype_of(optimizer).value_or(parameter.dtype);
+  return std::visit(KeptBy{std::move(state), numbers}, optimizer);
+}
+
+std::optional<DType> state_dtype_of(const Optimizer& optimizer) {
+  return std::visit(
+      [](const auto& each) -> std::optional<DType> {
+        if constexpr (requires { each.state_dtype; }) {
+          if (!each.state_dtype || each.state_dtype == DType::Float32) return std::nullopt;
+          SHOAL_CHECK(each.state_dtype == DType::BFloat16, InvalidInput, "optimizer: state_dtype is ",
+                      name_of(*each.state_dtype), "; it must be f32, which is the parameter's type, or bf16");
+          return each.state_dtype;
+        }
+        return std::nullopt;
+      },
+      optimizer);
+}
+
+void set_state_dtype(Optimizer& optimizer, DType dtype) {
+  std::visit(
+      [&]<class Each>(Each& each) {
+        if constexpr (requires { each.state_dtype; })
+          each.state_dtype = dtype;
+        else
+          SHOAL_CHECK(dtype == DType::Float32, InvalidInput, "optimizer: ", title_of<Each>(),
+                      " looks at whole tensors, and its state has the parameter's type; leave state_dtype at "
+                      "float32, or take an optimizer that goes element by element, such as AdamW");
+      },
+      optimizer);
 }
 
 bool needs_whole(const Optimizer& optimizer) {

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -55,6 +56,13 @@ struct Kept {
 };
 std::vector<Kept> kept_by(const Optimizer& optimizer, const ir::TensorType& parameter,
                           DType numbers = DType::Float32);
+
+// What it keeps the state of each element in; none: the parameter's type. Throws InvalidInput for a type that there
+// is no state in.
+std::optional<DType> state_dtype_of(const Optimizer& optimizer);
+
+// Throws InvalidInput naming an optimizer that keeps its state in the parameter's type alone.
+void set_state_dtype(Optimizer& optimizer, DType dtype);
 
 // Whether its update looks at whole tensors.
 bool needs_whole(const Optimizer& optimizer);

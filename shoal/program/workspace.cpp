@@ -237,7 +237,7 @@ static std::int64_t update(const Facts& of) {
       if (!(*list)[i] || !(*parameters)[i]) continue;
       const TensorType &type = of.types.at((*list)[i]->index), &layout = of.types.at((*parameters)[i]->index);
       const bool same =
-          type.dtype == layout.dtype &&
+          (type.dtype == layout.dtype || type.dtype == DType::BFloat16) &&
           ((ir::is_contiguous(type) && ir::is_contiguous(layout)) || type.strides == layout.strides);
       if (!same && type.shape == layout.shape) bytes += ir::num_elements(layout) * width(layout);
     }

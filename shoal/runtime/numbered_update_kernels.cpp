@@ -128,11 +128,9 @@ class NumberedUpdate final : public Kernel {
       for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = slots[numbers_[i][row]];
       factors.push_back(rule_.factors(now, numbers));
     }
-    rows.for_each_piece([&](const Row& row, std::int64_t begin, std::int64_t end) {
+    for_each_piece(rows, [&]<class T>(const Row& row, const Piece<T>& piece) {
       const auto& own = factors[static_cast<std::size_t>(&row - rows.all().data())];
-      AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, row.dtype, "update", [&] {
-        Rule::apply(piece_of<scalar_t>(row, begin, end), Rule::template as<Math<scalar_t>>(own));
-      });
+      Rule::apply(piece, Rule::template as<Math<T>>(own));
     });
     rows.finish();
   }

@@ -23,6 +23,7 @@
 #include "shoal/aten/types.h"
 #include "shoal/base/error.h"
 #include "shoal/runtime/arguments.h"
+#include "shoal/runtime/elementwise_update.h"
 #include "shoal/runtime/typed_kernel.h"
 #include "shoal/runtime/update_elsewhere.h"
 #include "shoal/runtime/update_loops.h"
@@ -169,17 +170,12 @@ class Sgd final : public Kernel {
     const double added = is_first ? 1 : 1 - dampening_;
     const double scale = (maximize_ ? -1 : 1) * scale_in(slots, scale_);
     Rows rows(slots, parameters_, gradients_, {&buffers_});
-    rows.for_each_piece([&](const Row& row, std::int64_t begin, std::int64_t end) {
-      AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, row.dtype, "sgd", [&] {
-        using Real = Math<scalar_t>;
-        const SgdFactors<Real> factors{static_cast<Real>(lr), static_cast<Real>(scale),
-                                       static_cast<Real>(momentum_), static_cast<Real>(weight_decay_),
-                                       static_cast<Real>(added)};
-        auto* const buffer = static_cast<scalar_t*>(row.state[0]);
-        fast_sgd(static_cast<scalar_t*>(row.parameter) + begin,
-                 static_cast<const scalar_t*>(row.gradient) + begin,
-                 buffer == nullptr ? nullptr : buffer + begin, end - begin, factors, nesterov_);
-      });
+    for_each_piece(rows, [&]<class T>(const Row&, const Piece<T>& piece) {
+      using Real = Math<T>;
+      const SgdFactors<Real> factors{static_cast<Real>(lr), static_cast<Real>(scale),
+                                     static_cast<Real>(momentum_), static_cast<Real>(weight_decay_),
+                                     static_cast<Real>(added)};
+      fast_sgd(piece.parameter, piece.gradient, piece.state[0], piece.size, factors, nesterov_);
     });
     rows.finish();
   }
@@ -231,20 +227,15 @@ class AdamKernel final : public Kernel {
     const auto factors_32 = factors<float>(lr, step, scale);
     const auto factors_64 = factors<double>(lr, step, scale);
     Rows rows(slots, parameters_, gradients_, {&averages_, &squares_, &largest_});
-    rows.for_each_piece([&](const Row& row, std::int64_t begin, std::int64_t end) {
-      AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, row.dtype, "adam", [&] {
-        const auto& all = [&]() -> const auto& {
-          if constexpr (std::is_same_v<scalar_t, double>)
-            return factors_64;
-          else
-            return factors_32;
-        }();
-        fast_adam(static_cast<scalar_t*>(row.parameter) + begin,
-                  static_cast<const scalar_t*>(row.gradient) + begin,
-                  static_cast<scalar_t*>(row.state[0]) + begin, static_cast<scalar_t*>(row.state[1]) + begin,
-                  row.state[2] == nullptr ? nullptr : static_cast<scalar_t*>(row.state[2]) + begin,
-                  end - begin, all);
-      });
+    for_each_piece(rows, [&]<class T>(const Row&, const Piece<T>& piece) {
+      const auto& all = [&]() -> const auto& {
+        if constexpr (std::is_same_v<T, double>)
+          return factors_64;
+        else
+          return factors_32;
+      }();
+      fast_adam(piece.parameter, piece.gradient, piece.state[0], piece.state[1], piece.state[2], piece.size,
+                all);
     });
     rows.finish();
   }

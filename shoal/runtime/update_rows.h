@@ -30,6 +30,7 @@ struct Row {
   void* parameter;
   const void* gradient;
   void* state[3];
+  at::ScalarType state_dtype;  // the parameter's, or BFloat16
 };
 
 // The rows of an update. Tensors that have gaps, or whose elements lie in another order than their
@@ -63,7 +64,7 @@ class Rows {
  private:
   const at::Tensor& changed(const at::Tensor& original, at::Tensor copy);
   const void* read(const at::Tensor& tensor, const at::Tensor& layout);
-  void* written(const at::Tensor& tensor, const at::Tensor& layout);
+  void* written(const at::Tensor& tensor, const at::Tensor& layout, at::ScalarType dtype);
 
   std::vector<Row> rows_;
   std::vector<std::int64_t> ends_;  // of each row in the long row of all

@@ -25,6 +25,18 @@ static DType type_of_numbers() {
   return c10::get_default_dtype_as_scalartype() == c10::ScalarType::Double ? DType::Float64 : DType::Float32;
 }
 
+void check_state_fits(const std::vector<checkpoint::TensorShape>& wanted,
+                      const std::vector<checkpoint::TensorShape>& found) {
+  using checkpoint::Types;
+  const auto lines = checkpoint::mismatches(wanted, found, Types::MustBeEqual);
+  if (lines.empty()) return;
+  std::string text;
+  for (const std::string& line : lines) text += "\n  " + line;
+  if (lines.size() > checkpoint::mismatches(wanted, found, Types::MayDiffer).size())
+    text += "\nRemedy: the optimizer's state_dtype as it was there";
+  fail(ErrorKind::InvalidInput, "the checkpoint's optimizer state does not fit the model:", text);
+}
+
 // --- Settings.
 
 void OptimizerState::set_parts(std::vector<OptimizerPart> parts) {
@@ -180,7 +192,9 @@ void OptimizerState::write(const Tensors& whole) {
     }
     const at::Tensor part =
         train::part_of(ranks_->rank(), given, ranks_->pins_of(parameter_in(name)).updated);
-    get(name, part.sizes() == at::IntArrayRef(type.shape) ? type : aten::type_of(part)).copy_(part);
+    auto local = aten::type_of(part);
+    local.dtype = type.dtype;
+    get(name, part.sizes() == at::IntArrayRef(type.shape) ? type : local).copy_(part);
   }
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "shoal/checkpoint/weights.h"
 #include "shoal/compile/optimizer.h"
 #include "shoal/compile/update.h"
 #include "shoal/runtime/executor.h"
@@ -17,6 +18,10 @@
 #include "shoal/train/model_tensors.h"
 
 namespace shoal::train {
+
+// Throws InvalidInput with all that does not fit, and what to do where a type does not.
+void check_state_fits(const std::vector<checkpoint::TensorShape>& wanted,
+                      const std::vector<checkpoint::TensorShape>& found);
 
 class OptimizerState {
  public:

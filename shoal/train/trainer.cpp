@@ -317,8 +317,7 @@ class Trainer::State {
     }
     checkpoint::check_fits(train::shapes_of(here.model), train::shapes_of(from.model), Types::MustBeEqual,
                            "the checkpoint");
-    checkpoint::check_fits(wanted, train::shapes_of(from.optimizer), Types::MustBeEqual,
-                           "the checkpoint's optimizer state");
+    train::check_state_fits(wanted, train::shapes_of(from.optimizer));
     const at::NoGradGuard no_grad;
     for (const auto& [name, tensor] : from.model) model_.write(name, here.model.at(name), tensor);
     optimizer_.write(from.optimizer);
