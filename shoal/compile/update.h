@@ -14,6 +14,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shoal/compile/optimizer.h"
@@ -64,7 +65,13 @@ std::optional<DType> state_dtype_of(const Optimizer& optimizer);
 // Throws InvalidInput naming an optimizer that keeps its state in the parameter's type alone.
 void set_state_dtype(Optimizer& optimizer, DType dtype);
 
-// Whether its update looks at whole tensors.
-bool needs_whole(const Optimizer& optimizer);
+// What of a parameter ranks may not cut where they update it, and keep its state.
+enum class Uncut { Elements, Blocks, All };  // Blocks: of elements, sharding/state_blocks.h
+Uncut uncut_by(const Optimizer& optimizer, const std::vector<std::int64_t>& shape);
+
+// Of a state in 8 bits: "exp_avg_absmax" of "exp_avg".
+std::string name_of_maxima(const std::string& suffix);
+// Whether its codes have a sign: those of squares and of other sizes have none.
+bool is_signed(std::string_view suffix);
 
 }  // namespace shoal::compile

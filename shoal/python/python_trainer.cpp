@@ -50,8 +50,10 @@ void check(const Options& options) {
               "trainer: on_refusal is \"", options.on_refusal, "\"; give \"error\" or \"eager\"");
   SHOAL_CHECK(options.accumulate >= 1, InvalidInput, "trainer: accumulate is ", options.accumulate,
               "; it is into how many micro-batches a batch is cut, at least 1");
-  SHOAL_CHECK(options.state_dtype == "float32" || options.state_dtype == "bfloat16", InvalidInput,
-              "trainer: state_dtype is \"", options.state_dtype, "\"; give \"float32\" or \"bfloat16\"");
+  SHOAL_CHECK(
+      options.state_dtype == "float32" || options.state_dtype == "bfloat16" || options.state_dtype == "uint8",
+      InvalidInput, "trainer: state_dtype is \"", options.state_dtype,
+      "\"; give \"float32\", \"bfloat16\" or \"uint8\"");
   if (options.on_refusal == "eager") check_can_be_eager(options.parallelism);
   if (const auto place = this_place(); !options.parallelism && place.size > 1 && place.rank == 0) {
     const auto text =

@@ -60,12 +60,22 @@ void for_each_piece(const Rows& rows, const Visit& visit) {
         for (std::size_t i = 0; i < piece.state.size(); ++i) {
           if (row.state[i] == nullptr) continue;
           piece.state[i] = buffers[i];
-          load_state(static_cast<const c10::BFloat16*>(row.state[i]) + begin, buffers[i], piece.size);
+          if (row.state_dtype == at::kByte)
+            load_codes(static_cast<const std::uint8_t*>(row.state[i]) + begin,
+                       row.maxima[i] + begin / sharding::kStateBlock, row.is_signed[i], buffers[i],
+                       piece.size);
+          else
+            load_state(static_cast<const c10::BFloat16*>(row.state[i]) + begin, buffers[i], piece.size);
         }
         visit(row, piece);
-        for (std::size_t i = 0; i < piece.state.size(); ++i)
-          if (row.state[i] != nullptr)
+        for (std::size_t i = 0; i < piece.state.size(); ++i) {
+          if (row.state[i] == nullptr) continue;
+          if (row.state_dtype == at::kByte)
+            store_codes(buffers[i], row.is_signed[i], static_cast<std::uint8_t*>(row.state[i]) + begin,
+                        row.maxima[i] + begin / sharding::kStateBlock, piece.size);
+          else
             store_state(buffers[i], static_cast<c10::BFloat16*>(row.state[i]) + begin, piece.size);
+        }
       }
     });
   });
@@ -93,6 +103,7 @@ class ElementwiseUpdate final : public Kernel {
         parameters_(slots_of(compute, "parameters")),
         gradients_(slots_of(compute, "gradients")),
         states_(lists_of(compute, Rule::kStates, parameters_.size())),
+        coded_(compute),
         lr_(slot_of(compute, "lr")),
         step_(Rule::kCounts || has_argument(compute, "step") ? slot_of(compute, "step") : kNoSlot),
         scale_(optional_slot_of(compute, "scale")),
@@ -102,9 +113,9 @@ class ElementwiseUpdate final : public Kernel {
 
   void run(Slots& slots) override {
     Now now{scalar_in(slots, lr_), 1, step_ == kNoSlot ? 1 : scalar_in(slots, step_)};
-    if (!on_cpu(slots, parameters_)) return run_elsewhere(slots, now);
+    if (!coded_.is_on_cpu(slots, parameters_)) return run_elsewhere(slots, now);
     now.scale = sign_ * scale_in(slots, scale_);
-    Rows rows(slots, parameters_, gradients_, pointers_to(states_));
+    Rows rows(slots, parameters_, gradients_, pointers_to(states_), &coded_);
     for_each_piece(rows, [&](const Row&, const auto& piece) { rule_.apply(piece, now); });
     rows.finish();
   }
@@ -121,6 +132,7 @@ class ElementwiseUpdate final : public Kernel {
   Rule rule_;
   std::vector<std::uint32_t> parameters_, gradients_;
   std::vector<std::vector<std::uint32_t>> states_;
+  Coded coded_;
   std::uint32_t lr_, step_, scale_;
   double sign_;
 };

@@ -109,6 +109,7 @@ class NumberedUpdate final : public Kernel {
         parameters_(slots_of(compute, "parameters")),
         gradients_(slots_of(compute, "gradients")),
         states_(lists_of(compute, Rule::kStates, parameters_.size())),
+        coded_(compute),
         numbers_(lists_of(compute, Rule::kNumbers, parameters_.size())),
         lr_(slot_of(compute, "lr")),
         step_(slot_of(compute, "step")),
@@ -121,7 +122,7 @@ class NumberedUpdate final : public Kernel {
     SHOAL_CHECK(on_cpu(slots, parameters_), Infeasible, op_,
                 ": it updates tensors of main memory alone; keep the model there, or take another optimizer");
     const Now now{scalar_in(slots, lr_), sign_ * scale_in(slots, scale_), scalar_in(slots, step_)};
-    Rows rows(slots, parameters_, gradients_, pointers_to(states_));
+    Rows rows(slots, parameters_, gradients_, pointers_to(states_), &coded_);
     std::vector<decltype(rule_.factors(now, {}))> factors;  // by row
     for (std::size_t row = 0; row < parameters_.size(); ++row) {
       std::array<at::Tensor, Rule::kNumbers.size()> numbers;
@@ -139,7 +140,9 @@ class NumberedUpdate final : public Kernel {
   std::string op_;
   Rule rule_;
   std::vector<std::uint32_t> parameters_, gradients_;
-  std::vector<std::vector<std::uint32_t>> states_, numbers_;
+  std::vector<std::vector<std::uint32_t>> states_;
+  Coded coded_;
+  std::vector<std::vector<std::uint32_t>> numbers_;
   std::uint32_t lr_, step_, scale_;
   double sign_;
 };

@@ -2,9 +2,79 @@
 // Compiled as update_loops.cpp is, for the same reason.
 #include "shoal/runtime/state_blocks.h"
 
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
 #include "shoal/runtime/vector_clones.h"
 
 namespace shoal::runtime {
+
+using sharding::kStateBlock;
+
+namespace {
+
+struct Codes {
+  explicit Codes(bool is_signed) {
+    std::vector<double> all = {0, 1};
+    double power = 1e-6;
+    for (int zeros = 6; zeros >= 0; --zeros, power *= 10) {
+      const int count = 1 << ((is_signed ? 6 : 7) - zeros);  // fractions from 0.1 to 1
+      for (int i = 0; i < count; ++i) {
+        const double share = power * (0.1 + 0.9 * (i + 0.5) / count);
+        all.push_back(share);
+        if (is_signed) all.push_back(-share);
+      }
+    }
+    std::ranges::sort(all);
+    for (std::size_t i = 0; i < 256; ++i) shares[i] = static_cast<float>(all.at(i));
+    for (std::size_t i = 0; i < 255; ++i) upto[i] = (shares[i] + shares[i + 1]) / 2;
+    if (!is_signed) upto[0] = 0;
+  }
+  float shares[256];
+  float upto[255];  // the largest that is no higher code
+};
+
+const Codes& codes_of(bool is_signed) {
+  static const Codes with_sign(true), without(false);
+  return is_signed ? with_sign : without;
+}
+
+}  // namespace
+
+const float* shares(bool is_signed) { return codes_of(is_signed).shares; }
+
+template <class T>
+[[gnu::always_inline]] inline void load_blocks(const std::uint8_t* __restrict codes, const float* maxima,
+                                               bool is_signed, T* __restrict to, std::int64_t size) {
+  const float* const shares = codes_of(is_signed).shares;
+  for (std::int64_t begin = 0; begin < size; begin += kStateBlock) {
+    const T largest = static_cast<T>(*maxima++);
+    const std::int64_t end = std::min(size, begin + kStateBlock);
+    for (std::int64_t i = begin; i < end; ++i) to[i] = static_cast<T>(shares[codes[i]]) * largest;
+  }
+}
+
+template <class T>
+[[gnu::always_inline]] inline void store_blocks(const T* __restrict from, bool is_signed,
+                                                std::uint8_t* __restrict codes, float* maxima,
+                                                std::int64_t size) {
+  const float* const upto = codes_of(is_signed).upto;
+  for (std::int64_t begin = 0; begin < size; begin += kStateBlock) {
+    const std::int64_t end = std::min(size, begin + kStateBlock);
+    T most = 0;
+    for (std::int64_t i = begin; i < end; ++i) most = std::max(most, std::abs(from[i]));
+    const auto largest = static_cast<float>(most);
+    *maxima++ = largest;
+    const T divisor = largest > 0 ? static_cast<T>(largest) : T(1);
+    for (std::int64_t i = begin; i < end; ++i) {
+      const auto share = static_cast<float>(from[i] / divisor);
+      std::uint32_t code = 0;
+      for (std::uint32_t step = 128; step > 0; step /= 2) code += share > upto[code + step - 1] ? step : 0;
+      codes[i] = static_cast<std::uint8_t>(code);
+    }
+  }
+}
 
 template <class T>
 [[gnu::always_inline]] inline void load_range(const c10::BFloat16* __restrict from, T* __restrict to,
@@ -17,6 +87,22 @@ template <class T>
   for (std::int64_t i = 0; i < size; ++i) to[i] = c10::BFloat16(static_cast<float>(from[i]));
 }
 
+SHOAL_VECTOR_CLONES void load_codes(const std::uint8_t* codes, const float* maxima, bool is_signed, float* to,
+                                    std::int64_t size) {
+  load_blocks(codes, maxima, is_signed, to, size);
+}
+SHOAL_VECTOR_CLONES void load_codes(const std::uint8_t* codes, const float* maxima, bool is_signed,
+                                    double* to, std::int64_t size) {
+  load_blocks(codes, maxima, is_signed, to, size);
+}
+SHOAL_VECTOR_CLONES void store_codes(const float* from, bool is_signed, std::uint8_t* codes, float* maxima,
+                                     std::int64_t size) {
+  store_blocks(from, is_signed, codes, maxima, size);
+}
+SHOAL_VECTOR_CLONES void store_codes(const double* from, bool is_signed, std::uint8_t* codes, float* maxima,
+                                     std::int64_t size) {
+  store_blocks(from, is_signed, codes, maxima, size);
+}
 SHOAL_VECTOR_CLONES void load_state(const c10::BFloat16* from, float* to, std::int64_t size) {
   load_range(from, to, size);
 }

@@ -151,6 +151,7 @@ class Sgd final : public Kernel {
       : parameters_(slots_of(compute, "parameters")),
         gradients_(slots_of(compute, "gradients")),
         buffers_(slots_of(compute, "momentum_buffers")),
+        coded_(compute),
         lr_(slot_of(compute, "lr")),
         scale_(optional_slot_of(compute, "scale")),
         momentum_(number_of(compute, "momentum")),
@@ -166,10 +167,10 @@ class Sgd final : public Kernel {
   void run(Slots& slots) override {
     const double lr = scalar_in(slots, lr_);
     const bool is_first = dampening_ != 0 && scalar_in(slots, step_) == 1;
-    if (!on_cpu(slots, parameters_)) return run_elsewhere(slots, lr, is_first);
+    if (!coded_.is_on_cpu(slots, parameters_)) return run_elsewhere(slots, lr, is_first);
     const double added = is_first ? 1 : 1 - dampening_;
     const double scale = (maximize_ ? -1 : 1) * scale_in(slots, scale_);
-    Rows rows(slots, parameters_, gradients_, {&buffers_});
+    Rows rows(slots, parameters_, gradients_, {&buffers_}, &coded_);
     for_each_piece(rows, [&]<class T>(const Row&, const Piece<T>& piece) {
       using Real = Math<T>;
       const SgdFactors<Real> factors{static_cast<Real>(lr), static_cast<Real>(scale),
@@ -190,6 +191,7 @@ class Sgd final : public Kernel {
   }
 
   std::vector<std::uint32_t> parameters_, gradients_, buffers_;
+  Coded coded_;
   std::uint32_t lr_, scale_;
   double momentum_, weight_decay_, dampening_;
   std::uint32_t step_;
@@ -205,6 +207,7 @@ class AdamKernel final : public Kernel {
         squares_(slots_of(compute, "exp_avg_sqs")),
         largest_(has_argument(compute, "max_exp_avg_sqs") ? slots_of(compute, "max_exp_avg_sqs")
                                                           : std::vector<std::uint32_t>{}),
+        coded_(compute),
         lr_(slot_of(compute, "lr")),
         step_(slot_of(compute, "step")),
         scale_(optional_slot_of(compute, "scale")),
@@ -222,11 +225,11 @@ class AdamKernel final : public Kernel {
   void run(Slots& slots) override {
     const double lr = scalar_in(slots, lr_);
     const double step = scalar_in(slots, step_);
-    if (!on_cpu(slots, parameters_)) return run_elsewhere(slots, lr, step);
+    if (!coded_.is_on_cpu(slots, parameters_)) return run_elsewhere(slots, lr, step);
     const double scale = (maximize_ ? -1 : 1) * scale_in(slots, scale_);
     const auto factors_32 = factors<float>(lr, step, scale);
     const auto factors_64 = factors<double>(lr, step, scale);
-    Rows rows(slots, parameters_, gradients_, {&averages_, &squares_, &largest_});
+    Rows rows(slots, parameters_, gradients_, {&averages_, &squares_, &largest_}, &coded_);
     for_each_piece(rows, [&]<class T>(const Row&, const Piece<T>& piece) {
       const auto& all = [&]() -> const auto& {
         if constexpr (std::is_same_v<T, double>)
@@ -267,6 +270,7 @@ class AdamKernel final : public Kernel {
   }
 
   std::vector<std::uint32_t> parameters_, gradients_, averages_, squares_, largest_;
+  Coded coded_;
   std::uint32_t lr_, step_, scale_;
   double beta1_, beta2_, eps_, weight_decay_;
   bool decoupled_, maximize_;

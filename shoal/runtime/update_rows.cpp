@@ -11,6 +11,24 @@
 
 namespace shoal::runtime {
 
+Coded::Coded(const program::Compute& compute) {
+  if (!has_argument(compute, "maxima")) return;
+  maxima = slots_of(compute, "maxima");
+  const auto* list = std::get_if<std::vector<std::int64_t>>(&argument_of(compute, "signed"));
+  SHOAL_CHECK(list != nullptr, InvalidInput, compute.op, ": signed is no list of integers");
+  signs = *list;
+  check_lengths(compute, slots_of(compute, "parameters").size() * signs.size(), maxima.size());
+}
+
+bool Coded::is_on_cpu(const Slots& slots, const std::vector<std::uint32_t>& parameters) const {
+  const bool is_here = on_cpu(slots, parameters);
+  SHOAL_CHECK(
+      is_here || !any(), Infeasible,
+      "optimizer: state in 8 bits is updated in main memory alone. Remedy: the model there, or state_dtype "
+      "bfloat16");
+  return is_here;
+}
+
 static bool is_bfloat16(const Slots& slots, const std::vector<const std::vector<std::uint32_t>*>& states,
                         std::size_t row) {
   return std::ranges::any_of(states, [](const auto* list) { return !list->empty(); }) &&
@@ -21,13 +39,14 @@ static bool is_bfloat16(const Slots& slots, const std::vector<const std::vector<
 
 Rows::Rows(Slots& slots, const std::vector<std::uint32_t>& parameters,
            const std::vector<std::uint32_t>& gradients,
-           const std::vector<const std::vector<std::uint32_t>*>& states) {
+           const std::vector<const std::vector<std::uint32_t>*>& states, const Coded* coded) {
+  const bool has_codes = coded != nullptr && coded->any();
   rows_.reserve(parameters.size());
   carried_.reserve(parameters.size() * (states.size() + 1));  // `layout` below borrows from it
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     at::Tensor& parameter = slots[parameters[i]];
     const at::Tensor& layout =
-        parameter.is_non_overlapping_and_dense()
+        (has_codes ? parameter.is_contiguous() : parameter.is_non_overlapping_and_dense())
             ? parameter
             : changed(parameter, at::empty_like(parameter, at::MemoryFormat::Contiguous));
     Row row{.dtype = parameter.scalar_type(),
@@ -35,11 +54,21 @@ Rows::Rows(Slots& slots, const std::vector<std::uint32_t>& parameters,
             .parameter = layout.data_ptr(),
             .gradient = read(slots[gradients[i]], layout),
             .state = {},
-            .state_dtype = parameter.scalar_type()};
-    if (is_bfloat16(slots, states, i)) row.state_dtype = at::kBFloat16;
-    for (std::size_t state = 0; state < states.size(); ++state)
-      if (!states[state]->empty())
-        row.state[state] = written(slots[(*states[state])[i]], layout, row.state_dtype);
+            .state_dtype = parameter.scalar_type(),
+            .maxima = {},
+            .is_signed = {}};
+    if (has_codes)
+      row.state_dtype = at::kByte;
+    else if (is_bfloat16(slots, states, i))
+      row.state_dtype = at::kBFloat16;
+    std::size_t next = 0;
+    for (std::size_t state = 0; state < states.size(); ++state) {
+      if (states[state]->empty()) continue;
+      row.state[state] = written(slots[(*states[state])[i]], layout, row.state_dtype);
+      if (!has_codes) continue;
+      row.maxima[state] = slots[coded->maxima.at(next * parameters.size() + i)].data_ptr<float>();
+      row.is_signed[state] = coded->signs.at(next++) != 0;
+    }
     ends_.push_back((ends_.empty() ? 0 : ends_.back()) + row.size);
     rows_.push_back(row);
     parameter.unsafeGetTensorImpl()->bump_version();

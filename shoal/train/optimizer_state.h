@@ -39,8 +39,6 @@ class OptimizerState {
   void set_rate(std::size_t part, double lr);
   double rate() const;                         // of parameters in no group, before the schedule
   std::string rates_text(double scale) const;  // all of them, for ranks to compare
-  // Whether its update looks at the whole tensor.
-  bool needs_whole(const std::string& parameter) const;
   compile::UpdateSettings update(double clip_norm, bool finds_norm) const;  // borrows from this
 
   // --- Counts of updates, by parameter.
@@ -74,6 +72,7 @@ class OptimizerState {
   const at::Tensor& parameter_of(const std::string& state) const;
   ir::TensorType type_of(const std::string& state) const;
   at::Tensor get(const std::string& state, const ir::TensorType& type);
+  const sharding::Layout& layout_of(const std::string& state, DType dtype) const;
   at::Tensor whole_tensor(const std::string& state, const at::Tensor& part) const;
 
   const ModelTensors& model_;

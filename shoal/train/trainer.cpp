@@ -19,6 +19,7 @@
 #include "shoal/capture/deferred.h"
 #include "shoal/compile/accumulate.h"
 #include "shoal/compile/compile.h"
+#include "shoal/compile/pins.h"
 #include "shoal/data/hash.h"
 #include "shoal/ir/text.h"
 #include "shoal/rewrite/placed_text.h"
@@ -104,7 +105,9 @@ class Trainer::State {
     if (parallelism->tensors == nullptr) check_in_main_memory();
     ranks_ = std::make_unique<train::Distribution>(
         *parallelism, view_.parameters, view_.buffers,
-        [this](const std::string& parameter) { return optimizer_.needs_whole(parameter); });
+        [this](const std::string& parameter, const sharding::Shape& shape) {
+          return compile::uncut_by(optimizer_.parts(), parameter, shape);
+        });
     model_.set_ranks(ranks_.get());
     optimizer_.set_ranks(ranks_.get());
     steps_captured_.set_ranks(ranks_.get());

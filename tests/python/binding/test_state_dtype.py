@@ -3,14 +3,14 @@
 
 import copy
 
-
+import numpy
 import pytest
 import torch
 from torch import nn, optim
 
 import shoal
 
-STATES = ["bfloat16"]
+STATES = ["bfloat16", "uint8"]
 OPTIMIZERS = {
     "AdamW": lambda p: optim.AdamW(p, lr=0.01),
     "SGD": lambda p: optim.SGD(p, lr=0.1, momentum=0.9),
@@ -19,12 +19,15 @@ OPTIMIZERS = {
 }
 
 
+def trainer_loss(model, batch):
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
 def make(optimizer="AdamW", state_dtype="float32", dtype=torch.float32):
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(50, 110), nn.Tanh(), nn.Linear(110, 4)).to(dtype)
     made = OPTIMIZERS[optimizer](model.parameters())
-    loss = lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1])  # noqa: E731
-    return model, made, shoal.Trainer(model, made, loss, state_dtype=state_dtype)
+    return model, made, shoal.Trainer(model, made, trainer_loss, state_dtype=state_dtype)
 
 
 def batch_of(step, dtype=torch.float32):
@@ -70,7 +73,7 @@ def test_a_checkpoint_of_the_trainer_goes_on_with_the_same_bits(state_dtype, tmp
     for a, b in zip(model.parameters(), again.parameters(), strict=True):
         assert torch.equal(a, b)
     _, _, plain = make("AdamW")
-    with pytest.raises(shoal.Error, match=r"exp_avg: is (bf16|u8).*wanted f32(.|\n)*Remedy: the optimizer's state_dtype"):
+    with pytest.raises(shoal.Error, match=r"exp_avg: is (bf16|u8).*wanted f32(.|\n)*Remedy: .* state_dtype"):
         plain.load(tmp_path)
 
 
@@ -78,7 +81,60 @@ def test_a_checkpoint_of_the_trainer_goes_on_with_the_same_bits(state_dtype, tmp
 def test_optimizers_of_whole_tensors_refuse_it(optimizer):
     model = nn.Linear(8, 8, bias=False)
     made = getattr(optim, optimizer)(model.parameters(), lr=0.01)
-    with pytest.raises(shoal.Error, match=f"{optimizer} looks at whole tensors.*leave state_dtype at float32"):
+    with pytest.raises(shoal.Error, match=f"{optimizer} looks at whole tensors.*leave state_dtype"):
         shoal.Trainer(model, made, lambda model, x: model(x).sum(), state_dtype="bfloat16")
     with pytest.raises(shoal.Error, match='state_dtype is "float16"; give'):
         shoal.Trainer(model, made, lambda model, x: model(x).sum(), state_dtype="float16")
+
+
+def tree(signed):
+    """Dynamic tree quantisation of 8 bits (arXiv:2110.02861, 2.1): what the codes stand for."""
+    values = [0.0, 1.0]
+    for power in range(7):
+        count = 2 ** (power if signed else power + 1)
+        edges = numpy.linspace(0.1, 1, count + 1)
+        means = (edges[:-1] + edges[1:]) / 2 * 10.0 ** (power - 6)
+        values += list(means) + (list(-means) if signed else [])
+    return numpy.sort(numpy.array(values)).astype(numpy.float32)
+
+
+def quantised(values, signed):
+    """Codes and the largest absolute value of every 256 (section 2.2)."""
+    flat = values.numpy().reshape(-1)
+    blocks = [flat[begin : begin + 256] for begin in range(0, flat.size, 256)]
+    maxima = numpy.array([abs(block).max() for block in blocks])
+    shares = tree(signed)
+    codes = []
+    for block, largest in zip(blocks, maxima, strict=True):
+        share = block / largest
+        code = numpy.searchsorted((shares[:-1] + shares[1:]) / numpy.float32(2), share)
+        codes.append(code if signed else numpy.where(share > 0, numpy.maximum(code, 1), code))
+    return numpy.concatenate(codes), maxima
+
+
+def test_codes_are_those_of_the_paper():
+    model, made, _ = make("AdamW")
+    trainer = shoal.Trainer(model, made, trainer_loss, state_dtype="uint8", keeps_gradients=True)
+    trainer.step(batch_of(0))
+    weight, state = model[0].weight, made.state[model[0].weight]
+    of_state = {
+        "exp_avg": (weight.grad * numpy.float32(1 - 0.9), True),
+        "exp_avg_sq": (weight.grad * weight.grad * numpy.float32(1 - 0.999), False),
+    }
+    for key, (values, signed) in of_state.items():
+        codes, maxima = quantised(values, signed)
+        assert state[key].dtype == torch.uint8
+        assert numpy.array_equal(state[key].numpy().reshape(-1), codes), key
+        assert numpy.array_equal(state[f"{key}_absmax"].numpy(), maxima), key
+    assert made.state[model[2].weight]["exp_avg"].dtype == torch.float32  # fewer than 4,096 elements
+
+
+def test_state_of_another_dtype_is_refused_by_key():
+    model, made, trainer = make("AdamW")
+    trainer.step(batch_of(0))
+    with pytest.raises(shoal.Error, match=r'state of 0.weight has no "exp_avg_absmax".*state_dtype'):
+        shoal.Trainer(model, made, trainer_loss, state_dtype="uint8").step(batch_of(1))
+    model, made, trainer = make("AdamW", "uint8")
+    trainer.step(batch_of(0))
+    with pytest.raises(shoal.Error, match=r'state of 0.weight has "exp_avg_absmax".*state_dtype'):
+        shoal.Trainer(model, made, trainer_loss).step(batch_of(1))
