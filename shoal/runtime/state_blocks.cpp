@@ -3,7 +3,9 @@
 #include "shoal/runtime/state_blocks.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "shoal/runtime/vector_clones.h"
@@ -30,9 +32,27 @@ struct Codes {
     for (std::size_t i = 0; i < 256; ++i) shares[i] = static_cast<float>(all.at(i));
     for (std::size_t i = 0; i < 255; ++i) upto[i] = (shares[i] + shares[i + 1]) / 2;
     if (!is_signed) upto[0] = 0;
+    upto[255] = std::numeric_limits<float>::infinity();
+    for (const bool is_negative : {false, true})
+      for (std::uint32_t key = 0; key <= kLastKey; ++key) {
+        const auto size = std::bit_cast<float>((key + (is_negative ? 1U : 0U)) << 16U);
+        const auto* const found = std::lower_bound(upto, upto + 255, is_negative ? -size : size);
+        first[is_negative ? 1 : 0][key] = static_cast<std::uint8_t>(found - upto);
+      }
   }
+
+  // The upper half of a float's bits says all but the last of where it belongs: numbers that share it are closer
+  // together than any two codes.
+  std::uint8_t code_of(float share) const {
+    const auto bits = std::bit_cast<std::uint32_t>(share);
+    const std::uint8_t code = first[bits >> 31U][std::min(kLastKey, bits >> 16U & 0x7FFFU)];
+    return static_cast<std::uint8_t>(code + (share > upto[code] ? 1 : 0));
+  }
+
+  static constexpr std::uint32_t kLastKey = 0x3F80;  // 1
   float shares[256];
-  float upto[255];  // the largest that is no higher code
+  float upto[256];                      // the largest that is no higher code
+  std::uint8_t first[2][kLastKey + 1];  // the code of the smallest number with these upper bits, by sign
 };
 
 const Codes& codes_of(bool is_signed) {
@@ -59,7 +79,7 @@ template <class T>
 [[gnu::always_inline]] inline void store_blocks(const T* __restrict from, bool is_signed,
                                                 std::uint8_t* __restrict codes, float* maxima,
                                                 std::int64_t size) {
-  const float* const upto = codes_of(is_signed).upto;
+  const Codes& all = codes_of(is_signed);
   for (std::int64_t begin = 0; begin < size; begin += kStateBlock) {
     const std::int64_t end = std::min(size, begin + kStateBlock);
     T most = 0;
@@ -67,12 +87,7 @@ template <class T>
     const auto largest = static_cast<float>(most);
     *maxima++ = largest;
     const T divisor = largest > 0 ? static_cast<T>(largest) : T(1);
-    for (std::int64_t i = begin; i < end; ++i) {
-      const auto share = static_cast<float>(from[i] / divisor);
-      std::uint32_t code = 0;
-      for (std::uint32_t step = 128; step > 0; step /= 2) code += share > upto[code + step - 1] ? step : 0;
-      codes[i] = static_cast<std::uint8_t>(code);
-    }
+    for (std::int64_t i = begin; i < end; ++i) codes[i] = all.code_of(static_cast<float>(from[i] / divisor));
   }
 }
 

@@ -60,6 +60,30 @@ TEST_CASE("a value becomes the nearest share of its block's largest, and none ab
     }
 }
 
+TEST_CASE("each float around a border of two codes, and each of a fine row, is that of the nearest share") {
+  for (const bool is_signed : {true, false}) {
+    const float* const all = shares(is_signed);
+    std::vector<float> values;
+    for (int i = 0; i < 255; ++i) {
+      const float border = (all[i] + all[i + 1]) / 2;
+      values.insert(values.end(), {std::nextafter(border, -1.0F), border, std::nextafter(border, 2.0F)});
+    }
+    for (float value = 1; value > 1e-9F; value *= 0.9997F) values.insert(values.end(), {value, -value});
+    if (!is_signed) std::erase_if(values, [](float value) { return value < 0; });
+    for (const float value : values) {
+      const float pair[2] = {value, 1};
+      std::uint8_t codes[2];
+      float largest = 0;
+      store_codes(pair, is_signed, codes, &largest, 2);
+      int wanted = 0;
+      while (wanted < 255 && value > (all[wanted] + all[wanted + 1]) / 2) ++wanted;
+      if (!is_signed && value > 0) wanted = std::max(wanted, 1);
+      CAPTURE(value);
+      CHECK(codes[0] == wanted);
+    }
+  }
+}
+
 TEST_CASE("a block of zeros stays zeros, and new state is zeros") {
   for (const bool is_signed : {true, false}) {
     std::vector<double> values(300), back(300, 1);
