@@ -66,6 +66,7 @@ def test_a_checkpoint_of_the_trainer_goes_on_with_the_same_bits(state_dtype, tmp
     for step in range(3):
         trainer.step(batch_of(step))
     trainer.save(tmp_path)
+    trainer.wait_for_saves()
     again, _, other = make("AdamW", state_dtype)
     other.load(tmp_path)
     for step in range(3, 6):
