@@ -178,6 +178,7 @@ class Trainer:
         ignores: Sequence[str] = (),
         on_refusal: Literal["error", "eager"] = "error",
         accumulate: int = 1,
+        state_dtype: Literal["float32", "bfloat16", "uint8"] = "float32",
     ) -> None:
         """`loss_fn(model, batch)` returns the loss, or something with a loss in it. Without it the model is
         called with the batch (a mapping as keywords, a tuple or list as arguments), and its output has the
@@ -201,7 +202,12 @@ class Trainer:
         backward by PyTorch; the update, clipping and reduction of gradients are the trainer's. A warning says
         why and what it costs. Not where ranks keep parameters in parts.
 
-        `accumulate`: step() cuts its batch along dim 0 into so many micro-batches for step_over()."""
+        `accumulate`: step() cuts its batch along dim 0 into so many micro-batches for step_over().
+
+        `state_dtype`: what averages and momentum are kept in; "float32" is the parameter's type. "bfloat16" takes
+        half the memory: an update computes as without it, and rounds what it keeps. "uint8" takes a quarter: codes,
+        and an "exp_avg_absmax" for every 256 elements of "exp_avg"; tensors of fewer than 4096 elements stay as
+        they are. Neither of Adafactor and Muon."""
     def step(self, batch: Any, *, outputs: bool = False) -> StepResult:
         """One update. A loss that is not finite is an error; parameters, buffers and optimizer state are then
         as before the step. Options, groups and state of the optimizer are what it has now; its post hooks run

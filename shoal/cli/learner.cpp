@@ -6,10 +6,11 @@
 #include "shoal/cli/device.h"
 #include "shoal/cli/task.h"
 #include "shoal/cli/verbs.h"
+#include "shoal/compile/update.h"
 
 namespace shoal::cli {
 
-Optimizer optimizer_of(const Recipe& recipe) {
+static Optimizer chosen_by(const Recipe& recipe) {
   const auto& chosen = recipe.optimizer;
   const auto groups = no_decay_below_two_dims();
   switch (chosen.name) {
@@ -58,6 +59,13 @@ Optimizer optimizer_of(const Recipe& recipe) {
                .eps = chosen.eps,
                .weight_decay = chosen.weight_decay,
                .groups = groups};
+}
+
+Optimizer optimizer_of(const Recipe& recipe) {
+  static constexpr std::array kStates = {DType::Float32, DType::BFloat16, DType::UInt8};  // by StateType
+  Optimizer optimizer = chosen_by(recipe);
+  compile::set_state_dtype(optimizer, kStates.at(static_cast<std::size_t>(recipe.optimizer.state_dtype)));
+  return optimizer;
 }
 
 static LearningRateSchedule schedule_of(const Recipe& recipe) {

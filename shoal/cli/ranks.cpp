@@ -10,6 +10,7 @@
 #include "shoal/base/error.h"
 #include "shoal/cli/device.h"
 #include "shoal/cli/hollow.h"
+#include "shoal/cli/verbs.h"
 #include "shoal/comm/shm/shm.h"
 #include "shoal/comm_c10d/gloo.h"
 #include "shoal/comm_c10d/nccl.h"
@@ -156,7 +157,9 @@ void check_ranks(const Recipe& recipe, int ranks) {
   const auto shapes = shapes_of(hollow_model(recipe));
   for (const auto& [name, shape] : shapes) names.push_back(name);
   check_fits(plan, mesh, names, plan_name);
-  for (const auto& [name, shape] : shapes) compile::pins_of(plan, mesh, name, shape, false, plan_name);
+  const Optimizer optimizer = optimizer_of(recipe);
+  for (const auto& [name, shape] : shapes)
+    compile::pins_of(plan, mesh, name, shape, compile::uncut_by(optimizer, shape), plan_name);
 }
 
 Ranks::Ranks(const Recipe& recipe, const elastic::Environment& environment) {

@@ -316,6 +316,10 @@ static void check_together(const Recipe& recipe, const std::string& path) {
             shoal::quoted(folder), " is no folder in job.dump_folder");
   require(!recipe.optimizer.nesterov || recipe.optimizer.momentum > 0,
           "optimizer.nesterov looks ahead along a momentum, but optimizer.momentum is 0");
+  require(recipe.optimizer.state_dtype == StateType::Float32 || recipe.optimizer.name != OptimizerName::LAMB,
+          "optimizer.state_dtype is for updates that go element by element, and optimizer.name = \"LAMB\" "
+          "looks at "
+          "whole tensors; leave it at float32, or take AdamW");
 }
 
 // As a shell takes it: in quotes where it has to be.

@@ -23,6 +23,8 @@ static constexpr Names<OptimizerName, 7> kOptimizers = {{{OptimizerName::SGD, "S
                                                          {OptimizerName::RMSprop, "RMSprop"},
                                                          {OptimizerName::Lion, "Lion"},
                                                          {OptimizerName::LAMB, "LAMB"}}};
+static constexpr Names<StateType, 3> kStateTypes = {
+    {{StateType::Float32, "float32"}, {StateType::BFloat16, "bfloat16"}, {StateType::UInt8, "uint8"}}};
 static constexpr Names<DecayType, 4> kDecays = {{{DecayType::Constant, "constant"},
                                                  {DecayType::Linear, "linear"},
                                                  {DecayType::Cosine, "cosine"},
@@ -259,6 +261,8 @@ std::vector<Option> options_of(Recipe& recipe) {
        {"optimizer", "nesterov", &optimizer.nesterov, 0, 0, "SGD; look ahead along the momentum"},
        {"optimizer", "alpha", &optimizer.alpha, 0, 1, "RMSprop; of the average of squares"},
        {"optimizer", "centered", &optimizer.centered, 0, 0, "RMSprop; by the variance, not the square"},
+       {"optimizer", "state_dtype", choice<kStateTypes>(optimizer.state_dtype), 0, 0,
+        "of averages and momentum; float32: training.dtype; not LAMB"},
        {"lr_scheduler", "warmup_steps", &lr_scheduler.warmup_steps, 0, 1e12, "linear rise from 0"},
        {"lr_scheduler", "decay_type", choice<kDecays>(lr_scheduler.decay_type), 0, 0, "after the warm-up"},
        {"lr_scheduler", "min_lr_factor", &lr_scheduler.min_lr_factor, 0, 1, "of lr, at the end of a decay"},

@@ -17,6 +17,7 @@ namespace shoal::cli {
 
 enum class DatasetName { Text, Bytes, RandomImages, MaskedText, CorruptedText, Digits, Files };
 enum class OptimizerName { SGD, Adam, AdamW, Adagrad, RMSprop, Lion, LAMB };
+enum class StateType { Float32, BFloat16, UInt8 };
 enum class DecayType { Constant, Linear, Cosine, WarmupStableDecay };
 enum class AsyncMode { Disabled, Async };
 enum class FloatType { Float32, Float64 };
@@ -101,6 +102,7 @@ struct Recipe {
     bool nesterov = false;
     double alpha = 0.99;
     bool centered = false;
+    StateType state_dtype = StateType::Float32;
   } optimizer;
   struct {
     std::int64_t warmup_steps = 0;

@@ -81,24 +81,27 @@ void Appender::append(const std::string& op, const States& states, double lr, do
                       const std::function<std::vector<ir::Argument>(double weight_decay)>& settings,
                       const std::function<std::int64_t(const std::string&)>& updates_of,
                       const std::function<bool(const ir::TensorType&)>& takes) {
-  std::map<std::tuple<double, double, std::int64_t>, std::vector<const Parameter*>> by_settings;
+  std::map<std::tuple<double, double, std::int64_t, bool>, std::vector<const Parameter*>> by_settings;
+  const bool has_state = std::ranges::any_of(states, [](const auto& state) { return !state.second.empty(); });
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const auto& parameter = parameters_[i];
     if (part_of_[i] != part_) continue;
     const auto& type = graph_.at(parameter.value).type;
     if (takes && !takes(type)) continue;
     const auto own = settings_of(parameter.name, type, lr, weight_decay, groups);
-    by_settings[{own.lr, own.weight_decay, counts ? updates_of(parameter.name) : 0}].push_back(&parameter);
+    const bool is_coded = has_state && uncut_by(*optimizer_, type.shape) == Uncut::Blocks;
+    by_settings[{own.lr, own.weight_decay, counts ? updates_of(parameter.name) : 0, is_coded}].push_back(
+        &parameter);
   }
   for (const auto& [key, members] : by_settings)
-    append_group(op, states, std::get<0>(key), counts, settings(std::get<1>(key)), members);
+    append_group(op, states, std::get<0>(key), counts, settings(std::get<1>(key)), members, std::get<3>(key));
 }
 
 Update Appender::finish() && { return {std::move(graph_), std::move(groups_)}; }
 
 void Appender::append_group(const std::string& op, const States& states, double lr, bool counts,
                             const std::vector<ir::Argument>& settings,
-                            const std::vector<const Parameter*>& members) {
+                            const std::vector<const Parameter*>& members, bool is_coded) {
   const auto number = std::to_string(groups_.size());
   UpdateGroup group{.parameters = {},
                     .part = part_,
@@ -121,12 +124,7 @@ void Appender::append_group(const std::string& op, const States& states, double 
   }
   ir::Node node{
       .op = op, .arguments = {{"parameters", values}, {"gradients", gradients}}, .phase = ir::Phase::Update};
-  for (const auto& [argument, suffix] : states) {
-    ir::ValueList list;
-    if (suffix.empty()) {  // the op has this state, but these settings do not need it
-      node.arguments.push_back({argument, list});
-      continue;
-    }
+  const auto add_states = [&](const std::string& suffix, ir::ValueList& list) {
     for (const auto* member : members) {
       const auto name = member->name + "." + suffix;
       const auto type = type_of_state(graph_.at(member->value).type, suffix);
@@ -134,7 +132,23 @@ void Appender::append_group(const std::string& op, const States& states, double 
       types.emplace_back(type);
       results.emplace_back(Role::OptimizerState, name);
     }
+  };
+  for (const auto& [argument, suffix] : states) {
+    ir::ValueList list;  // none where the op has this state, but these settings do not need it
+    if (!suffix.empty()) add_states(suffix, list);
     node.arguments.push_back({argument, std::move(list)});
+  }
+  if (is_coded) {
+    ir::ValueList maxima;
+    std::vector<std::int64_t> signs;
+    for (const auto& [argument, suffix] : states) {
+      if (suffix.empty() || type_of_state(graph_.at(members[0]->value).type, suffix).dtype != DType::UInt8)
+        continue;
+      add_states(name_of_maxima(suffix), maxima);
+      signs.push_back(is_signed(suffix) ? 1 : 0);
+    }
+    node.arguments.push_back({"maxima", std::move(maxima)});
+    node.arguments.push_back({"signed", std::move(signs)});
   }
   node.arguments.push_back(
       {"lr", graph_.add_source(Role::Scalar, group.lr_source, ir::contiguous(DType::Float64, {}))});

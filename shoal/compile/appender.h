@@ -46,7 +46,8 @@ class Appender {
 
   static std::vector<Parameter> parameters_of(const ir::Graph& graph);
   void append_group(const std::string& op, const States& states, double lr, bool counts,
-                    const std::vector<ir::Argument>& settings, const std::vector<const Parameter*>& members);
+                    const std::vector<ir::Argument>& settings, const std::vector<const Parameter*>& members,
+                    bool is_coded);
   ir::TensorType type_of_state(const ir::TensorType& parameter, const std::string& suffix) const;
 
   ir::Graph graph_;

@@ -119,7 +119,7 @@ TEST_CASE("axes have the names that a plan gives them") {
 TEST_CASE("pins: ZeRO's stages") {
   const auto mesh = sharding::mesh_from_text("shard=2");
   const auto text = [&](int stage) {
-    const auto pins = pins_of({.zero_stage = stage}, mesh, "w", {6, 4}, false);
+    const auto pins = pins_of({.zero_stage = stage}, mesh, "w", {6, 4}, Uncut::Elements);
     return concat(to_text(pins.kept), to_text(pins.used), to_text(pins.gradient), to_text(pins.updated),
                   to_text(pins.summed));
   };
@@ -128,9 +128,9 @@ TEST_CASE("pins: ZeRO's stages") {
   CHECK(text(2) == "[R][R][S(0)][S(0)][S(0)]");
   CHECK(text(3) == "[S(0)][R][S(0)][S(0)][S(0)]");
   // The dim whose parts differ least is cut: of 5 x 4 over 2 the second.
-  CHECK(to_text(pins_of({.zero_stage = 2}, mesh, "w", {5, 4}, false).updated) == "[S(1)]");
+  CHECK(to_text(pins_of({.zero_stage = 2}, mesh, "w", {5, 4}, Uncut::Elements).updated) == "[S(1)]");
   // An optimizer that looks at whole tensors has them.
-  CHECK(to_text(pins_of({.zero_stage = 2}, mesh, "w", {6, 4}, true).updated) == "[R]");
+  CHECK(to_text(pins_of({.zero_stage = 2}, mesh, "w", {6, 4}, Uncut::All).updated) == "[R]");
 }
 
 TEST_CASE("what was accumulated is weighed, and the last one divides") {

@@ -27,6 +27,11 @@ struct ParameterGroup {
 std::vector<ParameterGroup> no_decay_below_two_dims();
 
 // `maximize`: the loss is to grow, as in torch.optim.
+//
+// `state_dtype`: what the state of each element is kept in. None, or Float32: the parameter's type. BFloat16: an
+// update reads it, computes in the parameter's type, and rounds what it writes to the nearest, to even. UInt8: codes
+// of 8 bits, and a float for every 256 elements of the tensor (Dettmers et al., arXiv:2110.02861, sections 2.1 and
+// 2.2); tensors of fewer than 4096 elements keep the parameter's type.
 
 // torch::optim::SGD: weight decay added to the gradient, momentum buffer, Nesterov's look-ahead. From the
 // second update on the buffer gets 1 - dampening of the gradient.
@@ -37,6 +42,7 @@ struct SGD {
   double weight_decay = 0;
   bool nesterov = false;
   bool maximize = false;
+  std::optional<DType> state_dtype = {};
   std::vector<ParameterGroup> groups = {};
 };
 
@@ -50,6 +56,7 @@ struct Adam {
   double weight_decay = 0;
   bool amsgrad = false;
   bool maximize = false;
+  std::optional<DType> state_dtype = {};
   std::vector<ParameterGroup> groups = {};
 };
 
@@ -62,6 +69,7 @@ struct AdamW {
   double weight_decay = 1e-2;
   bool amsgrad = false;
   bool maximize = false;
+  std::optional<DType> state_dtype = {};
   std::vector<ParameterGroup> groups = {};
 };
 
@@ -72,6 +80,7 @@ struct Adagrad {
   double eps = 1e-10;
   double weight_decay = 0;
   bool maximize = false;
+  std::optional<DType> state_dtype = {};
   std::vector<ParameterGroup> groups = {};
 };
 
@@ -85,6 +94,7 @@ struct RMSprop {
   double momentum = 0;
   bool centered = false;
   bool maximize = false;
+  std::optional<DType> state_dtype = {};
   std::vector<ParameterGroup> groups = {};
 };
 
@@ -95,6 +105,7 @@ struct Adadelta {
   double eps = 1e-6;
   double weight_decay = 0;
   bool maximize = false;
+  std::optional<DType> state_dtype = {};
   std::vector<ParameterGroup> groups = {};
 };
 
@@ -106,6 +117,7 @@ struct Adamax {
   double eps = 1e-8;
   double weight_decay = 0;
   bool maximize = false;
+  std::optional<DType> state_dtype = {};
   std::vector<ParameterGroup> groups = {};
 };
 
@@ -118,6 +130,7 @@ struct RAdam {
   double weight_decay = 0;
   bool decoupled_weight_decay = false;
   bool maximize = false;
+  std::optional<DType> state_dtype = {};
   std::vector<ParameterGroup> groups = {};
 };
 
@@ -130,6 +143,7 @@ struct Rprop {
   double smallest_step = 1e-6;
   double largest_step = 50;
   bool maximize = false;
+  std::optional<DType> state_dtype = {};
   std::vector<ParameterGroup> groups = {};
 };
 
@@ -143,6 +157,7 @@ struct NAdam {
   double momentum_decay = 4e-3;
   bool decoupled_weight_decay = false;
   bool maximize = false;
+  std::optional<DType> state_dtype = {};
   std::vector<ParameterGroup> groups = {};
 };
 
@@ -155,6 +170,7 @@ struct ASGD {
   double t0 = 1e6;
   double weight_decay = 0;
   bool maximize = false;
+  std::optional<DType> state_dtype = {};
   std::vector<ParameterGroup> groups = {};
 };
 
@@ -195,6 +211,7 @@ struct Lion {
   double beta1 = 0.9;
   double beta2 = 0.99;
   double weight_decay = 0;
+  std::optional<DType> state_dtype = {};
   std::vector<ParameterGroup> groups = {};
 };
 

@@ -7,6 +7,7 @@
 
 #include "shoal/base/error.h"
 #include "shoal/compile/update.h"
+#include "shoal/sharding/state_blocks.h"
 
 namespace shoal::compile {
 
@@ -83,12 +84,35 @@ static std::optional<int> dim_to_cut(const Shape& shape, int count) {
   return best;
 }
 
-// As `layout`, and cut over the ranks of that axis too.
-static Layout cut_over(const Mesh& mesh, Layout layout, std::size_t axis, const Shape& shape) {
+// Of dim 0, so many together; rank 0's shape says how many there are.
+static Shard in_blocks(const Shape& local, int count) {
+  const std::int64_t together = sharding::rows_together(local);
+  const std::int64_t units = (local[0] + together - 1) / together;
+  std::vector<std::int64_t> sizes;
+  std::int64_t left = local[0];
+  for (int i = 0; i < count; ++i) {
+    const auto range = sharding::units_of({.dim = 0}, units, i, count);
+    sizes.push_back(std::min(left, (range.end - range.begin) * together));
+    left -= sizes.back();
+  }
+  return {.dim = 0, .weights = std::move(sizes)};
+}
+
+// As `layout`, and cut over the ranks of that axis too, where that leaves blocks whole that are to be.
+static Layout cut_over(const Mesh& mesh, Layout layout, std::size_t axis, const Shape& shape, Uncut uncut) {
   const int count = mesh.axes[axis].size;
   if (count == 1) return layout;
-  if (const auto dim = dim_to_cut(sharding::local_shape(mesh, layout, shape, 0), count))
-    layout.placements[axis] = Shard{.dim = *dim};
+  const Shape local = sharding::local_shape(mesh, layout, shape, 0);
+  const auto dim = dim_to_cut(local, count);
+  if (!dim) return layout;
+  const auto fits = [&] {
+    return uncut != Uncut::Blocks || sharding::layout_of_maxima(mesh, layout, shape).has_value();
+  };
+  for (const Shard& shard : {Shard{.dim = *dim}, in_blocks(local, count)}) {
+    layout.placements[axis] = shard;
+    if (fits()) return layout;
+  }
+  layout.placements[axis] = sharding::Replicate{};
   return layout;
 }
 
@@ -101,26 +125,40 @@ static void give_to_stage(const Plan& plan, const Mesh& mesh, int owner, Paramet
   std::vector<std::int64_t> weights(static_cast<std::size_t>(mesh.axes[axis].size));
   weights[static_cast<std::size_t>(owner)] = 1;
   const Shard all_of_one{.dim = 0, .weights = std::move(weights)};
-  for (Layout* layout : {&pins.kept, &pins.used, &pins.gradient, &pins.updated, &pins.summed})
-    layout->placements[axis] = all_of_one;
+  for (Layout* layout : {&pins.kept, &pins.used, &pins.gradient, &pins.updated, &pins.summed, &pins.maxima})
+    if (!layout->placements.empty()) layout->placements[axis] = all_of_one;
 }
 
 ParameterPins pins_of(const Plan& plan, const Mesh& mesh, const std::string& parameter, const Shape& shape,
-                      bool updated_whole, std::string_view plan_name, std::optional<int> owner) {
+                      Uncut uncut, std::string_view plan_name, std::optional<int> owner) {
   const Layout used = parameter_layout(plan, mesh, parameter);
   const std::string why = misfit(mesh, used, shape);
   SHOAL_CHECK(why.empty(), InvalidInput, plan_name, ": parameter ", parameter, " cannot be ", to_text(used),
               ": ", why);
   const int stage = zero_stage_of(plan, mesh);
   const auto zero = find_axis(mesh, plan.zero_axis);
-  const Layout parts = stage == 0 ? used : cut_over(mesh, used, *zero, shape);
-  ParameterPins pins = {
-      .kept = stage == 3 ? parts : used, .used = used, .gradient = parts, .updated = parts, .summed = {}};
+  const Layout parts = stage == 0 ? used : cut_over(mesh, used, *zero, shape, uncut);
+  ParameterPins pins = {.kept = stage == 3 ? parts : used,
+                        .used = used,
+                        .gradient = parts,
+                        .updated = parts,
+                        .summed = {},
+                        .maxima = {}};
   if (stage == 1 && parts != used) {
     pins.gradient = used;
     pins.gradient.placements[*zero] = sharding::Partial{};
   }
-  if (updated_whole) pins.gradient = pins.updated = sharding::replicated(mesh);
+  if (uncut == Uncut::All) pins.gradient = pins.updated = sharding::replicated(mesh);
+  if (uncut == Uncut::Blocks) {
+    const auto maxima = sharding::layout_of_maxima(mesh, pins.updated, shape);
+    SHOAL_CHECK(
+        maxima, InvalidInput, plan_name, ": parameter ", parameter, " is ", to_text(pins.updated),
+        ", which cuts blocks of ", sharding::kStateBlock,
+        " elements, and optimizer state in 8 bits has one maximum for each. Remedy: parts of whole blocks "
+        "(sizes that are multiples of ",
+        sharding::kStateBlock, "), this parameter whole, or state_dtype bfloat16");
+    pins.maxima = *maxima;
+  }
   pins.summed = pins.gradient;
   if (!reduces_each(plan, mesh)) {
     pins.summed = used;
@@ -132,10 +170,14 @@ ParameterPins pins_of(const Plan& plan, const Mesh& mesh, const std::string& par
   return pins;
 }
 
-bool is_updated_whole(std::span<const OptimizerPart> optimizers, const std::string& parameter) {
+Uncut uncut_by(std::span<const OptimizerPart> optimizers, const std::string& parameter, const Shape& shape) {
   for (const auto& part : optimizers)
-    if (!part.contains || part.contains(parameter)) return needs_whole(part.optimizer);
-  return false;
+    if (!part.contains || part.contains(parameter)) return uncut_by(part.optimizer, shape);
+  return Uncut::Elements;
+}
+
+bool is_updated_whole(std::span<const OptimizerPart> optimizers, const std::string& parameter) {
+  return uncut_by(optimizers, parameter, {}) == Uncut::All;
 }
 
 rewrite::Pins pins_of(const Plan& plan, const Mesh& mesh, const ir::Graph& graph,
@@ -147,7 +189,8 @@ rewrite::Pins pins_of(const Plan& plan, const Mesh& mesh, const ir::Graph& graph
     if (role == Role::Parameter)
       pins.parameters.emplace(
           source.name,
-          pins_of(plan, mesh, source.name, type.shape, is_updated_whole(optimizers, source.name), plan_name,
+          pins_of(plan, mesh, source.name, type.shape, uncut_by(optimizers, source.name, type.shape),
+                  plan_name,
                   stages == nullptr ? std::nullopt : std::optional(stages->owner_of(source.name))));
     else if (role == Role::Input && is_cut(plan, source.name, type.shape.size()))
       pins.inputs.emplace(source.name, layout_of_batch(plan, mesh, batch_dim_of(plan, source.name)));

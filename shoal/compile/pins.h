@@ -17,6 +17,7 @@
 
 #include "shoal/compile/optimizer.h"
 #include "shoal/compile/plan.h"
+#include "shoal/compile/update.h"
 #include "shoal/ir/graph.h"
 #include "shoal/rewrite/place.h"
 #include "shoal/rewrite/stages.h"
@@ -43,12 +44,15 @@ bool reduces_each(const Plan& plan, const sharding::Mesh& mesh);
 // Whether its optimizer looks at whole tensors: then each rank has its gradient, and updates all of it.
 bool is_updated_whole(std::span<const OptimizerPart> optimizers, const std::string& parameter);
 
-// Throws InvalidInput naming `plan_name` where its lines do not fit the shape. `updated_whole`: by an
-// optimizer that looks at whole tensors. `owner`: the stage that has it (rewrite/stages.h), if there are stages
+Uncut uncut_by(std::span<const OptimizerPart> optimizers, const std::string& parameter,
+               const sharding::Shape& shape);
+
+// Throws InvalidInput naming `plan_name` where its lines do not fit the shape, or cut what its optimizer wants
+// uncut. `owner`: the stage that has it (rewrite/stages.h), if there are stages
 // by now; the ranks of others have none of it.
 rewrite::ParameterPins pins_of(const Plan& plan, const sharding::Mesh& mesh, const std::string& parameter,
-                               const sharding::Shape& shape, bool updated_whole,
-                               std::string_view plan_name = "plan", std::optional<int> owner = {});
+                               const sharding::Shape& shape, Uncut uncut, std::string_view plan_name = "plan",
+                               std::optional<int> owner = {});
 
 // Of a graph's parameters, batch and modules.
 rewrite::Pins pins_of(const Plan& plan, const sharding::Mesh& mesh, const ir::Graph& graph,

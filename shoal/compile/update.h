@@ -11,8 +11,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shoal/compile/optimizer.h"
@@ -56,7 +58,20 @@ struct Kept {
 std::vector<Kept> kept_by(const Optimizer& optimizer, const ir::TensorType& parameter,
                           DType numbers = DType::Float32);
 
-// Whether its update looks at whole tensors.
-bool needs_whole(const Optimizer& optimizer);
+// What it keeps the state of each element in; none: the parameter's type. Throws InvalidInput for a type that there
+// is no state in.
+std::optional<DType> state_dtype_of(const Optimizer& optimizer);
+
+// Throws InvalidInput naming an optimizer that keeps its state in the parameter's type alone.
+void set_state_dtype(Optimizer& optimizer, DType dtype);
+
+// What of a parameter ranks may not cut where they update it, and keep its state.
+enum class Uncut { Elements, Blocks, All };  // Blocks: of elements, sharding/state_blocks.h
+Uncut uncut_by(const Optimizer& optimizer, const std::vector<std::int64_t>& shape);
+
+// Of a state in 8 bits: "exp_avg_absmax" of "exp_avg".
+std::string name_of_maxima(const std::string& suffix);
+// Whether its codes have a sign: those of squares and of other sizes have none.
+bool is_signed(std::string_view suffix);
 
 }  // namespace shoal::compile

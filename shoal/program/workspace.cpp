@@ -236,10 +236,15 @@ static std::int64_t update(const Facts& of) {
     for (std::size_t i = 0; i < list->size(); ++i) {
       if (!(*list)[i] || !(*parameters)[i]) continue;
       const TensorType &type = of.types.at((*list)[i]->index), &layout = of.types.at((*parameters)[i]->index);
+      if (type.shape != layout.shape) continue;
+      if (type.dtype == DType::UInt8) {  // codes are row-major, and want the parameter and its gradient so
+        if (!ir::is_contiguous(layout)) bytes += ir::num_elements(layout) * width(layout);
+        continue;
+      }
       const bool same =
-          type.dtype == layout.dtype &&
+          (type.dtype == layout.dtype || type.dtype == DType::BFloat16) &&
           ((ir::is_contiguous(type) && ir::is_contiguous(layout)) || type.strides == layout.strides);
-      if (!same && type.shape == layout.shape) bytes += ir::num_elements(layout) * width(layout);
+      if (!same) bytes += ir::num_elements(layout) * width(layout);
     }
   }
   return bytes;

@@ -195,8 +195,9 @@ static constexpr std::array<std::string_view, 2> kWithoutStep = {"Muon", "SGD"};
 
 static py::list groups_of(const py::object& optimizer) { return optimizer.attr("param_groups"); }
 
-TorchOptimizer::TorchOptimizer(py::object optimizer, const ModelView::NamedTensors& parameters)
-    : optimizer_(std::move(optimizer)) {
+TorchOptimizer::TorchOptimizer(py::object optimizer, const ModelView::NamedTensors& parameters,
+                               DType state_dtype)
+    : optimizer_(std::move(optimizer)), state_dtype_(state_dtype) {
   class_of(optimizer_);
   follow(parameters);
   SHOAL_CHECK(members_.empty() || foreign_.size() < members_.size(), InvalidInput,
@@ -273,6 +274,7 @@ std::vector<OptimizerPart> TorchOptimizer::parts_of(const std::vector<Member>& m
     parts.push_back(
         {.contains = [own = std::move(own)](const std::string& name) { return own.contains(name); },
          .optimizer = of.made(group)});
+    compile::set_state_dtype(parts.back().optimizer, state_dtype_);
   }
   return parts;
 }

@@ -18,8 +18,8 @@ namespace shoal::python {
 class TorchOptimizer {
  public:
   // Throws InvalidInput for a class or an option that Shoal does not have, with the list of those it has, and
-  // if none of its parameters is the model's.
-  TorchOptimizer(py::object optimizer, const ModelView::NamedTensors& parameters);
+  // if none of its parameters is the model's. `state_dtype`: Optimizer's; refused for those that have none.
+  TorchOptimizer(py::object optimizer, const ModelView::NamedTensors& parameters, DType state_dtype);
 
   // Looks up groups, members and options, and whether they, or the names of members, are others than before:
   // everything but learning rates. Cheap where nothing was touched.
@@ -55,6 +55,7 @@ class TorchOptimizer {
   std::string options();
 
   py::object optimizer_;
+  DType state_dtype_;
   std::vector<Member> members_;
   ModelView::NamedTensors foreign_;
   ModelView::NamedTensors known_;  // the model's parameters

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "shoal/base/error.h"
+#include "shoal/compile/update.h"
 
 namespace shoal::python {
 
@@ -124,6 +125,18 @@ void OptimizerState::take() {
   is_known_ = true;
 }
 
+// Codes and their maxima come together, or neither does.
+static void check_codes(const TorchOptimizer::Member& member, const std::string& key, const py::dict& own) {
+  const std::string maxima = compile::name_of_maxima(key);
+  const bool has = own.contains(maxima);
+  const bool wants = std::ranges::find(member.keeps, maxima) != member.keeps.end();
+  SHOAL_CHECK(
+      !own.contains(key) || has == wants, InvalidInput, "trainer: optimizer.state of ", member.name, " has ",
+      has ? "" : "no ", "\"", maxima, "\": its \"", key, "\" is ", has ? "uint8" : "of the parameter's type",
+      ", and this trainer keeps ", wants ? "uint8" : "another type",
+      ". Remedy: Trainer(..., state_dtype=...) as it was there, or an empty dictionary to begin anew");
+}
+
 void OptimizerState::read(Kept& kept, const py::dict& own, std::map<std::string, at::Tensor>& state,
                           Progress& progress) {
   const auto& name = kept.member.name;
@@ -142,6 +155,7 @@ void OptimizerState::read(Kept& kept, const py::dict& own, std::map<std::string,
   }
   bool is_whole = true;
   for (const auto& key : keeps) {
+    check_codes(kept.member, key, own);
     const bool is_there = own.contains(key) && THPVariable_Check(py::object(own[key.c_str()]).ptr());
     if (!is_there && counts) missing(key);
     is_whole = is_whole && is_there;

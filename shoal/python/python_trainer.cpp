@@ -50,6 +50,10 @@ void check(const Options& options) {
               "trainer: on_refusal is \"", options.on_refusal, "\"; give \"error\" or \"eager\"");
   SHOAL_CHECK(options.accumulate >= 1, InvalidInput, "trainer: accumulate is ", options.accumulate,
               "; it is into how many micro-batches a batch is cut, at least 1");
+  SHOAL_CHECK(
+      options.state_dtype == "float32" || options.state_dtype == "bfloat16" || options.state_dtype == "uint8",
+      InvalidInput, "trainer: state_dtype is \"", options.state_dtype,
+      "\"; give \"float32\", \"bfloat16\" or \"uint8\"");
   if (options.on_refusal == "eager") check_can_be_eager(options.parallelism);
   if (const auto place = this_place(); !options.parallelism && place.size > 1 && place.rank == 0) {
     const auto text =
@@ -64,7 +68,7 @@ PythonTrainer::PythonTrainer(py::object model, py::object optimizer, py::object 
     : world_(world_for(options.parallelism)),
       model_(unwrapped(std::move(model), options.parallelism.has_value()), std::move(loss_fn),
              std::move(options.ignores), options.max_graphs),
-      optimizer_(recognised(std::move(optimizer))),
+      optimizer_(recognised(std::move(optimizer), options.state_dtype)),
       trainer_(made({.clip_norm = options.clip_norm,
                      .seed = seed_ = seed_of_all(options),
                      .max_graphs = options.max_graphs,
@@ -200,9 +204,10 @@ py::object PythonTrainer::world_for(const std::optional<Degrees>& parallelism) {
   return ranks == 1 ? py::none() : the_world(parallelism->wait());
 }
 
-std::optional<TorchOptimizer> PythonTrainer::recognised(py::object optimizer) const {
+std::optional<TorchOptimizer> PythonTrainer::recognised(py::object optimizer,
+                                                        const std::string& state_dtype) const {
   if (optimizer.is_none()) return std::nullopt;
-  return TorchOptimizer(std::move(optimizer), model_.parameters());
+  return TorchOptimizer(std::move(optimizer), model_.parameters(), parse_dtype(state_dtype).value());
 }
 
 Trainer PythonTrainer::made(TrainerOptions options, const std::optional<Degrees>& parallelism) {

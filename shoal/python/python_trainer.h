@@ -48,6 +48,7 @@ struct Options {
   std::vector<std::string> ignores;
   std::string on_refusal;
   std::int64_t accumulate;
+  std::string state_dtype;
 };
 void check(const Options& options);  // throws InvalidInput, or warns
 
@@ -87,7 +88,7 @@ class PythonTrainer {
  private:
   // None where there is one rank, which needs no others.
   static py::object world_for(const std::optional<Degrees>& parallelism);
-  std::optional<TorchOptimizer> recognised(py::object optimizer) const;
+  std::optional<TorchOptimizer> recognised(py::object optimizer, const std::string& state_dtype) const;
   Trainer made(TrainerOptions options, const std::optional<Degrees>& parallelism);
   bool is_parallel() const { return !world_.is_none(); }
   void set_seed(std::uint64_t seed);

@@ -27,12 +27,12 @@ static std::unique_ptr<PythonTrainer> trainer_of(py::object model, py::object op
                                                  std::size_t max_graphs, bool keeps_gradients,
                                                  double spot_checks, std::optional<Degrees> parallelism,
                                                  std::vector<std::string> ignores, std::string on_refusal,
-                                                 std::int64_t accumulate) {
+                                                 std::int64_t accumulate, std::string state_dtype) {
   Options options{clip_norm,          seed,
                   max_graphs,         keeps_gradients,
                   spot_checks,        std::move(parallelism),
                   std::move(ignores), std::move(on_refusal),
-                  accumulate};
+                  accumulate,         std::move(state_dtype)};
   check(options);
   return std::make_unique<PythonTrainer>(std::move(model), std::move(optimizer), std::move(loss_fn),
                                          std::move(options));
@@ -82,7 +82,7 @@ void bind_train(py::module_& module) {
            py::arg("seed") = py::none(), py::arg("max_graphs") = 16, py::arg("keeps_gradients") = false,
            py::arg("spot_checks") = TrainerOptions().spot_check_share, py::arg("parallelism") = py::none(),
            py::arg("ignores") = std::vector<std::string>(), py::arg("on_refusal") = "error",
-           py::arg("accumulate") = 1)
+           py::arg("accumulate") = 1, py::arg("state_dtype") = "float32")
       .def("step", &PythonTrainer::step, py::arg("batch"), py::kw_only(), py::arg("outputs") = false,
            "One update. A loss that is not finite is an error; parameters, buffers and optimizer state are "
            "then as "

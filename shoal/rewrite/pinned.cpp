@@ -46,7 +46,9 @@ class Pinning {
   Layout replicated() const { return sharding::replicated(mesh_); }
   const Shape& shape_of(ValueId value) const { return graph_.at(value).type.shape; }
   Layout of_state(const ParameterPins& pins, ValueId value) const {
-    return is_number(graph_, value) ? replicated() : pins.updated;
+    if (is_number(graph_, value)) return replicated();
+    const bool is_maxima = !pins.maxima.placements.empty() && graph_.at(value).type.dtype != DType::UInt8;
+    return is_maxima ? pins.maxima : pins.updated;
   }
 
   void check(const Layout& layout, const Shape& shape, std::string_view what, std::string_view name) const {

@@ -282,15 +282,24 @@ class Placing {
     else if (gradients != nullptr)
       for (const auto& gradient : *gradients) updated.push_back(updated_of(parameter_of_gradient(*gradient)));
     std::size_t next = 0;
+    std::vector<Layout> maxima;  // of state in 8 bits; the last outputs
     for (const ir::Argument& argument : node.arguments) {
       if (std::holds_alternative<ValueId>(argument.value)) ++next;
-      if (const auto* list = std::get_if<ir::ValueList>(&argument.value))
-        for (std::size_t i = 0; i < list->size(); ++i)
-          if ((*list)[i]) placed.in[next++] = is_number(graph_, *(*list)[i]) ? replicated() : updated.at(i);
+      const auto* list = std::get_if<ir::ValueList>(&argument.value);
+      for (std::size_t i = 0; list != nullptr && i < list->size(); ++i) {
+        if (!(*list)[i]) continue;
+        const ValueId value = *(*list)[i];
+        if (argument.name == "maxima") maxima.push_back(pinned_.kept[source_at(value)]);
+        placed.in[next++] = argument.name == "maxima"  ? maxima.back()
+                            : is_number(graph_, value) ? replicated()
+                                                       : updated.at(i);
+      }
     }
     if (parameters == nullptr && sums == nullptr) return;
-    for (std::size_t i = 0; i < placed.out.size(); ++i)
+    const std::size_t others = placed.out.size() - maxima.size();
+    for (std::size_t i = 0; i < others; ++i)
       placed.out[i] = is_number(graph_, *node.outputs[i]) ? replicated() : updated.at(i % updated.size());
+    std::ranges::copy(maxima, placed.out.begin() + static_cast<std::ptrdiff_t>(others));
   }
 
   std::size_t source_at(ValueId value) const {

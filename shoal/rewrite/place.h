@@ -30,6 +30,8 @@ struct ParameterPins {
   sharding::Layout gradient;  // as the gradient leaves backward
   sharding::Layout updated;   // as the optimizer sees it; its state is kept like this
   sharding::Layout summed;    // the sum over micro-batches, while more of them come
+  // Of state in 8 bits, the blocks' maxima (sharding/state_blocks.h); no placements: there are none.
+  sharding::Layout maxima = {};
   friend bool operator==(const ParameterPins&, const ParameterPins&) = default;
 };
 

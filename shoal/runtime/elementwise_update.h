@@ -6,13 +6,16 @@
 #include <ATen/Dispatch.h>
 #include <ATen/ops/_foreach_neg.h>
 
+#include <algorithm>
 #include <array>
+#include <cstdint>
 #include <iterator>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "shoal/runtime/arguments.h"
+#include "shoal/runtime/state_blocks.h"
 #include "shoal/runtime/typed_kernel.h"
 #include "shoal/runtime/update_elsewhere.h"
 #include "shoal/runtime/update_rows.h"
@@ -34,6 +37,48 @@ Piece<T> piece_of(const Row& row, std::int64_t begin, std::int64_t end) {
   for (std::size_t i = 0; i < piece.state.size(); ++i)
     piece.state[i] = row.state[i] == nullptr ? nullptr : static_cast<T*>(row.state[i]) + begin;
   return piece;
+}
+
+// Calls visit(row, piece) for pieces that make up all rows, in parallel: each with the state in the parameter's type.
+// State that is kept in another is brought over block by block, and back.
+//
+//   exp_avg bf16[n]  |1024|1024|…      load, visit, store
+//                      ↓    ↑
+//                    T[1024], on the stack
+template <class Visit>
+void for_each_piece(const Rows& rows, const Visit& visit) {
+  rows.for_each_piece([&](const Row& row, std::int64_t begin, std::int64_t end) {
+    AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, row.dtype, "update", [&] {
+      if (row.state_dtype == row.dtype) return visit(row, piece_of<scalar_t>(row, begin, end));
+      scalar_t buffers[std::size(Row{}.state)][kStateBuffer];
+      for (; begin < end; begin += kStateBuffer) {
+        const std::int64_t to = std::min(end, begin + kStateBuffer);
+        Piece<scalar_t> piece{static_cast<scalar_t*>(row.parameter) + begin,
+                              static_cast<const scalar_t*>(row.gradient) + begin,
+                              {},
+                              to - begin};
+        for (std::size_t i = 0; i < piece.state.size(); ++i) {
+          if (row.state[i] == nullptr) continue;
+          piece.state[i] = buffers[i];
+          if (row.state_dtype == at::kByte)
+            load_codes(static_cast<const std::uint8_t*>(row.state[i]) + begin,
+                       row.maxima[i] + begin / sharding::kStateBlock, row.is_signed[i], buffers[i],
+                       piece.size);
+          else
+            load_state(static_cast<const c10::BFloat16*>(row.state[i]) + begin, buffers[i], piece.size);
+        }
+        visit(row, piece);
+        for (std::size_t i = 0; i < piece.state.size(); ++i) {
+          if (row.state[i] == nullptr) continue;
+          if (row.state_dtype == at::kByte)
+            store_codes(buffers[i], row.is_signed[i], static_cast<std::uint8_t*>(row.state[i]) + begin,
+                        row.maxima[i] + begin / sharding::kStateBlock, piece.size);
+          else
+            store_state(buffers[i], static_cast<c10::BFloat16*>(row.state[i]) + begin, piece.size);
+        }
+      }
+    });
+  });
 }
 
 // What is another number at each update. `scale`: of gradients, negative where the loss is maximised, and
@@ -58,6 +103,7 @@ class ElementwiseUpdate final : public Kernel {
         parameters_(slots_of(compute, "parameters")),
         gradients_(slots_of(compute, "gradients")),
         states_(lists_of(compute, Rule::kStates, parameters_.size())),
+        coded_(compute),
         lr_(slot_of(compute, "lr")),
         step_(Rule::kCounts || has_argument(compute, "step") ? slot_of(compute, "step") : kNoSlot),
         scale_(optional_slot_of(compute, "scale")),
@@ -67,13 +113,10 @@ class ElementwiseUpdate final : public Kernel {
 
   void run(Slots& slots) override {
     Now now{scalar_in(slots, lr_), 1, step_ == kNoSlot ? 1 : scalar_in(slots, step_)};
-    if (!on_cpu(slots, parameters_)) return run_elsewhere(slots, now);
+    if (!coded_.is_on_cpu(slots, parameters_)) return run_elsewhere(slots, now);
     now.scale = sign_ * scale_in(slots, scale_);
-    Rows rows(slots, parameters_, gradients_, pointers_to(states_));
-    rows.for_each_piece([&](const Row& row, std::int64_t begin, std::int64_t end) {
-      AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, row.dtype, "update",
-                                      [&] { rule_.apply(piece_of<scalar_t>(row, begin, end), now); });
-    });
+    Rows rows(slots, parameters_, gradients_, pointers_to(states_), &coded_);
+    for_each_piece(rows, [&](const Row&, const auto& piece) { rule_.apply(piece, now); });
     rows.finish();
   }
 
@@ -89,6 +132,7 @@ class ElementwiseUpdate final : public Kernel {
   Rule rule_;
   std::vector<std::uint32_t> parameters_, gradients_;
   std::vector<std::vector<std::uint32_t>> states_;
+  Coded coded_;
   std::uint32_t lr_, step_, scale_;
   double sign_;
 };

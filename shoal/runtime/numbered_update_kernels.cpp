@@ -109,6 +109,7 @@ class NumberedUpdate final : public Kernel {
         parameters_(slots_of(compute, "parameters")),
         gradients_(slots_of(compute, "gradients")),
         states_(lists_of(compute, Rule::kStates, parameters_.size())),
+        coded_(compute),
         numbers_(lists_of(compute, Rule::kNumbers, parameters_.size())),
         lr_(slot_of(compute, "lr")),
         step_(slot_of(compute, "step")),
@@ -121,18 +122,16 @@ class NumberedUpdate final : public Kernel {
     SHOAL_CHECK(on_cpu(slots, parameters_), Infeasible, op_,
                 ": it updates tensors of main memory alone; keep the model there, or take another optimizer");
     const Now now{scalar_in(slots, lr_), sign_ * scale_in(slots, scale_), scalar_in(slots, step_)};
-    Rows rows(slots, parameters_, gradients_, pointers_to(states_));
+    Rows rows(slots, parameters_, gradients_, pointers_to(states_), &coded_);
     std::vector<decltype(rule_.factors(now, {}))> factors;  // by row
     for (std::size_t row = 0; row < parameters_.size(); ++row) {
       std::array<at::Tensor, Rule::kNumbers.size()> numbers;
       for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = slots[numbers_[i][row]];
       factors.push_back(rule_.factors(now, numbers));
     }
-    rows.for_each_piece([&](const Row& row, std::int64_t begin, std::int64_t end) {
+    for_each_piece(rows, [&]<class T>(const Row& row, const Piece<T>& piece) {
       const auto& own = factors[static_cast<std::size_t>(&row - rows.all().data())];
-      AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, row.dtype, "update", [&] {
-        Rule::apply(piece_of<scalar_t>(row, begin, end), Rule::template as<Math<scalar_t>>(own));
-      });
+      Rule::apply(piece, Rule::template as<Math<T>>(own));
     });
     rows.finish();
   }
@@ -141,7 +140,9 @@ class NumberedUpdate final : public Kernel {
   std::string op_;
   Rule rule_;
   std::vector<std::uint32_t> parameters_, gradients_;
-  std::vector<std::vector<std::uint32_t>> states_, numbers_;
+  std::vector<std::vector<std::uint32_t>> states_;
+  Coded coded_;
+  std::vector<std::vector<std::uint32_t>> numbers_;
   std::uint32_t lr_, step_, scale_;
   double sign_;
 };

@@ -23,6 +23,7 @@
 #include "shoal/aten/types.h"
 #include "shoal/base/error.h"
 #include "shoal/runtime/arguments.h"
+#include "shoal/runtime/elementwise_update.h"
 #include "shoal/runtime/typed_kernel.h"
 #include "shoal/runtime/update_elsewhere.h"
 #include "shoal/runtime/update_loops.h"
@@ -150,6 +151,7 @@ class Sgd final : public Kernel {
       : parameters_(slots_of(compute, "parameters")),
         gradients_(slots_of(compute, "gradients")),
         buffers_(slots_of(compute, "momentum_buffers")),
+        coded_(compute),
         lr_(slot_of(compute, "lr")),
         scale_(optional_slot_of(compute, "scale")),
         momentum_(number_of(compute, "momentum")),
@@ -165,21 +167,16 @@ class Sgd final : public Kernel {
   void run(Slots& slots) override {
     const double lr = scalar_in(slots, lr_);
     const bool is_first = dampening_ != 0 && scalar_in(slots, step_) == 1;
-    if (!on_cpu(slots, parameters_)) return run_elsewhere(slots, lr, is_first);
+    if (!coded_.is_on_cpu(slots, parameters_)) return run_elsewhere(slots, lr, is_first);
     const double added = is_first ? 1 : 1 - dampening_;
     const double scale = (maximize_ ? -1 : 1) * scale_in(slots, scale_);
-    Rows rows(slots, parameters_, gradients_, {&buffers_});
-    rows.for_each_piece([&](const Row& row, std::int64_t begin, std::int64_t end) {
-      AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, row.dtype, "sgd", [&] {
-        using Real = Math<scalar_t>;
-        const SgdFactors<Real> factors{static_cast<Real>(lr), static_cast<Real>(scale),
-                                       static_cast<Real>(momentum_), static_cast<Real>(weight_decay_),
-                                       static_cast<Real>(added)};
-        auto* const buffer = static_cast<scalar_t*>(row.state[0]);
-        fast_sgd(static_cast<scalar_t*>(row.parameter) + begin,
-                 static_cast<const scalar_t*>(row.gradient) + begin,
-                 buffer == nullptr ? nullptr : buffer + begin, end - begin, factors, nesterov_);
-      });
+    Rows rows(slots, parameters_, gradients_, {&buffers_}, &coded_);
+    for_each_piece(rows, [&]<class T>(const Row&, const Piece<T>& piece) {
+      using Real = Math<T>;
+      const SgdFactors<Real> factors{static_cast<Real>(lr), static_cast<Real>(scale),
+                                     static_cast<Real>(momentum_), static_cast<Real>(weight_decay_),
+                                     static_cast<Real>(added)};
+      fast_sgd(piece.parameter, piece.gradient, piece.state[0], piece.size, factors, nesterov_);
     });
     rows.finish();
   }
@@ -194,6 +191,7 @@ class Sgd final : public Kernel {
   }
 
   std::vector<std::uint32_t> parameters_, gradients_, buffers_;
+  Coded coded_;
   std::uint32_t lr_, scale_;
   double momentum_, weight_decay_, dampening_;
   std::uint32_t step_;
@@ -209,6 +207,7 @@ class AdamKernel final : public Kernel {
         squares_(slots_of(compute, "exp_avg_sqs")),
         largest_(has_argument(compute, "max_exp_avg_sqs") ? slots_of(compute, "max_exp_avg_sqs")
                                                           : std::vector<std::uint32_t>{}),
+        coded_(compute),
         lr_(slot_of(compute, "lr")),
         step_(slot_of(compute, "step")),
         scale_(optional_slot_of(compute, "scale")),
@@ -226,25 +225,20 @@ class AdamKernel final : public Kernel {
   void run(Slots& slots) override {
     const double lr = scalar_in(slots, lr_);
     const double step = scalar_in(slots, step_);
-    if (!on_cpu(slots, parameters_)) return run_elsewhere(slots, lr, step);
+    if (!coded_.is_on_cpu(slots, parameters_)) return run_elsewhere(slots, lr, step);
     const double scale = (maximize_ ? -1 : 1) * scale_in(slots, scale_);
     const auto factors_32 = factors<float>(lr, step, scale);
     const auto factors_64 = factors<double>(lr, step, scale);
-    Rows rows(slots, parameters_, gradients_, {&averages_, &squares_, &largest_});
-    rows.for_each_piece([&](const Row& row, std::int64_t begin, std::int64_t end) {
-      AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, row.dtype, "adam", [&] {
-        const auto& all = [&]() -> const auto& {
-          if constexpr (std::is_same_v<scalar_t, double>)
-            return factors_64;
-          else
-            return factors_32;
-        }();
-        fast_adam(static_cast<scalar_t*>(row.parameter) + begin,
-                  static_cast<const scalar_t*>(row.gradient) + begin,
-                  static_cast<scalar_t*>(row.state[0]) + begin, static_cast<scalar_t*>(row.state[1]) + begin,
-                  row.state[2] == nullptr ? nullptr : static_cast<scalar_t*>(row.state[2]) + begin,
-                  end - begin, all);
-      });
+    Rows rows(slots, parameters_, gradients_, {&averages_, &squares_, &largest_}, &coded_);
+    for_each_piece(rows, [&]<class T>(const Row&, const Piece<T>& piece) {
+      const auto& all = [&]() -> const auto& {
+        if constexpr (std::is_same_v<T, double>)
+          return factors_64;
+        else
+          return factors_32;
+      }();
+      fast_adam(piece.parameter, piece.gradient, piece.state[0], piece.state[1], piece.state[2], piece.size,
+                all);
     });
     rows.finish();
   }
@@ -276,6 +270,7 @@ class AdamKernel final : public Kernel {
   }
 
   std::vector<std::uint32_t> parameters_, gradients_, averages_, squares_, largest_;
+  Coded coded_;
   std::uint32_t lr_, step_, scale_;
   double beta1_, beta2_, eps_, weight_decay_;
   bool decoupled_, maximize_;

@@ -3,27 +3,72 @@
 
 #include <ATen/ops/empty_like.h>
 
+#include <algorithm>
+
 #include "shoal/base/error.h"
 #include "shoal/runtime/arguments.h"
 #include "shoal/runtime/typed_kernel.h"
 
 namespace shoal::runtime {
 
+Coded::Coded(const program::Compute& compute) {
+  if (!has_argument(compute, "maxima")) return;
+  maxima = slots_of(compute, "maxima");
+  const auto* list = std::get_if<std::vector<std::int64_t>>(&argument_of(compute, "signed"));
+  SHOAL_CHECK(list != nullptr, InvalidInput, compute.op, ": signed is no list of integers");
+  signs = *list;
+  check_lengths(compute, slots_of(compute, "parameters").size() * signs.size(), maxima.size());
+}
+
+bool Coded::is_on_cpu(const Slots& slots, const std::vector<std::uint32_t>& parameters) const {
+  const bool is_here = on_cpu(slots, parameters);
+  SHOAL_CHECK(
+      is_here || !any(), Infeasible,
+      "optimizer: state in 8 bits is updated in main memory alone. Remedy: the model there, or state_dtype "
+      "bfloat16");
+  return is_here;
+}
+
+static bool is_bfloat16(const Slots& slots, const std::vector<const std::vector<std::uint32_t>*>& states,
+                        std::size_t row) {
+  return std::ranges::any_of(states, [](const auto* list) { return !list->empty(); }) &&
+         std::ranges::all_of(states, [&](const auto* list) {
+           return list->empty() || slots[(*list)[row]].scalar_type() == at::kBFloat16;
+         });
+}
+
 Rows::Rows(Slots& slots, const std::vector<std::uint32_t>& parameters,
            const std::vector<std::uint32_t>& gradients,
-           const std::vector<const std::vector<std::uint32_t>*>& states) {
+           const std::vector<const std::vector<std::uint32_t>*>& states, const Coded* coded) {
+  const bool has_codes = coded != nullptr && coded->any();
   rows_.reserve(parameters.size());
   carried_.reserve(parameters.size() * (states.size() + 1));  // `layout` below borrows from it
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     at::Tensor& parameter = slots[parameters[i]];
     const at::Tensor& layout =
-        parameter.is_non_overlapping_and_dense()
+        (has_codes ? parameter.is_contiguous() : parameter.is_non_overlapping_and_dense())
             ? parameter
             : changed(parameter, at::empty_like(parameter, at::MemoryFormat::Contiguous));
-    Row row{
-        parameter.scalar_type(), parameter.numel(), layout.data_ptr(), read(slots[gradients[i]], layout), {}};
-    for (std::size_t state = 0; state < states.size(); ++state)
-      if (!states[state]->empty()) row.state[state] = written(slots[(*states[state])[i]], layout);
+    Row row{.dtype = parameter.scalar_type(),
+            .size = parameter.numel(),
+            .parameter = layout.data_ptr(),
+            .gradient = read(slots[gradients[i]], layout),
+            .state = {},
+            .state_dtype = parameter.scalar_type(),
+            .maxima = {},
+            .is_signed = {}};
+    if (has_codes)
+      row.state_dtype = at::kByte;
+    else if (is_bfloat16(slots, states, i))
+      row.state_dtype = at::kBFloat16;
+    std::size_t next = 0;
+    for (std::size_t state = 0; state < states.size(); ++state) {
+      if (states[state]->empty()) continue;
+      row.state[state] = written(slots[(*states[state])[i]], layout, row.state_dtype);
+      if (!has_codes) continue;
+      row.maxima[state] = slots[coded->maxima.at(next * parameters.size() + i)].data_ptr<float>();
+      row.is_signed[state] = coded->signs.at(next++) != 0;
+    }
     ends_.push_back((ends_.empty() ? 0 : ends_.back()) + row.size);
     rows_.push_back(row);
     parameter.unsafeGetTensorImpl()->bump_version();
@@ -34,8 +79,8 @@ void Rows::finish() {
   for (auto& [original, copy] : carried_) original.copy_(copy);
 }
 
-static bool same_order(const at::Tensor& tensor, const at::Tensor& layout) {
-  return tensor.scalar_type() == layout.scalar_type() &&
+static bool same_order(const at::Tensor& tensor, const at::Tensor& layout, at::ScalarType dtype) {
+  return tensor.scalar_type() == dtype &&
          ((tensor.is_contiguous() && layout.is_contiguous()) ||
           (tensor.strides() == layout.strides() && tensor.is_non_overlapping_and_dense()));
 }
@@ -46,13 +91,14 @@ const at::Tensor& Rows::changed(const at::Tensor& original, at::Tensor copy) {
 }
 
 const void* Rows::read(const at::Tensor& tensor, const at::Tensor& layout) {
-  if (same_order(tensor, layout)) return tensor.const_data_ptr();
+  if (same_order(tensor, layout, layout.scalar_type())) return tensor.const_data_ptr();
   kept_.push_back(at::empty_like(layout).copy_(tensor));
   return kept_.back().const_data_ptr();
 }
 
-void* Rows::written(const at::Tensor& tensor, const at::Tensor& layout) {
-  return (same_order(tensor, layout) ? tensor : changed(tensor, at::empty_like(layout))).data_ptr();
+void* Rows::written(const at::Tensor& tensor, const at::Tensor& layout, at::ScalarType dtype) {
+  return (same_order(tensor, layout, dtype) ? tensor : changed(tensor, at::empty_like(layout, dtype)))
+      .data_ptr();
 }
 
 double scalar_in(const Slots& slots, std::uint32_t slot) {

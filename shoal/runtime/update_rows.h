@@ -18,18 +18,32 @@
 
 #include "shoal/program/program.h"
 #include "shoal/runtime/kernel.h"
+#include "shoal/sharding/state_blocks.h"
 
 namespace shoal::runtime {
 
 inline constexpr std::int64_t kGrain = 32768;  // elements; a thread is not worth waking for fewer
 
-// One tensor of each list, as flat memory in the same order of elements.
+// One tensor of each list, as flat memory in the same order of elements; row-major where state is codes.
 struct Row {
   at::ScalarType dtype;
   std::int64_t size;
   void* parameter;
   const void* gradient;
   void* state[3];
+  at::ScalarType state_dtype;  // the parameter's, BFloat16, or Byte: codes
+  float* maxima[3];            // of codes
+  bool is_signed[3];           // likewise
+};
+
+// Of an update whose state is codes: lists of their maxima, and whether the codes have a sign.
+struct Coded {
+  explicit Coded(const program::Compute& compute);
+  bool any() const { return !signs.empty(); }
+  // Whether the parameters are in main memory; throws Infeasible for codes elsewhere.
+  bool is_on_cpu(const Slots& slots, const std::vector<std::uint32_t>& parameters) const;
+  std::vector<std::uint32_t> maxima;  // of the first state of all parameters, then of the next
+  std::vector<std::int64_t> signs;    // by state
 };
 
 // The rows of an update. Tensors that have gaps, or whose elements lie in another order than their
@@ -38,7 +52,7 @@ class Rows {
  public:
   Rows(Slots& slots, const std::vector<std::uint32_t>& parameters,
        const std::vector<std::uint32_t>& gradients,
-       const std::vector<const std::vector<std::uint32_t>*>& states);
+       const std::vector<const std::vector<std::uint32_t>*>& states, const Coded* coded = nullptr);
 
   const std::vector<Row>& all() const { return rows_; }
 
@@ -51,7 +65,8 @@ class Rows {
       while (begin < end) {
         const std::int64_t first = ends_[index] - rows_[index].size;
         const std::int64_t to = std::min(end, ends_[index]);
-        if (begin < to) visit(rows_[index], begin - first, to - first);
+        const auto [from, until] = whole_blocks(rows_[index], begin - first, to - first);
+        if (from < until) visit(rows_[index], from, until);
         begin = std::max(begin, to);
         ++index;
       }
@@ -61,9 +76,19 @@ class Rows {
   void finish();
 
  private:
+  // Who has a block's first element has all of it.
+  static std::pair<std::int64_t, std::int64_t> whole_blocks(const Row& row, std::int64_t begin,
+                                                            std::int64_t end) {
+    if (row.state_dtype != at::kByte) return {begin, end};
+    const auto up = [&](std::int64_t at) {
+      constexpr std::int64_t kBlock = sharding::kStateBlock;
+      return std::min(row.size, (at + kBlock - 1) / kBlock * kBlock);
+    };
+    return {up(begin), up(end)};
+  }
   const at::Tensor& changed(const at::Tensor& original, at::Tensor copy);
   const void* read(const at::Tensor& tensor, const at::Tensor& layout);
-  void* written(const at::Tensor& tensor, const at::Tensor& layout);
+  void* written(const at::Tensor& tensor, const at::Tensor& layout, at::ScalarType dtype);
 
   std::vector<Row> rows_;
   std::vector<std::int64_t> ends_;  // of each row in the long row of all

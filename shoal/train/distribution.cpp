@@ -38,16 +38,14 @@ static std::string describe(const char* kind, const Distribution::NamedTensors& 
 }
 
 Distribution::Distribution(Parallelism parallelism, const NamedTensors& parameters,
-                           const NamedTensors& buffers,
-                           const std::function<bool(const std::string& parameter)>& needs_whole,
-                           const Offloading& offloading)
+                           const NamedTensors& buffers, const Uncut& uncut, const Offloading& offloading)
     : parallelism_(std::move(parallelism)),
       groups_(parallelism_.mesh,
               parallelism_.tensors != nullptr ? *parallelism_.tensors : *parallelism_.world,
               parallelism_.limit),
       control_{parallelism_.world, parallelism_.limit},
       rank_(parallelism_.world->rank()),
-      needs_whole_(needs_whole),
+      uncut_(uncut),
       offloading_(offloading) {
   check_same(control_, "parallelism or model",
              describe(parallelism_) + describe("parameter", parameters) + describe("buffer", buffers));
@@ -84,7 +82,7 @@ void Distribution::keep(const std::string& name, const at::Tensor& tensor) {
   const auto& pins =
       pins_
           .insert_or_assign(name, compile::pins_of(parallelism_.plan, parallelism_.mesh, name, shape,
-                                                   needs_whole_(name), parallelism_.plan_name, owner))
+                                                   uncut_(name, shape), parallelism_.plan_name, owner))
           .first->second;
   if (pins.kept == sharding::replicated(parallelism_.mesh))
     return offloading_.take_in(ir::Role::Parameter, tensor);

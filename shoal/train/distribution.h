@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "shoal/compile/update.h"
 #include "shoal/ir/graph.h"
 #include "shoal/rewrite/place.h"
 #include "shoal/rewrite/stages.h"
@@ -28,14 +29,14 @@ std::int64_t bytes_of_part(std::int64_t bytes);
 class Distribution {
  public:
   using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+  using Uncut = std::function<compile::Uncut(const std::string& parameter, const sharding::Shape& shape)>;
 
   // Called by all ranks at once. Parameters and buffers become those of rank 0; parameters that are kept in
   // parts leave the module, whose tensors are without memory until `materialize`. One after the other: of a
   // module made under deferred_init one is in memory at a time. Throws InvalidInput where
-  // the ranks' models differ. `needs_whole`: whose update looks at the whole tensor. Borrows `offloading`.
+  // the ranks' models differ. `uncut`: what the update of a parameter wants so. Borrows `offloading`.
   Distribution(Parallelism parallelism, const NamedTensors& parameters, const NamedTensors& buffers,
-               const std::function<bool(const std::string& parameter)>& needs_whole,
-               const Offloading& offloading);
+               const Uncut& uncut, const Offloading& offloading);
 
   const Parallelism& parallelism() const { return parallelism_; }
   Rank rank() const { return {parallelism_, groups_, control_, rank_}; }
@@ -81,7 +82,7 @@ class Distribution {
   std::map<std::string, std::string> first_name_;  // of a tied parameter's other names
   std::map<std::string, Kept> kept_;
   NamedTensors parameters_;  // each once
-  std::function<bool(const std::string&)> needs_whole_;
+  Uncut uncut_;
   const Offloading& offloading_;
   std::optional<rewrite::Stages> stages_;
   bool is_settled_ = false;

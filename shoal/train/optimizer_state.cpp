@@ -24,6 +24,26 @@ static DType type_of_numbers() {
   return c10::get_default_dtype_as_scalartype() == c10::ScalarType::Double ? DType::Float64 : DType::Float32;
 }
 
+void check_state_fits(const std::vector<checkpoint::TensorShape>& wanted,
+                      const std::vector<checkpoint::TensorShape>& found) {
+  using checkpoint::Types;
+  const auto lines = checkpoint::mismatches(wanted, found, Types::MustBeEqual);
+  if (lines.empty()) return;
+  std::string text;
+  for (const std::string& line : lines) text += "\n  " + line;
+  if (lines.size() > checkpoint::mismatches(wanted, found, Types::MayDiffer).size())
+    text += "\nRemedy: the optimizer's state_dtype as it was there";
+  fail(ErrorKind::InvalidInput, "the checkpoint's optimizer state does not fit the model:", text);
+}
+
+// Codes are of use with their maxima alone.
+static void check_codes(const std::string& state, const at::Tensor& tensor, DType wanted) {
+  const DType dtype = aten::from_torch(tensor.scalar_type());
+  SHOAL_CHECK((dtype == DType::UInt8) == (wanted == DType::UInt8), InvalidInput, "trainer: optimizer state ",
+              state, " is ", name_of(dtype), ", wanted ", name_of(wanted),
+              ". Remedy: the optimizer's state_dtype as it was there, or no state");
+}
+
 // --- Settings.
 
 void OptimizerState::set_parts(std::vector<OptimizerPart> parts) {
@@ -55,12 +75,6 @@ std::string OptimizerState::rates_text(double scale) const {
         },
         parts_[part].optimizer);
   return std::move(text).str();
-}
-
-bool OptimizerState::needs_whole(const std::string& parameter) const {
-  for (const auto& part : parts_)
-    if (!part.contains || part.contains(parameter)) return compile::needs_whole(part.optimizer);
-  return false;
 }
 
 compile::UpdateSettings OptimizerState::update(double clip_norm, bool finds_norm) const {
@@ -119,6 +133,7 @@ at::Tensor OptimizerState::get(const std::string& state, const ir::TensorType& t
               " has another shape than when it was updated last: its ", state.substr(state.rfind('.') + 1),
               " has ", tensor.sizes(), " and it has ", at::IntArrayRef(type.shape),
               ". Remedy: a new Trainer for the changed model");
+  check_codes(state, tensor, type.dtype);
   return tensor;
 }
 
@@ -147,10 +162,16 @@ ir::TensorType OptimizerState::type_of(const std::string& state) const {
   return parameter;
 }
 
+// On ranks. State in 8 bits is codes and maxima.
+const sharding::Layout& OptimizerState::layout_of(const std::string& state, DType dtype) const {
+  const auto& pins = ranks_->pins_of(parameter_in(state));
+  return pins.maxima.placements.empty() || dtype == DType::UInt8 ? pins.updated : pins.maxima;
+}
+
 at::Tensor OptimizerState::whole_tensor(const std::string& state, const at::Tensor& part) const {
   if (ranks_ == nullptr || part.dim() == 0) return part;  // a number is that of all ranks
-  return whole_of(ranks_->rank(), part, ranks_->pins_of(parameter_in(state)).updated,
-                  parameter_of(state).sizes());
+  const auto type = type_of(state);
+  return whole_of(ranks_->rank(), part, layout_of(state, type.dtype), type.shape);
 }
 
 OptimizerState::Tensors OptimizerState::whole() const {
@@ -175,9 +196,10 @@ void OptimizerState::write(const Tensors& whole) {
       get(name, type).copy_(given);
       continue;
     }
-    const at::Tensor part =
-        train::part_of(ranks_->rank(), given, ranks_->pins_of(parameter_in(name)).updated);
-    get(name, part.sizes() == at::IntArrayRef(type.shape) ? type : aten::type_of(part)).copy_(part);
+    const at::Tensor part = train::part_of(ranks_->rank(), given, layout_of(name, type.dtype));
+    auto local = aten::type_of(part);
+    local.dtype = type.dtype;
+    get(name, part.sizes() == at::IntArrayRef(type.shape) ? type : local).copy_(part);
   }
 }
 
@@ -196,6 +218,8 @@ void OptimizerState::check(const Tensors& whole) const {
     SHOAL_CHECK(tensor.defined() && tensor.sizes() == at::IntArrayRef(wanted.shape), InvalidInput,
                 "trainer: optimizer state ", name, " has shape ", tensor.sizes(), ", wanted ",
                 at::IntArrayRef(wanted.shape), ", as its parameter has ", parameter_of(name).sizes());
+    if (wanted.dtype != DType::UInt8 || !whole.contains(compile::name_of_maxima(name)))
+      check_codes(name, tensor, wanted.dtype);  // PyTorch hands on codes as numbers of the parameter's type
   }
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "shoal/checkpoint/weights.h"
 #include "shoal/compile/optimizer.h"
 #include "shoal/compile/update.h"
 #include "shoal/runtime/executor.h"
@@ -18,6 +19,10 @@
 #include "shoal/train/offloading.h"
 
 namespace shoal::train {
+
+// Throws InvalidInput with all that does not fit, and what to do where a type does not.
+void check_state_fits(const std::vector<checkpoint::TensorShape>& wanted,
+                      const std::vector<checkpoint::TensorShape>& found);
 
 class OptimizerState {
  public:
@@ -35,8 +40,6 @@ class OptimizerState {
   void set_rate(std::size_t part, double lr);
   double rate() const;                         // of parameters in no group, before the schedule
   std::string rates_text(double scale) const;  // all of them, for ranks to compare
-  // Whether its update looks at the whole tensor.
-  bool needs_whole(const std::string& parameter) const;
   compile::UpdateSettings update(double clip_norm, bool finds_norm) const;  // borrows from this
 
   // --- Counts of updates, by parameter.
@@ -70,6 +73,7 @@ class OptimizerState {
   const at::Tensor& parameter_of(const std::string& state) const;
   ir::TensorType type_of(const std::string& state) const;
   at::Tensor get(const std::string& state, const ir::TensorType& type);
+  const sharding::Layout& layout_of(const std::string& state, DType dtype) const;
   at::Tensor whole_tensor(const std::string& state, const at::Tensor& part) const;
 
   const ModelTensors& model_;

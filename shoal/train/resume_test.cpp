@@ -64,6 +64,8 @@ static const std::vector<std::pair<const char*, Optimizer>>& optimizers() {
       {"NAdam", NAdam{.lr = 0.01}},
       {"ASGD", ASGD{.lr = 0.1, .lambd = 0.1, .t0 = 2}},
       {"Adafactor", Adafactor{.lr = 0.01}},
+      {"AdamW in bfloat16", AdamW{.lr = 0.01, .state_dtype = DType::BFloat16}},
+      {"NAdam in bfloat16", NAdam{.lr = 0.01, .state_dtype = DType::BFloat16}},
   };
   return all;
 }

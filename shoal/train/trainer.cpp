@@ -19,6 +19,7 @@
 #include "shoal/capture/deferred.h"
 #include "shoal/compile/accumulate.h"
 #include "shoal/compile/compile.h"
+#include "shoal/compile/pins.h"
 #include "shoal/data/hash.h"
 #include "shoal/ir/text.h"
 #include "shoal/rewrite/placed_text.h"
@@ -113,7 +114,10 @@ class Trainer::State {
     if (parallelism->tensors == nullptr) check_in_main_memory();
     ranks_ = std::make_unique<train::Distribution>(
         *parallelism, view_.parameters, view_.buffers,
-        [this](const std::string& parameter) { return optimizer_.needs_whole(parameter); }, offloading_);
+        [this](const std::string& parameter, const sharding::Shape& shape) {
+          return compile::uncut_by(optimizer_.parts(), parameter, shape);
+        },
+        offloading_);
     model_.set_ranks(ranks_.get());
     optimizer_.set_ranks(ranks_.get());
     steps_captured_.set_ranks(ranks_.get());
@@ -326,8 +330,7 @@ class Trainer::State {
     }
     checkpoint::check_fits(train::shapes_of(here.model), train::shapes_of(from.model), Types::MustBeEqual,
                            "the checkpoint");
-    checkpoint::check_fits(wanted, train::shapes_of(from.optimizer), Types::MustBeEqual,
-                           "the checkpoint's optimizer state");
+    train::check_state_fits(wanted, train::shapes_of(from.optimizer));
     const at::NoGradGuard no_grad;
     for (const auto& [name, tensor] : from.model) model_.write(name, here.model.at(name), tensor);
     optimizer_.write(from.optimizer);
