@@ -52,7 +52,8 @@ std::string to_text(const Program& program) {
   std::string out;
   for (const auto& source : program.sources)
     out += "source " + text_of(source.slot) + ' ' + std::string(ir::name_of(source.role)) + ' ' +
-           quoted(source.name) + (source.is_offloaded ? " offloaded : " : " : ") + ir::to_text(program.types.at(source.slot.index)) + '\n';
+           quoted(source.name) + (source.is_offloaded ? " offloaded : " : " : ") +
+           ir::to_text(program.types.at(source.slot.index)) + '\n';
   for (const Segment& segment : program.segments) {
     out += ir::name_of(segment.phase);
     if (segment.stage != 0) out += " " + std::to_string(segment.stage);
