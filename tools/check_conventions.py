@@ -24,7 +24,8 @@ RULES = [
     # LibTorch holds its modules by shared_ptr. Of ours only the aliases of a captured tensor share a life:
     # views of it, wherever the model keeps them, and the regions of memory that stand for it. And what ranks
     # that are threads of one process share: a group, pages, and what a progress thread and its works have in
-    # common. And the tape that all tensors of a deferred model are made of, and the file that offloaded ones lie in.
+    # common. And the tape that all tensors of a deferred model are made of, and the file that offloaded
+    # ones lie in.
     (
         r"shared_ptr<(?!torch::nn::)",
         r"^(shoal|models)/(?!.*_test\.)",

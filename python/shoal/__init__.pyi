@@ -129,10 +129,10 @@ class Parallelism:
         "full h.*.mlp", "auto bytes=96MiB"; of one rank too. `offload`: what lies in a file, "parameters
         optimizer_state gradients activations" or some of them, without another bit in the result;
         "activations least=1MiB" leaves what is smaller in memory (64KiB); of one rank too. The file is in
-        `offload_folder` (None: /var/tmp), which has to be on a disk, and has no name. A tensor
-        whose memory other libraries share (torch.from_numpy) leaves that memory. `schedule`, of a pipeline: "gpipe", "1f1b" or
-        "eager_1f1b". `microbatches`: how many a step's batch is cut into; 0: one a stage. `stages`: where all
-        but the first begin, as paths of modules (["h.6"]); none: where work is balanced."""
+        `offload_folder` (None: /var/tmp), which has to be on a disk, and has no name. A tensor whose memory
+        other libraries share (torch.from_numpy) leaves that memory. `schedule`, of a pipeline: "gpipe", "1f1b"
+        or "eager_1f1b". `microbatches`: how many a step's batch is cut into; 0: one a stage. `stages`: where
+        all but the first begin, as paths of modules (["h.6"]); none: where work is balanced."""
     @property
     def replicate(self) -> int | None:
         """Ranks that keep copies; None: what the others leave."""
@@ -204,10 +204,10 @@ class Trainer:
 
         `accumulate`: step() cuts its batch along dim 0 into so many micro-batches for step_over().
 
-        `state_dtype`: what averages and momentum are kept in; "float32" is the parameter's type. "bfloat16" takes
-        half the memory: an update computes as without it, and rounds what it keeps. "uint8" takes a quarter: codes,
-        and an "exp_avg_absmax" for every 256 elements of "exp_avg"; tensors of fewer than 4096 elements stay as
-        they are. Neither of Adafactor and Muon."""
+        `state_dtype`: what averages and momentum are kept in; "float32" is the parameter's type. "bfloat16"
+        takes half the memory: an update computes as without it, and rounds what it keeps. "uint8" takes a
+        quarter: codes, and an "exp_avg_absmax" for every 256 elements of "exp_avg"; tensors of fewer than
+        4096 elements stay as they are. Neither of Adafactor and Muon."""
     def step(self, batch: Any, *, outputs: bool = False) -> StepResult:
         """One update. A loss that is not finite is an error; parameters, buffers and optimizer state are then
         as before the step. Options, groups and state of the optimizer are what it has now; its post hooks run
