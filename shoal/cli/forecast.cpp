@@ -17,6 +17,7 @@
 #include "shoal/compile/accumulate.h"
 #include "shoal/program/aliases.h"
 #include "shoal/program/workspace.h"
+#include "shoal/rewrite/dead_code.h"
 #include "shoal/train/distribution.h"
 #include "shoal/train/pipeline.h"
 
@@ -143,6 +144,27 @@ static std::int64_t shared_batch_bytes(const ir::Graph& graph) {
   return bytes;
 }
 
+// Of what reads the model itself at the end: a text is drawn from it in one sequence, held-out batches are
+// measured as large as one of all ranks.
+static std::int64_t reading_bytes(const Recipe& recipe, const compile::Whole& whole, std::int64_t samples,
+                                  int threads) {
+  const bool is_text = recipe.dataset.name == DatasetName::Text;
+  if (is_text && recipe.sample.tokens == 0) return 0;
+  ir::Graph forward = whole.graph;
+  std::erase_if(forward.results, [](const ir::Result& result) { return result.role != ir::Role::Loss; });
+  rewrite::Counts counts;
+  const program::Memory memory =
+      program::memory_of(program::lower(rewrite::remove_dead_code(std::move(forward), counts)), threads);
+  const auto bytes =
+      static_cast<double>(memory.peak[MemoryKind::Activations] + memory.peak[MemoryKind::Workspace]);
+  const auto prompt = std::max(std::ssize(recipe.sample.prompt), std::ssize(recipe.sample.prompt_tokens));
+  const double share = is_text ? static_cast<double>(prompt + recipe.sample.tokens) /
+                                     static_cast<double>(samples * recipe.training.seq_len)
+                               : 1;
+  constexpr double kVariables = 2;  // eager keeps what its functions have in variables
+  return static_cast<std::int64_t>(kVariables * share * bytes);
+}
+
 static std::int64_t input_bytes(const program::Program& program) {
   std::int64_t bytes = 0;
   for (const auto& source : program.sources)
@@ -203,7 +225,7 @@ Forecast forecast_of(const Recipe& recipe, const compile::Whole& whole, std::int
   forecast.step = program::memory_of(forecast.program, threads);
   const program::Memory& step = forecast.step;
   const Parallelism parallelism = parallelism_of(recipe, whole.mesh.size());
-  const std::int64_t num_microbatches = sizes_of(recipe, parallelism).num_microbatches;
+  const auto [microbatch, num_microbatches] = sizes_of(recipe, parallelism);
   const std::vector<Kept> kept = kept_of(whole, rank, ir::Role::Parameter);
   const std::int64_t batch = input_bytes(forecast.program), buffers = step.sources[MemoryKind::Buffers];
   const std::int64_t alone = communicator_bytes(whole.mesh);
@@ -248,10 +270,10 @@ Forecast forecast_of(const Recipe& recipe, const compile::Whole& whole, std::int
                                step.end.total() + beside + gathered_bytes(kept) + gathered_bytes(state),
                                "the model and the optimizer's state, whole on each rank"});
   // All parameters at once, for what reads the model itself.
-  if (whole.mesh.size() > 1)
-    forecast.phases.push_back(
-        {"the end", alone + std::max(end_bytes(kept, buffers), all + step.peak[MemoryKind::Activations]),
-         "the model, whole on each rank"});
+  const std::int64_t end = whole.mesh.size() > 1 ? end_bytes(kept, buffers) : 0;
+  forecast.phases.push_back({"the end",
+                             alone + std::max(end, all + reading_bytes(recipe, whole, microbatch, threads)),
+                             "the model, whole on each rank"});
   return forecast;
 }
 
