@@ -7,7 +7,7 @@
 //   gradients, activations             from where they are made to where they are read last
 //
 // The file has no name, so that nothing is left of it, however the process ends; its room on the disk is
-// taken before it is used, as a full disk would end the process later.
+// taken before it is used, as a full disk would end the process later. A process that is forked shares it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
