@@ -38,6 +38,9 @@ struct Kept {
   std::string name;
   std::int64_t whole = 0, part = 0;
   bool is_offloaded = false;
+  bool is_in_order = true;  // ranks have one stretch of it each
+  // Else it is gathered as parts of one size, of which the whole is then made.
+  std::int64_t gathering() const { return is_part() && !is_in_order ? whole + 2 * part : 0; }
   bool is_part() const { return part != whole; }
   // Of a parameter, in memory.
   std::int64_t bytes() const { return is_offloaded ? 0 : is_part() ? train::bytes_of_part(part) : whole; }
@@ -49,6 +52,22 @@ struct Update {
 };
 
 }  // namespace
+
+// Whether it is gathered as it lies: each rank has one stretch, and all are of one size.
+static bool is_in_order(const sharding::Mesh& mesh, const sharding::Layout& layout,
+                        const sharding::Shape& shape) {
+  for (std::size_t axis = 0; axis < layout.placements.size(); ++axis) {
+    const auto* shard = std::get_if<sharding::Shard>(&layout.placements[axis]);
+    if (shard == nullptr || mesh.axes[axis].size == 1) continue;
+    const bool is_outermost =
+        std::all_of(shape.begin(), shape.begin() + shard->dim, [](std::int64_t size) { return size == 1; });
+    const bool is_even =
+        shard->weights.empty() &&
+        shape[static_cast<std::size_t>(shard->dim)] % (mesh.axes[axis].size * shard->unit) == 0;
+    if (!is_outermost || !is_even || shard->outer != 1) return false;
+  }
+  return true;
+}
 
 // One device has no layouts.
 static std::vector<Kept> kept_of(const compile::Whole& whole, int rank, ir::Role wanted) {
@@ -62,7 +81,11 @@ static std::vector<Kept> kept_of(const compile::Whole& whole, int rank, ir::Role
     const auto shape =
         is_placed ? sharding::local_shape(whole.mesh, whole.placed.kept[i], type.shape, rank) : type.shape;
     const ir::TensorType part = ir::contiguous(type.dtype, shape);
-    kept.push_back({name, ir::bytes_of(type), ir::bytes_of(part), whole.plan.offload.has(role, part)});
+    kept.push_back({.name = name,
+                    .whole = ir::bytes_of(type),
+                    .part = ir::bytes_of(part),
+                    .is_offloaded = whole.plan.offload.has(role, part),
+                    .is_in_order = !is_placed || is_in_order(whole.mesh, whole.placed.kept[i], type.shape)});
   }
   std::ranges::sort(kept, {}, &Kept::name);
   return kept;
@@ -104,7 +127,7 @@ static std::int64_t end_bytes(const std::vector<Kept>& kept, std::int64_t buffer
   for (const Kept& each : kept) {
     if (!each.is_part()) continue;
     const std::int64_t again = each.is_offloaded ? 0 : each.whole;
-    most = std::max(most, now + each.whole + again);
+    most = std::max(most, now + each.whole + std::max(again, each.gathering()));
     now += again - each.bytes();
   }
   return most;
@@ -112,10 +135,13 @@ static std::int64_t end_bytes(const std::vector<Kept>& kept, std::int64_t buffer
 
 // What a checkpoint is written from: each rank gathers all that it keeps in part.
 static std::int64_t gathered_bytes(const std::vector<Kept>& kept) {
-  std::int64_t bytes = 0;
-  for (const Kept& each : kept)
-    if (each.is_part()) bytes += each.whole;
-  return bytes;
+  std::int64_t bytes = 0, most = 0;
+  for (const Kept& each : kept) {
+    if (!each.is_part()) continue;
+    bytes += each.whole;
+    most = std::max(most, bytes + each.gathering());
+  }
+  return most;
 }
 
 // How large what oneDNN's LSTM keeps will be only the library knows: a capture runs such a layer once, whole.
