@@ -67,10 +67,12 @@ static std::optional<fs::path> standard_library(const std::vector<fs::path>& roo
 }
 
 static bool is_library_source(const fs::path& path) {
+  // The last three are tables of code points: neither language nor code.
   static const std::set<std::string> skipped = {"__pycache__",   "dist-packages", "idle_test",
-                                                "site-packages", "test",          "tests"};
-  return path.has_extension() ? path.extension() == ".py" || fs::is_directory(path)
-                              : !skipped.contains(path.filename().string());
+                                                "site-packages", "test",          "tests",
+                                                "encodings",     "entities.py",   "stringprep.py"};
+  if (skipped.contains(path.filename().string())) return false;
+  return !path.has_extension() || path.extension() == ".py" || fs::is_directory(path);
 }
 
 std::vector<Document> find_corpus(const CorpusSearch& search) {

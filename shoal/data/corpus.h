@@ -25,8 +25,8 @@ struct CorpusSearch {
   std::int64_t min_bytes = 2 << 20;                     // less in all is an error
 };
 
-// The Python standard library's sources, then licence texts, each sorted by path, equal ones once. Throws
-// InvalidInput that names the places looked at when there is too little.
+// The Python standard library's sources, without tests and tables of code points, then licence texts, each
+// sorted by path, equal ones once. Throws InvalidInput that names the places looked at when there is too little.
 std::vector<Document> find_corpus(const CorpusSearch& search);
 
 // One file, or every regular file below a folder, sorted by path, hidden ones left out. Throws InvalidInput

@@ -79,6 +79,8 @@ TEST_CASE("the corpus is the newest python's sources, then licences, each text o
   folder.add("lib/python3.11/json/decoder.py", "def decode");
   folder.add("lib/python3.11/json/copy.py", "def decode");
   folder.add("lib/python3.11/test/test_os.py", "a test");
+  folder.add("lib/python3.11/encodings/cp437.py", "0x00 -> NULL");
+  folder.add("lib/python3.11/html/entities.py", "&AElig;");
   folder.add("lib/python3.11/site-packages/x.py", "not the library's");
   folder.add("lib/python3.11/notes.txt", "not python");
   folder.add("licences/GPL-3", "GNU");
