@@ -74,17 +74,15 @@ class Client::Lines {
  private:
   void connect(std::size_t loop) {
     const Endpoint& endpoint = loops_[loop];
-    lines_[loop] =
-        std::make_unique<Connection>(rendezvous::Peer{.address = endpoint.address,
-                                                      .port = endpoint.port,
-                                                      .magic = wire::kMagic,
-                                                      .module = "ps",
-                                                      .is = "a parameter server of this version of Shoal",
-                                                      .host = "the server"},
-                                     deadline_after(options_.limit));
-    SHOAL_CHECK(lines_[loop]->is_open(), PeerLost, "ps: server loop ", loop, " at ", lines_[loop]->where(),
-                " is out of reach: ", std::strerror(errno));
-    lines_[loop]->shake_hands_first(key_);
+    lines_[loop] = Connection::admitted({.address = endpoint.address,
+                                         .port = endpoint.port,
+                                         .magic = wire::kMagic,
+                                         .module = "ps",
+                                         .is = "a parameter server of this version of Shoal",
+                                         .host = "the server"},
+                                        key_, deadline_after(options_.limit));
+    SHOAL_CHECK(lines_[loop], PeerLost, "ps: server loop ", loop, " at ", endpoint.address, ":",
+                endpoint.port, " is out of reach: ", std::strerror(errno));
   }
   void send_again(std::size_t loop) {
     connect(loop);

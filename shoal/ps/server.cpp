@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One coroutine a connection. Who has not proved the key within a few seconds is cut off, and so is the
-// oldest of them when there are many.
+// One coroutine a connection.
 #include "shoal/ps/server.h"
 
 #include <fcntl.h>
@@ -8,7 +7,6 @@
 #include <asio.hpp>
 
 #include <algorithm>
-#include <atomic>
 #include <list>
 #include <thread>
 #include <tuple>
@@ -17,7 +15,7 @@
 #include "shoal/base/text.h"
 #include "shoal/ps/answers.h"
 #include "shoal/ps/wire.h"
-#include "shoal/rendezvous/handshake.h"
+#include "shoal/rendezvous/door.h"
 
 namespace shoal::ps {
 
@@ -25,15 +23,12 @@ using asio::awaitable;
 using asio::use_awaitable;
 using asio::ip::tcp;
 
-static constexpr std::chrono::seconds kHandshake{5};
-static constexpr std::size_t kMostStrangers = 128;
-
 namespace {
 
 class Loop {
  public:
   Loop(const rendezvous::Key& key, const ServerOptions& options, std::uint32_t loop)
-      : key_(key), answers_(loop, options.all_loops, options.epoch) {
+      : answers_(loop, options.all_loops, options.epoch), door_(key, wire::kMagic) {
     asio::error_code error;
     const asio::ip::address address = asio::ip::make_address(options.address, error);
     SHOAL_CHECK(!error && !address.is_unspecified(), InvalidInput, "ps: ", quoted(options.address),
@@ -57,7 +52,7 @@ class Loop {
   }
 
   const Endpoint& endpoint() const { return endpoint_; }
-  std::int64_t num_refused() const { return num_refused_; }
+  std::int64_t num_refused() const { return door_.num_refused(); }
   std::int64_t num_applied() const { return answers_.num_applied(); }
 
  private:
@@ -79,11 +74,8 @@ class Loop {
       fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC);
       socket.set_option(tcp::no_delay(true));
       socket.set_option(asio::socket_base::keep_alive(true));
-      const bool known = co_await knows_key(socket);
-      if (!known) {
-        ++num_refused_;
-        co_return;
-      }
+      const bool known = co_await door_.admits(socket);
+      if (!known) co_return;
       std::vector<std::byte> begin(sizeof(wire::Head)), payload, reply;
       for (;;) {
         co_await asio::async_read(socket, asio::buffer(begin), use_awaitable);
@@ -99,44 +91,11 @@ class Loop {
     }
   }
 
-  awaitable<bool> knows_key(tcp::socket& socket) {
-    if (strangers_.size() >= kMostStrangers) {
-      asio::error_code ignored;
-      std::ignore = strangers_.front()->close(ignored);
-      strangers_.pop_front();
-    }
-    strangers_.push_back(&socket);
-    asio::steady_timer limit(context_, kHandshake);
-    limit.async_wait([this, &socket](asio::error_code cancelled) {  // it may be due when the socket has gone
-      asio::error_code ignored;
-      if (!cancelled && std::ranges::find(strangers_, &socket) != strangers_.end())
-        std::ignore = socket.close(ignored);
-    });
-    bool known = false;
-    try {
-      const rendezvous::Greeter greeter(key_, wire::kMagic);
-      const std::string hello = greeter.hello();
-      co_await asio::async_write(socket, asio::buffer(hello), use_awaitable);
-      rendezvous::Answer answer;
-      co_await asio::async_read(socket, asio::buffer(answer), use_awaitable);
-      if (const auto reply = greeter.reply(answer)) {
-        co_await asio::async_write(socket, asio::buffer(*reply), use_awaitable);
-        known = true;
-      }
-    } catch (const std::exception&) {
-      known = false;
-    }
-    strangers_.remove(&socket);
-    co_return known;
-  }
-
-  const rendezvous::Key key_;
   Endpoint endpoint_;
-  std::atomic<std::int64_t> num_refused_ = 0;
 
   // Of the thread.
   Answers answers_;
-  std::list<tcp::socket*> strangers_;
+  rendezvous::Door door_;
 
   asio::io_context context_{1};  // its coroutines use what stands above
   tcp::acceptor acceptor_{context_};

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
@@ -19,6 +20,7 @@
 
 namespace shoal::rendezvous {
 
+using std::chrono_literals::operator""ms;
 using std::chrono_literals::operator""s;
 
 static int milliseconds_until(Clock::time_point deadline) {
@@ -74,6 +76,21 @@ Connection::Connection(const Peer& peer, Clock::time_point deadline)
   set(IPPROTO_TCP, TCP_NODELAY, 1);
 }
 
+std::unique_ptr<Connection> Connection::admitted(const Peer& peer, const Key& key,
+                                                 Clock::time_point deadline) {
+  for (std::chrono::milliseconds pause = 2ms;; pause = std::min(2 * pause, 200ms)) {
+    auto connection = std::make_unique<Connection>(peer, std::min(deadline, Clock::now() + 2s));
+    if (!connection->is_open()) return nullptr;
+    try {
+      connection->shake_hands(key);
+      return connection;
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::PeerLost || Clock::now() + pause >= deadline) throw;
+    }
+    std::this_thread::sleep_for(pause);
+  }
+}
+
 Connection::~Connection() {
   if (socket_ >= 0) ::close(socket_);
 }
@@ -85,21 +102,13 @@ void Connection::shake_hands(const Key& key) {
   const std::string hello = read(kHelloBytes, deadline, "its greeting");
   SHOAL_CHECK(hello.starts_with(peer_.magic), InvalidInput, peer_.module, ": what listens on ", where_,
               " is not ", peer_.is, "; does another program use the port?");
-  is_greeted_ = true;
   const Answerer answerer(key, hello);
   write(answerer.answer(), deadline);
-  SHOAL_CHECK(answerer.is_right(read(32, deadline, "its proof")), InvalidInput, peer_.module, ": ", where_,
+  const std::string proof = read(32, deadline, "its proof");
+  SHOAL_CHECK(!Answerer::is_refusal(proof), InvalidInput, peer_.module, ": ", where_,
+              " refused this process: its key is not the job's; do all hosts have the same key file?");
+  SHOAL_CHECK(answerer.is_right(proof), InvalidInput, peer_.module, ": ", where_,
               " does not know the job's key; is it another job's?");
-}
-
-void Connection::shake_hands_first(const Key& key) {
-  try {
-    shake_hands(key);
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::PeerLost || !is_greeted_) throw;
-    fail(ErrorKind::InvalidInput, peer_.module, ": ", where_,
-         " refused this process: its key is not the job's; do all hosts have the same key file?");
-  }
 }
 
 std::string Connection::read(std::size_t bytes, Clock::time_point deadline, const char* what) {

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,6 +28,10 @@ struct Peer {
 // One thread; shut() any.
 class Connection {
  public:
+  // Connected, and both sides have proved the key. Who is pushed out at a crowded door (door.h) tries again
+  // until the deadline. Null where nothing listens, and errno says why. Throws as shake_hands().
+  static std::unique_ptr<Connection> admitted(const Peer& peer, const Key& key, Clock::time_point deadline);
+
   // Where nothing listens it is not open, and errno says why.
   Connection(const Peer& peer, Clock::time_point deadline);
   Connection(const Connection&) = delete;
@@ -37,10 +42,9 @@ class Connection {
   void shut() const noexcept;
   const std::string& where() const { return where_; }
 
-  // Both sides prove the key. Throws PeerLost where the other side ends it.
+  // Both sides prove the key. Throws InvalidInput where they have not the same; PeerLost where the other side
+  // ends it, which it also does when too many wait at its door: one may try again.
   void shake_hands(const Key& key);
-  // The same, for a key that nobody has accepted yet: who greets and then ends it has refused the key.
-  void shake_hands_first(const Key& key);
 
   // All throw PeerLost where the other side has gone, or is silent until the deadline.
   std::string read(std::size_t bytes, Clock::time_point deadline, const char* what);
@@ -51,7 +55,6 @@ class Connection {
   Peer peer_;
   std::string where_;
   int socket_ = -1;
-  bool is_greeted_ = false;
 };
 
 }  // namespace shoal::rendezvous

@@ -44,5 +44,6 @@ Answerer::Answerer(const Key& key, std::string_view hello) : answer_(hello.subst
 }
 
 bool Answerer::is_right(std::string_view reply) const { return same(wanted_, bytes_of(reply)); }
+bool Answerer::is_refusal(std::string_view reply) { return same(kRefusal, bytes_of(reply)); }
 
 }  // namespace shoal::rendezvous

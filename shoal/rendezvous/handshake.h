@@ -5,7 +5,9 @@
 //   client                                server
 //     ◄── magic (8), nonce s (32)
 //     ──► magic (8), nonce c (32), HMAC(key, "client" s c)
-//     ◄── HMAC(key, "server" s c)                            or the end of the connection
+//     ◄── HMAC(key, "server" s c)                            or 32 zeros: the client does not know the key
+//
+// A connection that ends before has been given up for another reason; the client may try again.
 #pragma once
 
 #include <array>
@@ -23,6 +25,7 @@ constexpr std::size_t kMagicBytes = 8;
 constexpr std::size_t kHelloBytes = kMagicBytes + 32;
 constexpr std::size_t kAnswerBytes = kMagicBytes + 64;
 using Answer = std::array<std::uint8_t, kAnswerBytes>;
+constexpr Bytes32 kRefusal = {};
 
 // The server's side. The magic, which has 8 bytes, says which protocol is to follow.
 class Greeter {
@@ -44,6 +47,7 @@ class Answerer {
   Answerer(const Key& key, std::string_view hello);
   const std::string& answer() const { return answer_; }
   bool is_right(std::string_view reply) const;
+  static bool is_refusal(std::string_view reply);
 
  private:
   Bytes32 wanted_;

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One thread, one coroutine a connection. A connection that has not proved the key within a few seconds is
-// closed, and so is the oldest of them when there are many: strangers take neither time nor descriptors from
-// the job.
+// One thread, one coroutine a connection. Strangers take neither time nor descriptors from the job (door.h).
 #include "shoal/rendezvous/tcp_server.h"
 
 #include <arpa/inet.h>
@@ -14,7 +12,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstring>
 #include <list>
 #include <map>
@@ -25,7 +22,7 @@
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
 #include "shoal/rendezvous/deadline.h"
-#include "shoal/rendezvous/handshake.h"
+#include "shoal/rendezvous/door.h"
 #include "shoal/rendezvous/table.h"
 #include "shoal/rendezvous/wire.h"
 
@@ -34,9 +31,6 @@ namespace shoal::rendezvous {
 using asio::awaitable;
 using asio::use_awaitable;
 using asio::ip::tcp;
-
-static constexpr std::chrono::seconds kHandshake{5};
-static constexpr std::size_t kMostStrangers = 128;
 
 std::string address_of(const std::string& interface) {
   ifaddrs* all = nullptr;
@@ -74,7 +68,8 @@ static void watch_other_end(tcp::socket& socket) {
 
 class TcpServer::Service {
  public:
-  Service(const Key& key, const TcpServerOptions& options) : key_(key), address_(options.address) {
+  Service(const Key& key, const TcpServerOptions& options)
+      : address_(options.address), door_(key, wire::kMagic) {
     asio::error_code error;
     const asio::ip::address address = asio::ip::make_address(options.address, error);
     SHOAL_CHECK(!error, InvalidInput, "rendezvous: ", quoted(options.address), " is not an IP address");
@@ -103,7 +98,7 @@ class TcpServer::Service {
 
   const std::string& address() const { return address_; }
   std::uint16_t port() const { return port_; }
-  std::int64_t num_refused() const { return num_refused_; }
+  std::int64_t num_refused() const { return door_.num_refused(); }
 
   void begin_epoch(std::uint64_t epoch) {
     asio::post(context_, asio::use_future([this, epoch] {
@@ -135,11 +130,8 @@ class TcpServer::Service {
     try {
       fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC);
       watch_other_end(socket);
-      const bool known = co_await knows_key(socket);
-      if (!known) {
-        ++num_refused_;
-        co_return;
-      }
+      const bool known = co_await door_.admits(socket);
+      if (!known) co_return;
       std::string bytes;
       for (;;) {
         bytes.resize(4);
@@ -156,34 +148,6 @@ class TcpServer::Service {
     } catch (const std::exception&) {  // the other end has gone, or is no client
       asio::error_code ignored;
       std::ignore = socket.close(ignored);
-    }
-  }
-
-  awaitable<bool> knows_key(tcp::socket& socket) {
-    if (strangers_.size() >= kMostStrangers) {
-      asio::error_code ignored;
-      std::ignore = strangers_.front()->close(ignored);
-      strangers_.pop_front();
-    }
-    const Stranger stranger(*this, socket);
-    asio::steady_timer limit(context_, kHandshake);
-    limit.async_wait([this, &socket](asio::error_code cancelled) {  // it may be due when the socket has gone
-      asio::error_code ignored;
-      if (!cancelled && std::ranges::find(strangers_, &socket) != strangers_.end())
-        std::ignore = socket.close(ignored);
-    });
-    try {
-      const Greeter greeter(key_, wire::kMagic);
-      const std::string hello = greeter.hello();
-      co_await asio::async_write(socket, asio::buffer(hello), use_awaitable);
-      Answer answer;
-      co_await asio::async_read(socket, asio::buffer(answer), use_awaitable);
-      const std::optional<Bytes32> reply = greeter.reply(answer);
-      if (!reply) co_return false;
-      co_await asio::async_write(socket, asio::buffer(*reply), use_awaitable);
-      co_return true;
-    } catch (const std::exception&) {
-      co_return false;
     }
   }
 
@@ -256,21 +220,6 @@ class TcpServer::Service {
     return reply;
   }
 
-  // In the list of those who have not proved the key yet.
-  class Stranger {
-   public:
-    Stranger(Service& service, tcp::socket& socket) : service_(service), socket_(&socket) {
-      service_.strangers_.push_back(socket_);
-    }
-    Stranger(const Stranger&) = delete;
-    Stranger& operator=(const Stranger&) = delete;
-    ~Stranger() { service_.strangers_.remove(socket_); }
-
-   private:
-    Service& service_;
-    tcp::socket* socket_;
-  };
-
   class Waiting {
    public:
     Waiting(Service& service, WaitKey key, asio::steady_timer& timer)
@@ -284,16 +233,14 @@ class TcpServer::Service {
     std::multimap<WaitKey, asio::steady_timer*>::iterator place_;
   };
 
-  const Key key_;
   const std::string address_;
   std::uint16_t port_ = 0;
-  std::atomic<std::int64_t> num_refused_ = 0;
 
   // Of the thread.
   std::uint64_t epoch_ = 1;
   std::map<std::uint64_t, Table> tables_;
   std::multimap<WaitKey, asio::steady_timer*> waiting_;
-  std::list<tcp::socket*> strangers_;
+  Door door_;
 
   asio::io_context context_{1};  // its coroutines use what stands above
   tcp::acceptor acceptor_{context_};

@@ -41,9 +41,7 @@ TcpStore::TcpStore(const Key& key, TcpStoreOptions options) : key_(key), options
   const Clock::time_point deadline = deadline_after(options_.limit);
   std::chrono::milliseconds pause = 2ms;
   for (;;) {
-    auto connection = std::make_unique<Connection>(peer_of(options_), std::min(deadline, Clock::now() + 2s));
-    if (connection->is_open()) {
-      connection->shake_hands_first(key_);
+    if (auto connection = Connection::admitted(peer_of(options_), key_, deadline)) {
       idle_.push_back(std::move(connection));
       return;
     }
@@ -80,10 +78,9 @@ std::unique_ptr<Connection> TcpStore::taken() {
       return connection;
     }
   }
-  connection = std::make_unique<Connection>(peer_of(options_), deadline_after(options_.silence));
-  SHOAL_CHECK(connection->is_open(), PeerLost, "rendezvous: ", options_.address, ":", options_.port,
+  connection = Connection::admitted(peer_of(options_), key_, deadline_after(options_.silence));
+  SHOAL_CHECK(connection, PeerLost, "rendezvous: ", options_.address, ":", options_.port,
               " is out of reach: ", std::strerror(errno), "; the job's first host has ended");
-  connection->shake_hands(key_);
   const std::lock_guard lock(mutex_);
   check_open();
   busy_.push_back(connection.get());

@@ -37,20 +37,24 @@ static ErrorKind kind_of(const std::function<void()>& act) {
 }
 
 // A plain connection, as a stranger has it.
-static int stranger(const TcpServer& server) {
+static int stranger(const TcpServer& server, const char* from = "127.0.0.1") {
   const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in here = {.sin_family = AF_INET};
+  inet_pton(AF_INET, from, &here.sin_addr);
+  REQUIRE(bind(socket, reinterpret_cast<const sockaddr*>(&here), sizeof here) == 0);
   sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(server.port())};
   inet_pton(AF_INET, server.address().c_str(), &address.sin_addr);
   REQUIRE(connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
   return socket;
 }
 
-static bool ends(int socket) {  // whether the other side closes, having said nothing but its greeting
+static bool ends(
+    int socket) {  // whether the other side closes, having said nothing but its greeting and a refusal
   char byte = 0;
   std::size_t read = 0;
   while (recv(socket, &byte, 1, 0) == 1) ++read;
   close(socket);
-  return read <= kHelloBytes;
+  return read <= kHelloBytes + 32;  // and a refusal
 }
 
 TEST_CASE("an epoch that is over is refused, and its keys and waits are gone; those of epoch 0 stay") {
@@ -120,6 +124,54 @@ TEST_CASE("strangers get nothing, whatever they send, and the job goes on") {
   CHECK(ends(silent[0]));
   CHECK(TcpStore(key, at(server)).find("n") == "100");
   for (std::size_t i = 1; i < silent.size(); ++i) close(silent[i]);
+}
+
+TEST_CASE("a flood from one address pushes out its own, and no rank of another, nor one that is in") {
+  const Key key = make_key();
+  TcpServer server(key);
+  TcpStore in(key, at(server));
+  const int joining = stranger(server, "127.0.0.2");  // that has not proved the key yet
+  std::vector<int> flood;
+  for (int i = 0; i < 400; ++i) flood.push_back(stranger(server));
+  CHECK(ends(flood[0]));
+  CHECK(in.add("n", 1) == 1);
+
+  std::string hello(kHelloBytes, '\0');
+  REQUIRE(recv(joining, hello.data(), hello.size(), MSG_WAITALL) == kHelloBytes);
+  const Answerer answerer(key, hello);
+  REQUIRE(send(joining, answerer.answer().data(), kAnswerBytes, MSG_NOSIGNAL) == kAnswerBytes);
+  std::string proof(32, '\0');
+  REQUIRE(recv(joining, proof.data(), proof.size(), MSG_WAITALL) == 32);
+  CHECK(answerer.is_right(proof));
+  close(joining);
+  for (std::size_t i = 1; i < flood.size(); ++i) close(flood[i]);
+}
+
+TEST_CASE("who is pushed out before it could prove the key tries again") {
+  const Key key = make_key();
+  const int listening = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in here = {.sin_family = AF_INET};
+  inet_pton(AF_INET, "127.0.0.1", &here.sin_addr);
+  socklen_t size = sizeof here;
+  REQUIRE(bind(listening, reinterpret_cast<const sockaddr*>(&here), size) == 0);
+  REQUIRE(listen(listening, 4) == 0);
+  REQUIRE(getsockname(listening, reinterpret_cast<sockaddr*>(&here), &size) == 0);
+  std::thread crowded([&] {
+    for (const bool pushes_out : {true, true, false}) {
+      const int socket = accept(listening, nullptr, nullptr);
+      const Greeter greeter(key, wire::kMagic);
+      send(socket, greeter.hello().data(), kHelloBytes, MSG_NOSIGNAL);
+      Answer answer;
+      if (!pushes_out && recv(socket, answer.data(), answer.size(), MSG_WAITALL) == kAnswerBytes)
+        send(socket, greeter.reply(answer).value_or(kRefusal).data(), 32, MSG_NOSIGNAL);
+      close(socket);
+    }
+  });
+  CHECK_NOTHROW(
+      TcpStore(key, {.address = "127.0.0.1", .port = ntohs(here.sin_port), .epoch = 1, .limit = 5s}));
+  shutdown(listening, SHUT_RDWR);
+  crowded.join();
+  close(listening);
 }
 
 TEST_CASE("requests and replies are read back as they were written, and nothing else is") {
