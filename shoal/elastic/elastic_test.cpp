@@ -92,6 +92,19 @@ TEST_CASE("a rank that is there twice, another number of ranks, and ranks that d
         "join?");
 }
 
+TEST_CASE("what no rank of this version says is an error that names its key") {
+  for (const std::string text :
+       {"", "{", "[1]", R"({"size": 2})", R"({"size": "2", "identity": "a", "host": "h"})"}) {
+    CAPTURE(text);
+    rendezvous::MemoryStore store;
+    store.set("join/1", text);
+    const std::string error = error_of([&] { meet(store, attendant(0, 2, 10), 1s); });
+    CHECK(
+        error.starts_with("elastic: what the job's store has under \"join/1\" cannot be read; does another "
+                          "version of Shoal take part? "));
+  }
+}
+
 TEST_CASE("a program that nobody started is a job of one") {
   const auto job = join({});
   CHECK(job->place() == Place{});

@@ -21,6 +21,7 @@
 
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
+#include "shoal/elastic/said.h"
 #include "shoal/rendezvous/deadline.h"
 
 namespace shoal::elastic {
@@ -183,8 +184,9 @@ void Hosts::meet(const Launch& launch) {
       {"hosts", num_hosts_}, {"ranks", launch.ranks}, {"name", host_name()}, {"process", getpid()}};
   const auto key_of = [](int host) { return concat("host/", host); };
   const std::string there = store_->compare_and_set(key_of(host_), "", own.dump());
+  const auto name_of = [](const json& other) { return other.at("name").get<std::string>(); };
   SHOAL_CHECK(there == own.dump(), InvalidInput, "run: two hosts say that they are node rank ", host_, ": ",
-              json::parse(there)["name"].get<std::string>(), " and ", host_name(),
+              read_said(key_of(host_), there, name_of), " and ", host_name(),
               "; give each host a --node-rank of its own");
   if (host_ == 0) store_->set("master_port", std::to_string(free_port(master_address_)));
   const Clock::time_point deadline = rendezvous::deadline_after(launch.arrival);
@@ -200,15 +202,19 @@ void Hosts::meet(const Launch& launch) {
       fail(ErrorKind::Timeout, "run: of ", num_hosts_, " hosts these did not come within ",
            launch.arrival.count(), " s: node rank ", missing, "; start shoal run there too");
     }
-    const json other = json::parse(text);
-    names_.push_back(other["name"].get<std::string>());
-    SHOAL_CHECK(other["hosts"].get<int>() == num_hosts_, InvalidInput, "run: host ", names_.back(),
-                " was started with --nnodes=", other["hosts"].get<int>(), ", host ", host_name(),
-                " with --nnodes=", num_hosts_, "; start all with the same");
-    if (host < host_) first_rank_ += other["ranks"].get<int>();
-    world_size_ += other["ranks"].get<int>();
+    const auto [hosts, ranks] = read_said(key_of(host), text, [&](const json& other) {
+      names_.push_back(name_of(other));
+      return std::pair(other.at("hosts").get<int>(), other.at("ranks").get<int>());
+    });
+    SHOAL_CHECK(hosts == num_hosts_, InvalidInput, "run: host ", names_.back(),
+                " was started with --nnodes=", hosts, ", host ", host_name(), " with --nnodes=", num_hosts_,
+                "; start all with the same");
+    SHOAL_CHECK(ranks > 0, Corrupt, "run: host ", names_.back(), " says that it has ", ranks, " ranks");
+    if (host < host_) first_rank_ += ranks;
+    world_size_ += ranks;
   }
-  master_port_ = std::stoi(store_->get("master_port", 5s));
+  master_port_ = read_said("master_port", store_->get("master_port", 5s),
+                           [](const json& port) { return port.get<int>(); });
 }
 
 // --- One attempt.

@@ -23,6 +23,7 @@
 #include "shoal/base/text.h"
 #include "shoal/comm/hosts.h"
 #include "shoal/elastic/recorded.h"
+#include "shoal/elastic/said.h"
 #include "shoal/rendezvous/deadline.h"
 #include "shoal/rendezvous/memory_store.h"
 #include "shoal/rendezvous/tcp_store.h"
@@ -48,10 +49,11 @@ Attendance meet(rendezvous::Store& store, const Attendant& self, std::chrono::na
       {"size", place.size}, {"identity", self.identity}, {"host", self.host}, {"process", self.process}};
   const std::string there = store.compare_and_set(key_of(place.rank), "", own.dump());
   if (there != own.dump()) {
-    const json other = json::parse(there);
-    fail(ErrorKind::InvalidInput, "elastic: two processes are rank ", place.rank, ": process ",
-         other["process"].get<int>(), " of host ", other["host"].get<std::string>(), " and process ",
-         self.process, " of host ", self.host,
+    const auto [process, host] = read_said(key_of(place.rank), there, [](const json& other) {
+      return std::pair(other.at("process").get<int>(), other.at("host").get<std::string>());
+    });
+    fail(ErrorKind::InvalidInput, "elastic: two processes are rank ", place.rank, ": process ", process,
+         " of host ", host, " and process ", self.process, " of host ", self.host,
          "; was the program started twice, or is a node rank given twice?");
   }
   Attendance all;
@@ -69,13 +71,14 @@ Attendance meet(rendezvous::Store& store, const Attendant& self, std::chrono::na
            std::chrono::duration<double>(limit).count(), " s: ", missing,
            "; did they start, and do they call join?");
     }
-    const json other = json::parse(text);
-    SHOAL_CHECK(other["size"].get<int>() == place.size, InvalidInput, "elastic: rank ", rank, " on host ",
-                other["host"].get<std::string>(), " says that there are ", other["size"].get<int>(),
-                " ranks, rank ", place.rank, " on host ", self.host, " says ", place.size,
-                "; start all hosts with the same numbers");
-    all.identities.push_back(other["identity"].get<std::string>());
-    all.hosts.push_back(other["host"].get<std::string>());
+    const int size = read_said(key_of(rank), text, [&](const json& other) {
+      all.identities.push_back(other.at("identity").get<std::string>());
+      all.hosts.push_back(other.at("host").get<std::string>());
+      return other.at("size").get<int>();
+    });
+    SHOAL_CHECK(size == place.size, InvalidInput, "elastic: rank ", rank, " on host ", all.hosts.back(),
+                " says that there are ", size, " ranks, rank ", place.rank, " on host ", self.host, " says ",
+                place.size, "; start all hosts with the same numbers");
   }
   return all;
 }
