@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shoal/observe/summary.h"
 
-#include <sys/resource.h>
-
 #include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <string>
+#include <string_view>
 
 #include "shoal/base/text.h"
 
@@ -51,19 +50,23 @@ std::string to_line(const StepSummary& summary) {
   return line + "  left: " + human_seconds(summary.seconds_left);
 }
 
-std::int64_t peak_memory_bytes() {
-  ::rusage usage = {};
-  ::getrusage(RUSAGE_SELF, &usage);
-  return std::int64_t{usage.ru_maxrss} * 1024;
-}
-
-std::int64_t proportional_memory_bytes() {
-  std::ifstream file("/proc/self/smaps_rollup");
+// What a file of /proc says of this process, in bytes; 0 where there is no such line.
+static std::int64_t bytes_in(const char* file, std::string_view key) {
+  std::ifstream lines(file);
   std::string word;
   std::int64_t kibibytes = 0;
-  while (file >> word)
-    if (word == "Pss:" && file >> kibibytes) return kibibytes * 1024;
+  while (lines >> word)
+    if (word == key && lines >> kibibytes) return kibibytes * 1024;
   return 0;
 }
+
+static constexpr const char* kOfAllPages = "/proc/self/smaps_rollup";
+
+std::int64_t peak_memory_bytes() {
+  const std::int64_t shared = bytes_in(kOfAllPages, "Rss:") - bytes_in(kOfAllPages, "Pss:");
+  return bytes_in("/proc/self/status", "VmHWM:") - shared;
+}
+
+std::int64_t proportional_memory_bytes() { return bytes_in(kOfAllPages, "Pss:"); }
 
 }  // namespace shoal::observe

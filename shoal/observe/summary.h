@@ -26,7 +26,8 @@ std::string to_line(const StepSummary& summary);
 std::string human_seconds(double seconds);     // "8s", "3m20s", "2h05m"
 std::string with_commas(std::int64_t number);  // "1,234,567"
 
-// The most memory this process has held, as the kernel counts it.
+// The most memory this process has held. Pages that others have too, as they are now, count in parts: that of
+// all ranks of a host is what they take together.
 std::int64_t peak_memory_bytes();
 // Now, of this process: pages that others have too count in parts. 0 where the system does not say it. Takes
 // milliseconds where there is much.
