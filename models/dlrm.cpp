@@ -9,7 +9,7 @@
 
 namespace models {
 
-static torch::nn::Linear linear(std::int64_t in_features, std::int64_t out_features) {
+static torch::nn::Linear xavier_linear(std::int64_t in_features, std::int64_t out_features) {
   torch::nn::Linear layer(in_features, out_features);
   torch::nn::init::normal_(layer->weight, 0,
                            std::sqrt(2.0 / static_cast<double>(in_features + out_features)));
@@ -21,7 +21,7 @@ static torch::nn::Linear linear(std::int64_t in_features, std::int64_t out_featu
 static std::int64_t append(torch::nn::Sequential& layers, std::int64_t width,
                            const std::vector<std::int64_t>& widths) {
   for (const std::int64_t next : widths) {
-    layers->push_back(linear(width, next));
+    layers->push_back(xavier_linear(width, next));
     layers->push_back(torch::nn::ReLU());
     width = next;
   }
@@ -38,7 +38,7 @@ DlrmImpl::DlrmImpl(const DlrmConfig& config) {
   }
   const auto vectors = static_cast<std::int64_t>(config.table_rows.size()) + 1;
   const std::int64_t pairs = vectors * (vectors - 1) / 2;
-  top_l_->push_back(linear(append(top_l_, config.embedding_dim + pairs, config.top), 1));
+  top_l_->push_back(xavier_linear(append(top_l_, config.embedding_dim + pairs, config.top), 1));
   register_module("bot_l", bot_l_);
   register_module("emb_l", emb_l_);
   register_module("top_l", top_l_);

@@ -7,9 +7,9 @@
 
 #include <cmath>
 
-namespace models {
+#include "models/linear.h"
 
-static constexpr double kInitStd = 0.02;
+namespace models {
 
 // Projections that add to the residual stream start smaller, by the number of them.
 static double residual_std(const Gpt2Config& config) {

@@ -8,17 +8,9 @@
 #include <numbers>
 
 #include "models/attention.h"
+#include "models/linear.h"
 
 namespace models {
-
-static constexpr double kInitStd = 0.02;
-
-static torch::nn::Linear linear(std::int64_t in_features, std::int64_t out_features, bool bias) {
-  auto layer = torch::nn::Linear(torch::nn::LinearOptions(in_features, out_features).bias(bias));
-  torch::nn::init::normal_(layer->weight, 0, kInitStd);
-  if (bias) torch::nn::init::zeros_(layer->bias);
-  return layer;
-}
 
 std::int64_t head_dim(const LlamaConfig& config) {
   return config.head_dim > 0 ? config.head_dim : config.hidden_size / config.num_attention_heads;
@@ -70,7 +62,7 @@ LlamaAttentionImpl::LlamaAttentionImpl(const LlamaConfig& config)
   const std::int64_t width = head_dim(config);
   TORCH_CHECK(width % 2 == 0, "llama: a head has ", width, " numbers; rotary embeddings turn them in pairs");
   const auto projection = [&](const char* name, std::int64_t from, std::int64_t to) {
-    return register_module(name, linear(from, to, config.attention_bias));
+    return register_module(name, linear(from, to, kInitStd, config.attention_bias));
   };
   q_proj_ = projection("q_proj", config.hidden_size, heads_ * width);
   k_proj_ = projection("k_proj", config.hidden_size, key_heads_ * width);
@@ -95,9 +87,11 @@ at::Tensor LlamaAttentionImpl::forward(const at::Tensor& x_BTD, const Rotation& 
 
 LlamaMlpImpl::LlamaMlpImpl(const LlamaConfig& config) {
   const bool bias = config.mlp_bias;
-  gate_proj_ = register_module("gate_proj", linear(config.hidden_size, config.intermediate_size, bias));
-  up_proj_ = register_module("up_proj", linear(config.hidden_size, config.intermediate_size, bias));
-  down_proj_ = register_module("down_proj", linear(config.intermediate_size, config.hidden_size, bias));
+  gate_proj_ =
+      register_module("gate_proj", linear(config.hidden_size, config.intermediate_size, kInitStd, bias));
+  up_proj_ = register_module("up_proj", linear(config.hidden_size, config.intermediate_size, kInitStd, bias));
+  down_proj_ =
+      register_module("down_proj", linear(config.intermediate_size, config.hidden_size, kInitStd, bias));
 }
 
 at::Tensor LlamaMlpImpl::forward(const at::Tensor& x_BTD) {
@@ -139,7 +133,8 @@ at::Tensor LlamaDecoderImpl::forward(const at::Tensor& tokens_BT) {
 LlamaImpl::LlamaImpl(const LlamaConfig& config) {
   model_ = register_module("model", LlamaDecoder(config));
   if (!config.tie_word_embeddings)
-    lm_head_ = register_module("lm_head", linear(config.hidden_size, config.vocab_size, /*bias=*/false));
+    lm_head_ =
+        register_module("lm_head", linear(config.hidden_size, config.vocab_size, kInitStd, /*bias=*/false));
 }
 
 at::Tensor LlamaImpl::forward(const at::Tensor& tokens_BT) {

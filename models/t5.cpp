@@ -9,13 +9,12 @@
 #include <limits>
 
 #include "models/attention.h"
+#include "models/linear.h"
 
 namespace models {
 
-static torch::nn::Linear linear(std::int64_t in_features, std::int64_t out_features, double weight_std) {
-  auto layer = torch::nn::Linear(torch::nn::LinearOptions(in_features, out_features).bias(false));
-  torch::nn::init::normal_(layer->weight, 0, weight_std);
-  return layer;
+static torch::nn::Linear projection(std::int64_t in_features, std::int64_t out_features, double weight_std) {
+  return linear(in_features, out_features, weight_std, /*bias=*/false);
 }
 
 static double inverse_root(std::int64_t number) { return 1 / std::sqrt(static_cast<double>(number)); }
@@ -50,10 +49,10 @@ T5AttentionImpl::T5AttentionImpl(const T5Config& config, bool has_positions, boo
       dropout_(config.dropout_rate) {
   const std::int64_t inner = config.num_heads * config.d_kv;
   const double std = inverse_root(config.d_model);
-  q_ = register_module("q", linear(config.d_model, inner, std * inverse_root(config.d_kv)));
-  k_ = register_module("k", linear(config.d_model, inner, std));
-  v_ = register_module("v", linear(config.d_model, inner, std));
-  o_ = register_module("o", linear(inner, config.d_model, inverse_root(inner)));
+  q_ = register_module("q", projection(config.d_model, inner, std * inverse_root(config.d_kv)));
+  k_ = register_module("k", projection(config.d_model, inner, std));
+  v_ = register_module("v", projection(config.d_model, inner, std));
+  o_ = register_module("o", projection(inner, config.d_model, inverse_root(inner)));
   if (!has_positions) return;
   relative_attention_bias_ =
       register_module("relative_attention_bias",
@@ -107,12 +106,12 @@ at::Tensor T5CrossAttentionImpl::forward(const at::Tensor& x_BTD, const at::Tens
 T5DenseImpl::T5DenseImpl(const T5Config& config) {
   const double std = inverse_root(config.d_model);
   if (config.is_gated_act) {
-    wi_0_ = register_module("wi_0", linear(config.d_model, config.d_ff, std));
-    wi_1_ = register_module("wi_1", linear(config.d_model, config.d_ff, std));
+    wi_0_ = register_module("wi_0", projection(config.d_model, config.d_ff, std));
+    wi_1_ = register_module("wi_1", projection(config.d_model, config.d_ff, std));
   } else {
-    wi_ = register_module("wi", linear(config.d_model, config.d_ff, std));
+    wi_ = register_module("wi", projection(config.d_model, config.d_ff, std));
   }
-  wo_ = register_module("wo", linear(config.d_ff, config.d_model, inverse_root(config.d_ff)));
+  wo_ = register_module("wo", projection(config.d_ff, config.d_model, inverse_root(config.d_ff)));
   dropout_ = register_module("dropout", torch::nn::Dropout(config.dropout_rate));
 }
 
@@ -182,7 +181,7 @@ T5Impl::T5Impl(const T5Config& config) : config_(config) {
   encoder_ = register_module("encoder", T5Stack(config, T5Side::Encoder));
   decoder_ = register_module("decoder", T5Stack(config, T5Side::Decoder));
   if (!config.tie_word_embeddings)
-    lm_head_ = register_module("lm_head", linear(config.d_model, config.vocab_size, 1));
+    lm_head_ = register_module("lm_head", projection(config.d_model, config.vocab_size, 1));
 }
 
 // What is added to the scores: 0 where a key counts, and so little elsewhere that its weight is 0.

@@ -5,17 +5,9 @@
 #include <torch/nn/init.h>
 
 #include "models/attention.h"
+#include "models/linear.h"
 
 namespace models {
-
-static constexpr double kInitStd = 0.02;
-
-static torch::nn::Linear linear(std::int64_t in_features, std::int64_t out_features) {
-  torch::nn::Linear layer(in_features, out_features);
-  torch::nn::init::normal_(layer->weight, 0, kInitStd);
-  torch::nn::init::zeros_(layer->bias);
-  return layer;
-}
 
 static torch::nn::LayerNorm layer_norm(const VitConfig& config) {
   return torch::nn::LayerNorm(torch::nn::LayerNormOptions({config.hidden_size}).eps(config.layer_norm_eps));
