@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a program has in memory: a walk along its instructions with what each makes, what its kernel takes
-// inside (workspace.h) and what is free after it; what is offloaded to a file is no memory. It says what c10's allocator will say, and is held against
-// that instruction by instruction (runtime/measure.h).
+// inside (workspace.h) and what is free after it; what is offloaded to a file is no memory. It says what c10's
+// allocator will say, and is held against that instruction by instruction (runtime/measure.h).
 //
 //   before   %3 = aten::mm(%1, %2)        while it runs                after
 //   ───────  ───────────────────────      ───────────────────────      ───────

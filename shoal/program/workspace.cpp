@@ -151,13 +151,37 @@ static std::int64_t convolution(const Facts& of) {
   return std::max(blocked(*of.input("input")) + blocked(*of.input("weight"), true), blocked(output)) +
          densified(of, output) + unfilled(output);
 }
+static bool has_avx512() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+#else
+  return false;
+#endif
+}
+// Without AVX-512, oneDNN fills channels up to 8 where they are fewer and not 3; and of an image that is smaller than
+// the kernel each thread has its own weights, which become 6 x 6 of 3 x 3, and tiles of what it reads.
+static std::int64_t with_narrow_vectors(const Facts& of) {
+  if (has_avx512()) return 0;
+  const TensorType &input = *of.input("input"), &weight = *of.input("weight");
+  const std::int64_t channels = std::max<std::int64_t>(size(weight, 1), 1);
+  std::int64_t bytes = 0;
+  if (channels < 8 && channels != 3) bytes += (7 * ir::bytes_of(input) + 7 * ir::bytes_of(weight)) / channels;
+  bool is_smaller = false;
+  for (std::size_t dim = 2; dim < weight.shape.size(); ++dim)
+    is_smaller = is_smaller || input.shape.at(dim) < weight.shape[dim];
+  if (is_smaller)
+    bytes += (4 * of.threads - 1) * blocked(weight, true) +
+             9 * of.threads * (blocked(input) + blocked(*of.input("grad_output")));
+  return bytes;
+}
 static std::int64_t convolution_backward(const Facts& of) {
   const std::int64_t dense = densified(of, *of.input("grad_output"));
   const std::int64_t input = blocked(*of.input("input")), weight = blocked(*of.input("weight"), true);
   constexpr std::int64_t kPacked = 8 << 10;  // sums of few channels
   return input + blocked(*of.input("grad_output")) + std::max(weight, input) + dense + kPacked +
          (dense > 0 ? 3 * weight : 0) + unfilled(*of.input("input")) + of.copy("input") +
-         of.copy("grad_output");
+         of.copy("grad_output") + with_narrow_vectors(of);
 }
 
 // oneDNN's LSTM of T steps, N samples, I inputs, H outputs: gates of all steps, both weights, states.
@@ -229,14 +253,17 @@ static std::int64_t message(const Facts& of) { return of.copy("self"); }
 static std::int64_t update(const Facts& of) {
   const auto* parameters = std::get_if<ir::ValueList>(of.find("parameters"));
   if (parameters == nullptr) return 0;
+  const bool is_narrow = of.find("compensations") != nullptr || of.find("draws") != nullptr;
   std::int64_t bytes = 0;
   for (const ir::Argument& argument : of.call.arguments) {
     const auto* list = std::get_if<ir::ValueList>(&argument.value);
     if (list == nullptr || list == parameters || list->size() != parameters->size()) continue;
     for (std::size_t i = 0; i < list->size(); ++i) {
       if (!(*list)[i] || !(*parameters)[i]) continue;
-      const TensorType &type = of.types.at((*list)[i]->index), &layout = of.types.at((*parameters)[i]->index);
+      const TensorType& type = of.types.at((*list)[i]->index);
+      TensorType layout = of.types.at((*parameters)[i]->index);
       if (type.shape != layout.shape) continue;
+      if (is_narrow) layout.dtype = DType::Float32;  // that the update computes in
       if (type.dtype == DType::UInt8) {  // codes are row-major, and want the parameter and its gradient so
         if (!ir::is_contiguous(layout)) bytes += ir::num_elements(layout) * width(layout);
         continue;
