@@ -16,6 +16,8 @@
 #include "shoal/train/trainer.h"
 #include "tests/oracle/cases.h"
 
+namespace oracle_test {
+
 using namespace shoal;
 using namespace shoal::cases;
 using at::Tensor;
@@ -231,3 +233,5 @@ TEST_CASE("two clipped updates of an lstm in float32 are those of eager") {
     CHECK(at::allclose(tensor, wanted.at(name), 1e-6, 1e-7));
   }
 }
+
+}  // namespace oracle_test
