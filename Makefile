@@ -33,8 +33,8 @@ demo: $(BUILD)/build.ninja
 	./bin/shoal train recipes/gpt.toml
 
 test: build
-	ctest --preset $(PRESET)
-	.venv/bin/python -m pytest -q tests/python
+	ctest --preset $(PRESET) --parallel $$(nproc)
+	OMP_WAIT_POLICY=passive .venv/bin/python -m pytest -q -n $$(nproc) --dist worksteal tests/python
 
 bench: $(BUILD)/build.ninja
 	@cmake --build --preset $(PRESET) --parallel $$(nproc) --target bench

@@ -56,3 +56,17 @@ target_precompile_headers(
   shoal_torch_headers
   PRIVATE <torch/types.h> <torch/nn/module.h> <torch/csrc/autograd/autograd.h>
 )
+
+# Says what target's precompiled header is made of: ccache (CCACHE_PCH_EXTSUM) reads this at each file, not the half
+# gigabyte itself.
+function(shoal_precompiled_is_known target)
+  get_target_property(headers ${target} PRECOMPILE_HEADERS)
+  file(
+    CONFIGURE
+    OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/CMakeFiles/${target}.dir/cmake_pch.hxx.gch.sum
+    CONTENT
+      "${headers} LibTorch ${Torch_VERSION} ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}
+"
+  )
+endfunction()
+shoal_precompiled_is_known(shoal_torch_headers)

@@ -45,6 +45,10 @@ foreach(folder ${folders})
   endif()
 endforeach()
 
+# The longest begin first.
+set_tests_properties(parallel PROPERTIES COST 400)
+set_tests_properties(oracle PROPERTIES COST 50)
+
 # One program a file, and run as a test.
 file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/examples/*.cpp)
 foreach(source ${sources})

@@ -45,6 +45,8 @@ target_compile_options(
     $<$<BOOL:${SHOAL_WERROR}>:-Werror>
 )
 target_precompile_headers(shoal_python PRIVATE <torch/csrc/utils/pybind.h> <ATen/core/Tensor.h>)
+shoal_precompiled_is_known(shoal_python)
+shoal_in_batches(shoal_python)
 
 file(
   CONFIGURE

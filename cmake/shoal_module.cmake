@@ -1,11 +1,15 @@
-# shoal_module(NAME ir USES base [TORCH] [LIBRARIES fmt::fmt] [FOLDER shoal/ir] [ABSENT /no_cuda.cpp])
+# shoal_module(NAME ir USES base [TORCH] [THREADS] [LIBRARIES fmt::fmt] [FOLDER shoal/ir] [ABSENT /no_cuda.cpp])
 #
 # Every .cpp of shoal/<name>/ is the library shoal_<name>; every *_test.cpp is in its test program <name>_test;
 # main.cpp and the file that is ABSENT are in neither. A module sees only what it USES, and torch's headers only if
-# it says TORCH: an include that goes the wrong way does not compile or does not link.
+# it says TORCH: an include that goes the wrong way does not compile or does not link. THREADS: some of it runs on
+# several threads, so the thread sanitizer tests it.
 function(shoal_module)
-  cmake_parse_arguments(M "TORCH" "NAME;FOLDER;ABSENT" "USES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(M "TORCH;THREADS" "NAME;FOLDER;ABSENT" "USES;LIBRARIES" ${ARGN})
   if(M_TORCH AND NOT SHOAL_TORCH)
+    return()
+  endif()
+  if(SHOAL_SANITIZE MATCHES "thread" AND NOT M_THREADS)
     return()
   endif()
   if(NOT M_FOLDER)
@@ -44,11 +48,21 @@ function(shoal_module)
     endif()
   else()
     set(label core)
-    shoal_headers_stand_alone(${M_NAME} ${M_FOLDER})
+    if(NOT SHOAL_SANITIZE)
+      shoal_headers_stand_alone(${M_NAME} ${M_FOLDER})
+    endif()
   endif()
   shoal_compiled_as_ours(${target})
   if(tests)
     shoal_test(NAME ${M_NAME} SOURCES ${tests} LINKS ${target} ${tested_with} LABEL ${label})
+  endif()
+endfunction()
+
+# With SHOAL_UNITY several files of what links LibTorch are one unit. Names that a file keeps to itself are then the
+# module's, and a file of tests has a namespace of its own.
+function(shoal_in_batches target)
+  if(SHOAL_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
   endif()
 endfunction()
 
@@ -65,7 +79,7 @@ function(shoal_test)
     target_compile_options(${T_NAME}_test PRIVATE -Wno-maybe-uninitialized)
   endif()
   add_test(NAME ${T_NAME} COMMAND ${T_NAME}_test WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})
-  set_tests_properties(${T_NAME} PROPERTIES LABELS ${T_LABEL} TIMEOUT 900)
+  set_tests_properties(${T_NAME} PROPERTIES LABELS ${T_LABEL} TIMEOUT 1800)
 endfunction()
 
 # Warnings, and the shared precompiled header for what links LibTorch.
@@ -90,6 +104,9 @@ function(shoal_compiled_as_ours target)
   endforeach()
   if("shoal_torch" IN_LIST links)
     target_precompile_headers(${target} REUSE_FROM shoal_torch_headers)
+    shoal_in_batches(${target})
+    # Looking through the precompiled header for garbage takes a tenth of the time.
+    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:--param=ggc-min-heapsize=1048576>)
   endif()
 endfunction()
 

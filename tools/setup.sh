@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing: Debian packages, and a virtual environment in .venv with the CPU build of torch.
-# When nothing is missing it asks no network and takes a fraction of a second.
+# When nothing is missing it asks no network and takes a fraction of a second. With --tests it installs what only
+# tests want, too: other people's programs that start ranks.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,11 +16,13 @@ fail() {
   exit 1
 }
 
+lists=(tools/packages.txt)
+[[ ${1:-} != --tests ]] || lists+=(tools/packages_tests.txt)
 missing=()
 while read -r package; do
   status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
   [[ $status == installed ]] || missing+=("$package")
-done < <(grep -v '^#' tools/packages.txt)
+done < <(grep -hv '^#' "${lists[@]}")
 
 if ((${#missing[@]})); then
   if [[ $(id -u) != 0 ]]; then

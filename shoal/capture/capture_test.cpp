@@ -23,6 +23,8 @@
 #include "shoal/ir/text.h"
 #include "shoal/ir/verify.h"
 
+namespace capture_test {
+
 using namespace shoal;
 using namespace shoal::capture;
 using at::Tensor;
@@ -818,3 +820,5 @@ TEST_CASE("GPT-2 124M is captured within a second and takes no memory beyond the
   CHECK(seconds.count() < limit);
   CHECK(memory->peak < 1 << 20);
 }
+
+}  // namespace capture_test

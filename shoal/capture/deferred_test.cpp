@@ -13,6 +13,8 @@
 #include "shoal/aten/memory.h"
 #include "shoal/base/error_test.h"
 
+namespace deferred_test {
+
 using namespace shoal;
 using at::Tensor;
 
@@ -188,3 +190,5 @@ TEST_CASE("a tensor without values says so, and what makes it") {
   CHECK(error_of([&] { materialize(of_shape, "w"); }).find("w is of a model of shapes alone") !=
         std::string::npos);
 }
+
+}  // namespace deferred_test

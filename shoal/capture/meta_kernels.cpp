@@ -12,7 +12,7 @@
 namespace shoal::capture {
 
 namespace {
-struct Row {
+struct MetaKernel {
   std::string_view op;
   c10::KernelFunction (*make)();
 };
@@ -27,7 +27,7 @@ static c10::KernelFunction make() {
   {name, make<c10::CompileTimeFunctionPointer<at::_ops::op::schema, \
                                               static_cast<at::_ops::op::schema*>(&at::meta::function)>>}
 
-static constexpr Row kRows[] = {
+static constexpr MetaKernel kRows[] = {
     SHOAL_META("aten::_addmm_activation", _addmm_activation, _addmm_activation),
     SHOAL_META("aten::_linalg_det", _linalg_det, _linalg_det),
     SHOAL_META("aten::_linalg_eigh", _linalg_eigh, _linalg_eigh),
@@ -283,15 +283,15 @@ static constexpr Row kRows[] = {
     SHOAL_META("aten::xlogy.Tensor", xlogy_Tensor, xlogy),
 };
 #undef SHOAL_META
-static_assert(std::ranges::is_sorted(kRows, {}, &Row::op), "kRows: keep it in alphabetical order");
+static_assert(std::ranges::is_sorted(kRows, {}, &MetaKernel::op), "kRows: keep it in alphabetical order");
 
 bool call_meta(const c10::OperatorHandle& op, std::string_view name, torch::jit::Stack& stack) {
   static const std::vector<c10::KernelFunction> kernels = [] {
     std::vector<c10::KernelFunction> made;
-    for (const Row& row : kRows) made.push_back(row.make());
+    for (const MetaKernel& row : kRows) made.push_back(row.make());
     return made;
   }();
-  const auto row = std::ranges::lower_bound(kRows, name, {}, &Row::op);
+  const auto row = std::ranges::lower_bound(kRows, name, {}, &MetaKernel::op);
   if (row == std::end(kRows) || row->op != name) return false;
   kernels[static_cast<std::size_t>(row - std::begin(kRows))].callBoxed(
       op, c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);

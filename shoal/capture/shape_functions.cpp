@@ -306,13 +306,13 @@ static Metas gru_cell_backward(const Stack& in) {
 }
 
 namespace {
-struct Row {
+struct NamedShapeFunction {
   std::string_view op;
   ShapeFunction results;
 };
 }  // namespace
 
-static constexpr Row kShapeFunctions[] = {
+static constexpr NamedShapeFunction kShapeFunctions[] = {
     {"aten::_grouped_mm", grouped_mm},
     {"aten::_native_batch_norm_legit_functional", native_batch_norm_functional},
     {"aten::_scaled_dot_product_flash_attention_for_cpu", attention},
@@ -342,7 +342,7 @@ static constexpr Row kShapeFunctions[] = {
 };
 
 ShapeFunction shape_function_of(std::string_view op) {
-  const auto* row = std::ranges::find(kShapeFunctions, op, &Row::op);
+  const auto* row = std::ranges::find(kShapeFunctions, op, &NamedShapeFunction::op);
   return row == std::end(kShapeFunctions) ? nullptr : row->results;
 }
 

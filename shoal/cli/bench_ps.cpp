@@ -24,8 +24,9 @@
 
 namespace shoal::cli {
 
-static constexpr std::array<std::string_view, 2> kOps = {"pull", "push"}, kTransports = {"memory", "tcp"},
-                                                 kFormats = {"csv", "text"};
+static constexpr std::array<std::string_view, 2> kTableOps = {"pull", "push"},
+                                                 kTransports = {"memory", "tcp"},
+                                                 kTableFormats = {"csv", "text"};
 
 // What stands between the commas, all of which is among `valid`.
 static std::vector<std::string> chosen(const std::string& text, std::span<const std::string_view> valid,
@@ -59,9 +60,9 @@ static std::uint64_t rows_in(const std::string& text) {
 }
 
 void check(const BenchPs& options) {
-  chosen(options.op, kOps, "--op");
+  chosen(options.op, kTableOps, "--op");
   chosen(options.transport, kTransports, "--transport");
-  SHOAL_CHECK(chosen(options.format, kFormats, "--format").size() == 1, InvalidInput, "--format is ",
+  SHOAL_CHECK(chosen(options.format, kTableFormats, "--format").size() == 1, InvalidInput, "--format is ",
               options.format, "; it takes csv or text");
   rows_in(options.rows);
   const auto must = [](bool holds, const char* name, std::int64_t value, const char* wanted) {
@@ -83,7 +84,7 @@ static double of_others() { return seconds(CLOCK_PROCESS_CPUTIME_ID) - of_thread
 namespace {
 
 // Where rows are, and the clock of the core that works on them.
-struct Target {
+struct Tables {
   std::function<void(std::span<const std::uint64_t>, std::span<float>)> pull;
   std::function<void(const ps::Push&)> push;
   double (*clock)();
@@ -99,7 +100,7 @@ struct Measured {
 // 63 bits, in no order.
 static std::uint64_t key_of(std::uint64_t i) { return ps::mixed(i + 1) >> 1; }
 
-static void make_rows(const BenchPs& options, const Target& target) {
+static void make_rows(const BenchPs& options, const Tables& target) {
   const std::uint64_t rows = rows_in(options.rows);
   const auto batch = static_cast<std::uint64_t>(options.batch);
   std::vector<std::uint64_t> keys;
@@ -111,7 +112,7 @@ static void make_rows(const BenchPs& options, const Target& target) {
   }
 }
 
-static Measured measured(const BenchPs& options, const std::string& op, const Target& target) {
+static Measured measured(const BenchPs& options, const std::string& op, const Tables& target) {
   constexpr std::uint64_t kKeys = 500'000;  // of a repeat, about
   const std::uint64_t rows = rows_in(options.rows);
   const auto batch = static_cast<std::uint64_t>(options.batch);
@@ -140,9 +141,9 @@ static Measured measured(const BenchPs& options, const std::string& op, const Ta
   return {.rows_per_second = rates[rates.size() / 2], .p99_us = 1e6 * waits[waits.size() * 99 / 100]};
 }
 
-static void print(const BenchPs& options, const std::string& transport, const Target& target,
+static void print(const BenchPs& options, const std::string& transport, const Tables& target,
                   std::int64_t bytes_per_row) {
-  for (const std::string& op : chosen(options.op, kOps, "--op")) {
+  for (const std::string& op : chosen(options.op, kTableOps, "--op")) {
     const Measured row = measured(options, op, target);
     std::array<char, 32> index = {'-', 0};
     if (target.index_bytes_per_key)
@@ -168,7 +169,7 @@ int bench_ps(const BenchPs& options) {
   for (const std::string& transport : chosen(options.transport, kTransports, "--transport")) {
     if (transport == "memory") {
       ps::Table table(definition);
-      Target target = {.pull = [&](auto keys, auto rows) { table.pull(keys, rows); },
+      Tables target = {.pull = [&](auto keys, auto rows) { table.pull(keys, rows); },
                        .push = [&](const ps::Push& push) { table.push(push); },
                        .clock = of_thread};
       make_rows(options, target);
@@ -181,7 +182,7 @@ int bench_ps(const BenchPs& options) {
     const ps::Server server(key, {});
     ps::Client client(key, server.endpoints());
     const auto table = client.create(definition);
-    const Target target = {.pull = [&](auto keys, auto rows) { client.pull(table, keys, rows); },
+    const Tables target = {.pull = [&](auto keys, auto rows) { client.pull(table, keys, rows); },
                            .push = [&](const ps::Push& push) { client.push(table, push); },
                            .clock = of_others};
     make_rows(options, target);

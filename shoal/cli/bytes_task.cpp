@@ -15,8 +15,6 @@
 namespace shoal::cli {
 
 static constexpr std::int64_t kBytes = 256;
-static constexpr std::int64_t kIgnored = -100;  // cross_entropy's default: such a target does not count
-
 // Documents in a row, `context` line breaks before each.
 static std::string bytes_of_all(const std::vector<data::Document>& documents, std::int64_t context) {
   std::string all;

@@ -21,9 +21,7 @@ namespace shoal::cli {
 
 static constexpr double kNoiseShare = 0.15;
 static constexpr double kMeanSpan = 3;
-static constexpr std::int64_t kStart = 0;       // what a decoder begins with: T5's padding token
-static constexpr std::int64_t kIgnored = -100;  // cross_entropy's default: such a target does not count
-
+static constexpr std::int64_t kStart = 0;  // what a decoder begins with: T5's padding token
 CorruptedSizes corrupted_sizes(std::int64_t time) {
   CorruptedSizes sizes;
   sizes.noise = std::max<std::int64_t>(1, std::llround(kNoiseShare * static_cast<double>(time)));

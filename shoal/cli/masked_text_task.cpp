@@ -15,8 +15,6 @@ namespace shoal::cli {
 static constexpr double kTargetShare = 0.15;
 static constexpr double kMaskedShare = 0.8;
 static constexpr double kReplacedShare = 0.1;
-static constexpr std::int64_t kIgnored = -100;  // cross_entropy's default: such a target does not count
-
 Task make_masked_text_task(const Recipe& recipe) {
   const TextSource text = read_text(recipe);
   const std::int64_t mask_token = vocab_size_of(recipe.model.config) - 1;  // which the text does not have

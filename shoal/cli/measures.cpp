@@ -9,8 +9,6 @@
 
 namespace shoal::cli {
 
-static constexpr std::int64_t kIgnored = -100;
-
 // The share of pairs of a positive and a negative in which the positive has the larger score; ties count
 // half.
 static double area_under_roc(const at::Tensor& scores, const at::Tensor& is_positive) {

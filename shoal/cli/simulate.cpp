@@ -58,7 +58,7 @@ static schedule::Timeline read_csv(const Simulate& options) {
   return schedule::from_csv(read_text(files, options.csv), options.csv, options.microbatches);
 }
 
-static std::string schedule_of(const Simulate& options) {
+static std::string name_of_schedule(const Simulate& options) {
   return options.schedule.empty() ? kUsual : options.schedule;
 }
 
@@ -68,7 +68,7 @@ static schedule::Timeline timeline_of(const Simulate& options) {
         std::pair("--microbatches", options.microbatches)})
     SHOAL_CHECK(value >= 0, InvalidInput, name, " is ", value, ", not 1 or more");
   if (!options.csv.empty()) return read_csv(options);
-  const schedule::Schedule& schedule = schedule::named(schedule_of(options));
+  const schedule::Schedule& schedule = schedule::named(name_of_schedule(options));
   SHOAL_CHECK(options.stages > 0 && options.microbatches > 0, InvalidInput,
               "--stages and --microbatches say how large the pipeline is; both are needed");
   // V schedules are those of as many micro-batches as there are stages, cut off.
@@ -107,7 +107,7 @@ int simulate(const Simulate& options) {
   const simulate::Bubble& largest = *std::ranges::max_element(bubbles, {}, &simulate::Bubble::nanoseconds);
   const std::int64_t step = std::ranges::max_element(spans, {}, &simulate::Span::end)->end;
 
-  const std::string name = options.csv.empty() ? schedule_of(options) : options.csv;
+  const std::string name = options.csv.empty() ? name_of_schedule(options) : options.csv;
   const std::string sizes = concat(timeline.num_stages(), " stages on ", timeline.num_ranks(), " ranks, ",
                                    timeline.num_microbatches(), " micro-batches");
   std::printf("%s: %s\n", name.c_str(), sizes.c_str());

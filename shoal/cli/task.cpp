@@ -105,7 +105,6 @@ static std::int64_t kinds_of(const models::Config& config, const std::string& it
 }
 
 Batch random_batch(const Recipe& recipe, std::int64_t samples, std::uint64_t seed) {
-  constexpr std::int64_t kIgnored = -100;  // cross_entropy's default: such a target does not count
   constexpr double kIgnoredShare = 0.125;
   at::Generator generator = at::detail::createCPUGenerator(seed);
   return map_tensors(example_batch(recipe, samples), [&](const std::string& item, const at::Tensor& zeros) {

@@ -17,6 +17,8 @@
 
 namespace shoal::cli {
 
+constexpr std::int64_t kIgnored = -100;  // cross_entropy's default: such a target does not count
+
 // Held-out targets in batches of one shape; the last is filled up with targets that do not count.
 struct HeldOut {
   std::int64_t num_batches = 0;

@@ -17,8 +17,6 @@
 
 namespace shoal::cli {
 
-static constexpr std::int64_t kIgnored = -100;  // cross_entropy's default: such a target does not count
-
 namespace {
 // Tokens that lie in a file.
 struct Tokens {

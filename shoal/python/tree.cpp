@@ -57,7 +57,7 @@ static std::string part_of(py::handle key) {
   return quoted + "\"";
 }
 
-static std::string joined(const std::string& path, const std::string& part) {
+static std::string path_to(const std::string& path, const std::string& part) {
   return path.empty() ? part : path + "." + part;
 }
 
@@ -111,19 +111,19 @@ class Walk {
       tree.kind = PyList_Check(object.ptr()) ? Kind::List : Kind::Tuple;
       py::ssize_t index = 0;
       for (const auto item : object) {
-        tree.items.emplace_back(py::int_(index), tree_of(item, joined(path, std::to_string(index))));
+        tree.items.emplace_back(py::int_(index), tree_of(item, path_to(path, std::to_string(index))));
         ++index;
       }
     } else if (is_mapping(object)) {
       tree.kind = Kind::Mapping;
       for (const auto key : object)
-        tree.items.emplace_back(borrowed(key), tree_of(item_of(object, key), joined(path, part_of(key))));
+        tree.items.emplace_back(borrowed(key), tree_of(item_of(object, key), path_to(path, part_of(key))));
     } else if (is_dataclass(object)) {
       tree.kind = Kind::Dataclass;
       for (const auto name : py::type::handle_of(object).attr("__dataclass_fields__"))
         if (py::hasattr(object, py::str(name)))
           tree.items.emplace_back(
-              borrowed(name), tree_of(object.attr(py::str(name)), joined(path, std::string(py::str(name)))));
+              borrowed(name), tree_of(object.attr(py::str(name)), path_to(path, std::string(py::str(name)))));
     }
     if (tree.kind != Kind::Other && !is_builtin(object)) add_attributes(tree, path);
     return tree;
@@ -139,7 +139,7 @@ class Walk {
                              std::string(py::str(name)) == "data";  // UserDict's
       if (is_item || is_memory) continue;
       auto before = places_;
-      Tree attribute = tree_of(value, joined(path, "@" + std::string(py::str(name))));
+      Tree attribute = tree_of(value, path_to(path, "@" + std::string(py::str(name))));
       if (has_other(attribute)) {
         places_ = std::move(before);
         tree.left_out.push_back(borrowed(name));

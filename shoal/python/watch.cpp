@@ -88,7 +88,7 @@ static std::uint64_t version_of([[maybe_unused]] PyObject* dictionary) {
 #endif
 }
 
-static PyObject* dictionary_of(const Place& place) {
+static PyObject* watched_dictionary_of(const Place& place) {
   PyObject* holder = place.holder.ptr();
   if (PyType_Check(holder)) return reinterpret_cast<PyTypeObject*>(holder)->tp_dict;
   return PyModule_Check(holder) ? PyModule_GetDict(holder) : holder;
@@ -99,7 +99,7 @@ static Digest names_of(const Place& place) {
   Digest sum;
   PyObject *key = nullptr, *value = nullptr;
   Py_ssize_t position = 0;
-  while (PyDict_Next(dictionary_of(place), &position, &key, &value))
+  while (PyDict_Next(watched_dictionary_of(place), &position, &key, &value))
     if (PyCallable_Check(value) || is_plain_value(value))
       sum +=
           Digest::of('n', reinterpret_cast<std::uintptr_t>(value)).at(reinterpret_cast<std::uintptr_t>(key));
@@ -112,7 +112,7 @@ static bool is_dictionary(Place::Kind kind) {
 }
 
 void note_version(Place& place) {
-  if (is_dictionary(place.kind)) place.version = version_of(dictionary_of(place));
+  if (is_dictionary(place.kind)) place.version = version_of(watched_dictionary_of(place));
 }
 
 static bool holds_same(const Contents& now, const Place& place) {
@@ -128,7 +128,7 @@ bool Watch::is_same(const Place& place) {
     case Place::Kind::Dict:
     case Place::Kind::Type:
     case Place::Kind::Names: {
-      const auto version = version_of(dictionary_of(place));
+      const auto version = version_of(watched_dictionary_of(place));
       if (version != 0 && version == place.version) return true;
       if (place.kind != Place::Kind::Names) break;
       for (std::size_t i = 0; i < place.keys.size(); ++i)
@@ -150,7 +150,7 @@ bool Watch::is_same(const Place& place) {
     case Place::Kind::Asked:
     case Place::Kind::Array: return bytes_of(place) == place.bytes;
     case Place::Kind::Library: {
-      const auto version = version_of(dictionary_of(place));
+      const auto version = version_of(watched_dictionary_of(place));
       return (version != 0 && version == place.version) || names_of(place) == place.digests.at(0);
     }
     default: break;

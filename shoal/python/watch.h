@@ -112,6 +112,7 @@ class Watch {
     std::vector<py::object> values;                       // the last three, newest first
   };
   const std::vector<Varying>& numbers() const { return numbers_that_vary_; }
+  bool asks_types() const { return asks_types_; }  // code of the user's: type(x) is float
   // Puts other objects in their places, as though they had been there at the last look; returns what was.
   std::vector<py::object> replace_numbers(const std::vector<py::object>& objects);
 
@@ -192,7 +193,7 @@ class Watch {
   std::map<std::string, std::vector<py::object>> histories_;  // by path, of numbers: values, newest first
   std::set<std::string> varying_;                             // paths of those that vary
   std::set<std::pair<std::size_t, std::size_t>> varying_at_;  // where they are now
-  bool asks_types_ = false;                                   // code of the user's: type(x) is float
+  bool asks_types_ = false;
   std::vector<Varying> numbers_that_vary_;
   std::vector<std::pair<std::string, std::string>> global_uses_;  // name, "file:line (function)"
   bool is_stale_ = true;

@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+namespace allocator_test {
+
 using namespace shoal::runtime;
 
 TEST_CASE("live and peak bytes are those that tensors asked for") {
@@ -100,3 +102,5 @@ TEST_CASE("a request that no machine can meet is an error, not the end") {
   install_allocator();
   CHECK_THROWS_AS(at::empty({std::int64_t{1} << 50}, at::kByte), c10::OutOfMemoryError);
 }
+
+}  // namespace allocator_test

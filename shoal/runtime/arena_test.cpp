@@ -8,6 +8,8 @@
 #include <random>
 #include <vector>
 
+namespace arena_test {
+
 using namespace shoal::runtime;
 
 static constexpr std::size_t kBlock = std::size_t{1} << 20;
@@ -104,3 +106,5 @@ TEST_CASE("blocks of any sizes never overlap, and what all have left is one part
   CHECK(arena.idle_bytes() == static_cast<std::int64_t>(Arena::kAlignment));
   CHECK(arena.take(kBlock) == begin);
 }
+
+}  // namespace arena_test

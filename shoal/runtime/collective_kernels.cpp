@@ -236,11 +236,11 @@ std::unique_ptr<Kernel> make(const Program& program, const Compute& compute, con
   return std::make_unique<K>(program, compute, group);
 }
 
-struct Row {
+struct NamedMessage {
   std::string_view op;
   Make make;
 };
-constexpr Row kMessages[] = {
+constexpr NamedMessage kMessages[] = {
     {"shoal::all_gather", make<AllGather>},
     {"shoal::all_gather_into", make<AllGather>},
     {"shoal::all_reduce", make<AllReduce>},
@@ -256,7 +256,7 @@ std::unique_ptr<Kernel> make_collective(const Program& program, const Compute& c
                                         std::vector<UnderWay*>* sends) {
   SHOAL_CHECK(groups != nullptr, InvalidInput, compute.op,
               ": this program is one of several ranks; run it with the communicators of its mesh");
-  const auto* row = std::ranges::find(kMessages, std::string_view(compute.op), &Row::op);
+  const auto* row = std::ranges::find(kMessages, std::string_view(compute.op), &NamedMessage::op);
   SHOAL_CHECK(row != std::end(kMessages), Internal, compute.op, " is not a collective");
   const Group& group = groups->along(text_of(compute, "axis"));
   auto kernel = row->make(program, compute, group);

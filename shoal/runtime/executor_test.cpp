@@ -17,6 +17,8 @@
 #include "shoal/runtime/kernel.h"
 #include "shoal/runtime/run.h"
 
+namespace executor_test {
+
 using namespace shoal;
 using namespace shoal::runtime;
 using ir::Argument;
@@ -543,3 +545,5 @@ TEST_CASE("each op of Shoal's own has a kernel") {
     CHECK(is_missing == (own.kind == ir::OwnOp::Kind::Plan));
   }
 }
+
+}  // namespace executor_test

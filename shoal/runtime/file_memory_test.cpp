@@ -10,6 +10,8 @@
 #include "shoal/base/error.h"
 #include "shoal/runtime/allocator.h"
 
+namespace file_memory_test {
+
 using namespace shoal;
 using runtime::FileMemory;
 
@@ -98,3 +100,5 @@ TEST_CASE("more than the disk has is refused with what is free") {
   }
   CHECK(files.file_bytes() == 0);
 }
+
+}  // namespace file_memory_test

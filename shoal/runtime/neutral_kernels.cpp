@@ -29,20 +29,6 @@ namespace shoal::runtime {
 using program::Compute;
 using program::Program;
 
-// A kernel from a function of the slots.
-template <class Body>
-static std::unique_ptr<Kernel> kernel_of(Body body) {
-  class FunctionKernel final : public Kernel {
-   public:
-    explicit FunctionKernel(Body function) : function_(std::move(function)) {}
-    void run(Slots& slots) override { function_(slots); }
-
-   private:
-    Body function_;
-  };
-  return std::make_unique<FunctionKernel>(std::move(body));
-}
-
 static std::optional<at::Tensor> optional_tensor_in(const Slots& slots, std::uint32_t slot) {
   return slot == kNoSlot ? std::nullopt : std::optional<at::Tensor>(slots[slot]);
 }

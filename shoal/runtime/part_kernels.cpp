@@ -32,19 +32,6 @@ using program::Program;
 static constexpr std::int64_t kIgnored = -100;
 static constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::min();  // no index is skipped
 
-template <class Body>
-static std::unique_ptr<Kernel> kernel_of(Body body) {
-  class FunctionKernel final : public Kernel {
-   public:
-    explicit FunctionKernel(Body function) : function_(std::move(function)) {}
-    void run(Slots& slots) override { function_(slots); }
-
-   private:
-    Body function_;
-  };
-  return std::make_unique<FunctionKernel>(std::move(body));
-}
-
 namespace {
 
 // Where the part begins, and what of.

@@ -84,7 +84,7 @@ static std::int64_t most_elements(at::IntArrayRef whole, const Shard& shard, int
   return most;
 }
 
-static at::Tensor flat_view(const at::Tensor& flat, std::int64_t begin, at::IntArrayRef shape) {
+static at::Tensor view_of_flat(const at::Tensor& flat, std::int64_t begin, at::IntArrayRef shape) {
   return flat.narrow(0, begin, elements(shape)).view(shape);
 }
 
@@ -100,10 +100,10 @@ void gather_into(at::Tensor& whole, const at::Tensor& part, const Shard& shard, 
   const std::int64_t most = most_elements(whole.sizes(), shard, count);
   const at::Tensor mine = at::empty({most}, part.options());
   const at::Tensor all = at::empty({most * count}, part.options());
-  flat_view(mine, 0, part.sizes()).copy_(part);
+  view_of_flat(mine, 0, part.sizes()).copy_(part);
   communicator.all_gather(buffer_of(mine), buffer_of(all))->wait(group.limit);
   for (int index = 0; index < count; ++index)
-    for_each_piece(whole, flat_view(all, index * most, shape_of_part(whole.sizes(), shard, index, count)),
+    for_each_piece(whole, view_of_flat(all, index * most, shape_of_part(whole.sizes(), shard, index, count)),
                    shard, index, count,
                    [](const at::Tensor& place, const at::Tensor& piece) { place.copy_(piece); });
 }

@@ -8,6 +8,8 @@
 #include <random>
 #include <vector>
 
+namespace state_blocks_test {
+
 using namespace shoal::runtime;
 
 TEST_CASE("codes are those of dynamic tree quantisation: rising, from power to power twice as many") {
@@ -109,3 +111,5 @@ TEST_CASE("bfloat16 is rounded to the nearest, to even") {
   CHECK(std::vector(back.begin(), back.end() - 1) == std::vector(wanted.begin(), wanted.end() - 1));
   CHECK(back[5] == static_cast<float>(c10::BFloat16(values[5])));
 }
+
+}  // namespace state_blocks_test

@@ -27,6 +27,20 @@
 
 namespace shoal::runtime {
 
+// A kernel from a function of the slots.
+template <class Body>
+std::unique_ptr<Kernel> kernel_of(Body body) {
+  class FunctionKernel final : public Kernel {
+   public:
+    explicit FunctionKernel(Body function) : function_(std::move(function)) {}
+    void run(Slots& slots) override { function_(slots); }
+
+   private:
+    Body function_;
+  };
+  return std::make_unique<FunctionKernel>(std::move(body));
+}
+
 constexpr std::uint32_t kNoSlot = static_cast<std::uint32_t>(-1);
 
 inline std::uint32_t slot_in(const ir::Attribute& attribute) {

@@ -19,6 +19,8 @@
 #include "shoal/aten/types.h"
 #include "shoal/runtime/executor.h"
 
+namespace update_kernels_test {
+
 using namespace shoal;
 using namespace shoal::runtime;
 using ir::Argument;
@@ -340,3 +342,5 @@ TEST_CASE("an infinite norm scales to zero and a NaN norm to NaN") {
   CHECK(std::isinf(update({at::tensor({INFINITY, 1.0}, at::kDouble)})));
   CHECK(std::isnan(update({at::tensor({NAN, 1.0}, at::kDouble)})));
 }
+
+}  // namespace update_kernels_test

@@ -13,6 +13,8 @@
 #include "shoal/capture/capture.h"
 #include "shoal/train/trainer.h"
 
+namespace backward_test {
+
 using namespace shoal;
 using at::Tensor;
 using torch::nn::Sequential;
@@ -266,3 +268,5 @@ TEST_CASE("a step keeps its gradients in the parameters when asked to") {
     CHECK_FALSE(held.is_same(model->parameters()[0].grad()));
   }
 }
+
+}  // namespace backward_test

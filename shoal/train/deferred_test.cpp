@@ -15,6 +15,8 @@
 #include "shoal/runtime/allocator.h"
 #include "shoal/train/trainer.h"
 
+namespace deferred_test {
+
 using namespace shoal;
 using at::Tensor;
 
@@ -111,3 +113,5 @@ TEST_CASE("with ZeRO-3 no rank has more of a deferred model than its part and on
   // All ranks together: the model once, and of each a tensor that is being cut, with its copy of the part.
   CHECK(training <= kLayers * kTensor + kRanks * 3 * kTensor / 2 + small);
 }
+
+}  // namespace deferred_test

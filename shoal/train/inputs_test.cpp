@@ -8,6 +8,8 @@
 #include "shoal/capture/capture.h"
 #include "shoal/train/trainer.h"
 
+namespace inputs_test {
+
 using namespace shoal;
 using at::Tensor;
 
@@ -105,3 +107,5 @@ TEST_CASE("other parameters may be set; those that stay keep their optimizer sta
   trainer.step(batch);
   CHECK(weight.detach().abs().max().item<double>() > 0);
 }
+
+}  // namespace inputs_test

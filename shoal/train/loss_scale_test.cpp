@@ -22,6 +22,8 @@
 #include "shoal/comm/ranks.h"
 #include "shoal/train/trainer.h"
 
+namespace loss_scale_test {
+
 using namespace shoal;
 using at::Tensor;
 namespace fs = std::filesystem;
@@ -273,3 +275,5 @@ TEST_CASE("twenty overflows at random steps and ranks are skipped on 4 ranks of 
           0.05 * of_one[i].abs().max().item<double>() + 1e-3);
   fs::remove_all(folder);
 }
+
+}  // namespace loss_scale_test

@@ -19,6 +19,8 @@
 #include "shoal/comm/ranks.h"
 #include "shoal/train/trainer.h"
 
+namespace pipeline_test {
+
 using namespace shoal;
 namespace nn = torch::nn;
 
@@ -266,3 +268,5 @@ TEST_CASE("a graph that has no place where the one before was cut is cut at its 
         for (std::size_t i = 0; i < 3; ++i) CHECK(found[i] == doctest::Approx(wanted[i]).epsilon(1e-12));
       });
 }
+
+}  // namespace pipeline_test

@@ -16,6 +16,8 @@
 #include "shoal/comm/ranks.h"
 #include "shoal/train/trainer.h"
 
+namespace ranks_test {
+
 using namespace shoal;
 using at::Tensor;
 
@@ -170,3 +172,5 @@ TEST_CASE("ranks with other learning rates, schedules or seeds are told before a
     CHECK(contains(errors[0], wanted));
   }
 }
+
+}  // namespace ranks_test

@@ -22,6 +22,8 @@
 #include "shoal/train/trainer.h"
 #include "shoal/train/training_state.h"
 
+namespace resume_test {
+
 using namespace shoal;
 using at::Tensor;
 namespace fs = std::filesystem;
@@ -392,3 +394,5 @@ TEST_CASE(
   CHECK(error_of([&] { trainer.load(folder.path); }).find("none of its checkpoints is whole") !=
         std::string::npos);
 }
+
+}  // namespace resume_test

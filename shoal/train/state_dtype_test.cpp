@@ -20,6 +20,8 @@
 #include "shoal/runtime/state_blocks.h"
 #include "shoal/train/trainer.h"
 
+namespace state_dtype_test {
+
 using namespace shoal;
 using at::Tensor;
 namespace functional = torch::nn::functional;
@@ -303,3 +305,5 @@ TEST_CASE("a short run with less state ends where one with all of it does, withi
   for (const DType state : {DType::BFloat16, DType::UInt8})
     CHECK(std::abs(last_of(state) - wanted) < 0.01 * wanted);
 }
+
+}  // namespace state_dtype_test

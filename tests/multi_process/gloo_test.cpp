@@ -11,6 +11,8 @@
 #include "shoal/rendezvous/host_store.h"
 #include "tests/multi_process/processes.h"
 
+namespace gloo_test {
+
 using namespace shoal;
 using namespace std::chrono_literals;
 
@@ -51,3 +53,5 @@ TEST_CASE("a rank that is killed is lost to the others, in what they call and wh
   });
   CHECK(codes == std::vector<int>({0, 128 + SIGKILL, 0}));
 }
+
+}  // namespace gloo_test

@@ -18,6 +18,8 @@
 #include "shoal/rendezvous/host_store.h"
 #include "tests/multi_process/processes.h"
 
+namespace gradients_test {
+
 using namespace shoal;
 using namespace shoal::collectives;
 using at::Tensor;
@@ -235,3 +237,5 @@ TEST_CASE("processes over gloo have the derivatives that threads have") {
       return comm_c10d::make_gloo(store, {.name = "gradients", .rank = rank, .size = ranks});
     });
 }
+
+}  // namespace gradients_test

@@ -17,6 +17,8 @@
 #include "tests/multi_process/processes.h"
 #include "tests/oracle/cases.h"
 
+namespace training_test {
+
 using namespace shoal;
 
 namespace {
@@ -109,3 +111,5 @@ TEST_CASE("processes over shared memory and over Gloo train as one device does")
       CHECK(codes == std::vector<int>(static_cast<std::size_t>(size)));
     }
 }
+
+}  // namespace training_test

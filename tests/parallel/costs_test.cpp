@@ -26,6 +26,8 @@
 #include "shoal/rewrite/report.h"
 #include "shoal/train/trainer.h"
 
+namespace costs_test {
+
 using namespace shoal;
 
 static constexpr std::int64_t kLayers = 4, kWidth = 64, kBatch = 8, kLength = 16;
@@ -224,3 +226,5 @@ TEST_CASE("what stays in memory is what ZeRO's formulas say") {
       CHECK(most / whole == doctest::Approx(wanted).epsilon(0.03));
     }
 }
+
+}  // namespace costs_test

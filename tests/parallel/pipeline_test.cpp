@@ -12,6 +12,8 @@
 #include "tests/parallel/cover.h"
 #include "tests/parallel/matrix.h"
 
+namespace pipeline_test {
+
 using namespace shoal;
 
 static constexpr std::array<const char*, 3> kSchedules = {"gpipe", "1f1b", "eager_1f1b"};
@@ -93,3 +95,5 @@ TEST_CASE("four axes at once: pipeline, data, ZeRO-3 and tensor on 16 ranks") {
                     .microbatches = 2,
                     .pipeline = 2});
 }
+
+}  // namespace pipeline_test

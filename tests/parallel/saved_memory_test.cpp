@@ -18,6 +18,8 @@
 #include "tests/parallel/cover.h"
 #include "tests/parallel/matrix.h"
 
+namespace saved_memory_test {
+
 using namespace shoal;
 
 namespace {
@@ -153,3 +155,5 @@ TEST_CASE("offload changes no bit of float32, alone and with recompute, and take
     }
   }
 }
+
+}  // namespace saved_memory_test

@@ -10,6 +10,8 @@
 #include "shoal/train/trainer.h"
 #include "tests/oracle/cases.h"
 
+namespace split_test {
+
 using namespace shoal;
 
 static rewrite::Report report_of(const cases::ModelCase& model, const Parallelism& parallelism) {
@@ -63,3 +65,5 @@ TEST_CASE("the plans that ship split at least 99 % of the work of GPT-2 and Llam
       CHECK(report.shares[0].parameter_bytes > 0.5);
     }
 }
+
+}  // namespace split_test

@@ -20,6 +20,8 @@
 #include "shoal/runtime/executor.h"
 #include "tests/parallel/counted.h"
 
+namespace stages_test {
+
 using namespace shoal;
 using ir::Role;
 
@@ -106,3 +108,5 @@ TEST_CASE("two stages with all micro-batches under way at once give the gradient
   }
   CHECK(sent[0].bytes == kMicrobatches * 3 * 8);
 }
+
+}  // namespace stages_test

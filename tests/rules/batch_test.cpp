@@ -16,6 +16,8 @@
 #include "shoal/capture/capture.h"
 #include "shoal/ir/text.h"
 
+namespace batch_test {
+
 using namespace shoal;
 using at::Tensor;
 
@@ -132,3 +134,5 @@ return output "y" %3
 )");
   CHECK(nodes_that_gather(graph, 3) == std::vector<std::string>{ir::to_text(graph, graph.nodes[1])});
 }
+
+}  // namespace batch_test

@@ -16,6 +16,8 @@
 #include "shoal/rewrite/decompose.h"
 #include "shoal/runtime/run.h"
 
+namespace decompose_test {
+
 using namespace shoal;
 using at::Tensor;
 
@@ -126,3 +128,5 @@ TEST_CASE("what is decomposed runs on parts of its batch") {
       }
   }
 }
+
+}  // namespace decompose_test

@@ -12,6 +12,8 @@
 #include "shoal/ir/text.h"
 #include "shoal/sharding/rules.h"
 
+namespace parts_test {
+
 using namespace shoal;
 using namespace shoal::sharding;
 using at::Tensor;
@@ -170,3 +172,5 @@ TEST_CASE("a vocabulary in several pieces is refused") {
       "vocabulary or classes with outer=1",
       Error);
 }
+
+}  // namespace parts_test

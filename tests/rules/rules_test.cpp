@@ -17,6 +17,8 @@
 #include "shoal/sharding/ops.h"
 #include "shoal/sharding/rules.h"
 
+namespace rules_test {
+
 using namespace shoal;
 using namespace shoal::sharding;
 using at::Tensor;
@@ -283,3 +285,5 @@ TEST_CASE("every way to cut that is right is a strategy") {
   }
   for (const std::string& line : missing) FAIL_CHECK(line);
 }
+
+}  // namespace rules_test
