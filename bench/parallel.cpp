@@ -28,6 +28,7 @@
 #include "shoal/base/error.h"
 #include "shoal/comm/shm/shm.h"
 #include "shoal/elastic/join.h"
+#include "shoal/observe/summary.h"
 #include "shoal/runtime/allocator.h"
 #include "shoal/train/trainer.h"
 
@@ -35,16 +36,6 @@ namespace {
 
 using nlohmann::json;
 using Clock = std::chrono::steady_clock;
-
-// Of /proc/self/status, in bytes: VmRSS is what there is, VmHWM the most there was.
-std::int64_t memory(const std::string& what) {
-  std::ifstream status("/proc/self/status");
-  std::string word;
-  std::int64_t kilobytes = 0;
-  while (status >> word)
-    if (word == what + ":") status >> kilobytes;
-  return kilobytes * 1024;
-}
 
 void forget_peak() { std::ofstream("/proc/self/clear_refs") << 5; }
 
@@ -109,7 +100,7 @@ void run(const std::string& name, const json& shape) {
   const auto& place = job->place();
   const auto world = job->recorded(shoal::comm::shm_communicator(job->store(), place.rank, place.size));
   at::set_num_threads(1);
-  const std::int64_t at_start = memory("VmRSS");
+  const std::int64_t at_start = shoal::observe::proportional_memory_bytes();
 
   torch::manual_seed(1);
   models::Gpt2 model(config_of(shape));
@@ -152,7 +143,7 @@ void run(const std::string& name, const json& shape) {
     std::cout << json{{"seconds", seconds},
                       {"cpu", cpu_seconds() - cpu},
                       {"loss", last},
-                      {"bytes", memory("VmHWM") - at_start}}
+                      {"bytes", shoal::observe::peak_memory_bytes() - at_start}}
               << std::endl;
     if (!is_first) continue;
     forget_peak();  // of making the model and its graph

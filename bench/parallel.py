@@ -9,7 +9,7 @@ SHAPE is a GPT of bench/shapes.toml; its batch is that of one rank. Ranks are pr
 a core of its own, and all wait at a pipe while it is not their turn; a step takes as long as on the slowest
 rank. A line has the median of the ratios to the best of the peers with its 95 % interval, by time and by CPU
 time, then the medians, the shortest (of a machine that others use, the one to look at), and the most memory a
-rank had above what it had before there was a model.
+rank had above what it had before there was a model; pages that both have count half in each.
 """
 
 import argparse

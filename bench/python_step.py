@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A training step of Hugging Face's GPT-2 in Python: Shoal against PyTorch with a fused AdamW, in turns.
+"""A training step of Hugging Face's GPT-2 in Python: Shoal against PyTorch with a fused AdamW, eager
+and under torch.compile, in turns.
 
     .venv/bin/python bench/python_step.py [--preset release] [--pairs 30] [--threads 2] [--precision bfloat16]
         [large|small|start]
 
 `large` is 6 layers of width 384 on 8 × 128 tokens, `small` 2 layers of width 64 on 4 × 32; `start` is the
-time from starting Python to the end of the first step, each in a process of its own. A line has the median of
-the ratios Shoal / PyTorch and its 95 % interval, then both medians in milliseconds. No dropout: both then
-compute the same. In bfloat16 PyTorch has its autocast; on ranks DDP over Gloo, each a part of the batch:
+time from starting Python to the end of the second step, each in a process of its own, with nothing kept of
+earlier compilations. A line has the median of the ratios Shoal / PyTorch and its 95 % interval, then both
+medians in milliseconds. No dropout: all then compute the same. In bfloat16 PyTorch has its autocast; on ranks
+DDP over Gloo, each a part of the batch:
 
     build/release/shoal run -n 2 .venv/bin/python bench/python_step.py --threads 1 --precision bfloat16 large
 """
@@ -52,12 +54,14 @@ def make(shape):
     )
 
 
-def plain_step(shape, precision):
+def torch_step(shape, precision, compiles=False):
     import torch
 
     model, batch, optimizer = make(shape)
     if RANKS > 1:
         model = torch.nn.parallel.DistributedDataParallel(model)
+    if compiles:
+        model = torch.compile(model)
 
     def step():
         optimizer.zero_grad()
@@ -78,7 +82,11 @@ def shoal_step(shape, precision):
     return lambda: trainer.step(batch).loss
 
 
-STEPS = {"shoal": shoal_step, "torch": plain_step}
+def compiled_step(shape, precision):
+    return torch_step(shape, precision, compiles=True)
+
+
+STEPS = {"shoal": shoal_step, "eager": torch_step, "torch.compile": compiled_step}
 
 
 def seconds(act):
@@ -101,31 +109,41 @@ def report(name, pairs):
     if RANK > 0:
         return
     print(
-        f"{name}: {ratios[count // 2]:.3f} [{ratios[low]:.3f}, {ratios[high]:.3f}] of PyTorch's time, "
+        f"{name}: {ratios[count // 2]:.3f} [{ratios[low]:.3f}, {ratios[high]:.3f}] of its time, "
         f"{ours:.2f} ms and {theirs:.2f} ms, {count} pairs",
         flush=True,
     )
 
 
+def report_all(what, rounds):
+    for name in [name for name in STEPS if name != "shoal"]:
+        report(f"{what}, to {name}", [(timed["shoal"], timed[name]) for timed in rounds])
+
+
 def compare_steps(shape, count, precision):
-    ours, theirs = shoal_step(shape, precision), plain_step(shape, precision)
+    steps = {name: make_step(shape, precision) for name, make_step in STEPS.items()}
     repeats = 1 if shape == "large" else 20
     for _ in range(3):
-        losses = ours(), theirs()
-    assert RANKS > 1 or abs(losses[0] - losses[1]) < (1e-3 if precision == "float32" else 0.05), losses
-    pairs = []
-    for pair in range(count):
-        timed = {}
-        for step in (ours, theirs) if pair % 2 else (theirs, ours):
-            timed[step] = seconds(lambda step=step: [step() for _ in range(repeats)]) / repeats
-        pairs.append((timed[ours], timed[theirs]))
-    report(shape, pairs)
+        losses = {name: step() for name, step in steps.items()}
+    bound = 1e-3 if precision == "float32" else 0.05
+    assert RANKS > 1 or max(losses.values()) - min(losses.values()) < bound, losses
+    rounds = []
+    for turn in range(count):
+        order = list(steps) if turn % 2 else list(steps)[::-1]
+        rounds.append(
+            {
+                name: seconds(lambda step=steps[name]: [step() for _ in range(repeats)]) / repeats
+                for name in order
+            }
+        )
+    report_all(shape, rounds)
 
 
 def compare_starts(arguments):
-    pairs = []
+    environment = os.environ | {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
+    rounds = []
     for _ in range(max(5, arguments.pairs // 3)):
-        pair = []
+        timed = {}
         for name in STEPS:
             command = [
                 sys.executable,
@@ -136,9 +154,11 @@ def compare_starts(arguments):
                 arguments.precision,
             ]
             command += ["--once", name]
-            pair.append(seconds(lambda command=command: subprocess.run(command, check=True)))
-        pairs.append(tuple(pair))
-    report("start", pairs)
+            timed[name] = seconds(
+                lambda command=command: subprocess.run(command, check=True, env=environment)
+            )
+        rounds.append(timed)
+    report_all("start", rounds)
 
 
 def main():
@@ -148,7 +168,7 @@ def main():
     parser.add_argument("--pairs", type=int, default=30)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
-    parser.add_argument("--once", choices=STEPS, help="one step of that side, for `start`")
+    parser.add_argument("--once", choices=STEPS, help="two steps of that side, for `start`")
     arguments = parser.parse_args()
     sys.path.insert(0, str(ROOT / "build" / arguments.preset / "python"))
     import torch
@@ -157,7 +177,9 @@ def main():
     if RANKS > 1:
         torch.distributed.init_process_group("gloo")
     if arguments.once:
-        STEPS[arguments.once]("small", arguments.precision)()
+        step = STEPS[arguments.once]("small", arguments.precision)
+        step()
+        step()
         return
     for what in arguments.what:
         if what == "start":
