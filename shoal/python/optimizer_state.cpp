@@ -189,7 +189,10 @@ void OptimizerState::share(Kept& kept, const py::dict& own, const std::map<std::
 }
 
 void OptimizerState::publish() {
-  if (is_in_parts_) return;
+  if (is_in_parts_) {
+    if (!is_put_away_) put_away();
+    return;
+  }
   std::vector<Kept*> made;
   with_counts(kept_, trainer_.updates(), [&](Kept& kept, std::int64_t count) {
     if (kept.step.defined()) write_count(kept.step, count);
@@ -208,10 +211,14 @@ void OptimizerState::publish() {
   seen_.take(all);
 }
 
+// Before the first update there is no state to put away, and an empty dictionary says so: PyTorch's
+// distributed checkpoints make a state then that they can load into.
 void OptimizerState::put_away() {
   py::dict all = state();
   all.clear();
-  for (const auto& kept : kept_) all[kept.member.parameter] = py::dict();
+  is_put_away_ = !trainer_.updates().empty();
+  if (is_put_away_)
+    for (const auto& kept : kept_) all[kept.member.parameter] = py::dict();
   seen_.take(all);
 }
 

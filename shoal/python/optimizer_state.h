@@ -5,8 +5,8 @@
 //   optimizer.state[p]["exp_avg"]  ──shared──  Trainer  "fc.weight.exp_avg"
 //   optimizer.state[p]["step"]     ──written after each step, read before──  how often p was updated
 //
-// Of several ranks each trainer keeps its parts; optimizer.state then has an empty dictionary for every
-// parameter, so that a cleared or loaded state is seen.
+// Of several ranks each trainer keeps its parts; from the first update on optimizer.state then has an empty
+// dictionary for every parameter, so that a cleared or loaded state is seen.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>
@@ -63,6 +63,7 @@ class OptimizerState {
   Trainer& trainer_;
   bool is_in_parts_;
   bool is_known_ = false;
+  bool is_put_away_ = false;
   bool starts_ = true;
   Identities seen_;
   std::vector<Kept> kept_;  // by name

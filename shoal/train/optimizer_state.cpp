@@ -82,7 +82,8 @@ compile::UpdateSettings OptimizerState::update(double clip_norm, bool finds_norm
           .clip_norm = clip_norm,
           .finds_norm = finds_norm,
           .updates_of = [this](const std::string& parameter) { return updates_of(parameter); },
-          .numbers = type_of_numbers()};
+          .numbers = type_of_numbers(),
+          .master = master_};
 }
 
 // --- Counts.
@@ -116,6 +117,8 @@ void OptimizerState::bind(runtime::Executor& executor) {
 
 void OptimizerState::bind_rates(runtime::Executor& executor, const std::vector<compile::UpdateGroup>& groups,
                                 double scale) const {
+  if (program::find_source(executor.program(), Role::Scalar, compile::kRoundingSeed) != nullptr)
+    executor.bind(Role::Scalar, compile::kRoundingSeed, seed_);
   for (const auto& group : groups) {
     const double lr = rates_[group.part].value_or(group.lr) * scale;
     executor.bind(Role::Scalar, group.lr_source, at::scalar_tensor(lr, at::kDouble));
@@ -150,7 +153,7 @@ std::vector<compile::Kept> OptimizerState::kept_of(const std::string& parameter,
                                                    const ir::TensorType& type) const {
   for (const auto& part : parts_)
     if (!part.contains || part.contains(parameter))
-      return compile::kept_by(part.optimizer, type, type_of_numbers());
+      return compile::kept_by(part.optimizer, type, type_of_numbers(), master_);
   return {};
 }
 

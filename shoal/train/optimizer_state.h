@@ -33,6 +33,8 @@ class OptimizerState {
   OptimizerState(std::vector<OptimizerPart> parts, const ModelTensors& model, const Offloading& offloading)
       : model_(model), offloading_(offloading), parts_(std::move(parts)), rates_(parts_.size()) {}
   void set_ranks(Distribution* ranks) { ranks_ = ranks; }
+  void set_master(rewrite::Master master) { master_ = master; }
+  void set_seed(const at::Tensor& seed) { seed_ = seed; }  // of what updates round by chance
 
   // --- Settings.
   const std::vector<OptimizerPart>& parts() const { return parts_; }
@@ -83,6 +85,8 @@ class OptimizerState {
   Tensors state_;
   Counts updates_;
   Distribution* ranks_ = nullptr;
+  rewrite::Master master_ = rewrite::Master::Float32;
+  at::Tensor seed_;
 };
 
 }  // namespace shoal::train

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 
@@ -106,6 +107,22 @@ def test_a_process_of_a_job_joins_it(shoal, tiny):
     assert [rank.returncode for rank in ranks] == [0, 0]
     assert "ranks:   2," in said[0]
     assert said[1] == ""
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun: tools/setup.sh --tests")
+def test_ranks_that_mpirun_starts_train_as_ours_do(shoal, tiny, losses):
+    wanted = losses("ours", "-n", 2)
+    folder = tiny.parent / "theirs"
+    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", str(shoal.path), "train"]
+    result = subprocess.run(
+        [*command, str(tiny), f"--job.dump_folder={folder}", *DOUBLE],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "ranks:   2," in result.stdout
+    assert losses_in(folder) == wanted
 
 
 def test_a_rank_starts_no_ranks(shoal, tiny):
