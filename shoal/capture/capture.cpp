@@ -184,9 +184,10 @@ static std::unique_lock<std::mutex> only_capture() {
   fail(ErrorKind::InvalidInput, "capture: the model ", found.what, ". Remedy: ", remedy);
 }
 
-Captured capture(const Request& request) {
+Captured capture(const Request& request, const std::function<bool(const ir::Graph&)>& is_known) {
   const auto lock = only_capture();
-  const Captured first = capture_once(request, std::nullopt);
+  Captured first = capture_once(request, std::nullopt);
+  if (is_known && is_known(first.graph)) return first;
   Captured second = capture_once(request, std::nullopt);
   if (first.graph == second.graph) return second;
   if (const auto found =

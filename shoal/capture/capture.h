@@ -84,8 +84,9 @@ struct Captured {
 };
 
 // Captures twice and compares: a model that does not do the same again (a Python counter, a coin toss) is an
-// error. Throws InvalidInput naming module path, source line and remedy for what cannot be captured.
-Captured capture(const Request& request);
+// error. Once where `is_known` says of the first graph that one like it was compared so. Throws InvalidInput
+// naming module path, source line and remedy for what cannot be captured.
+Captured capture(const Request& request, const std::function<bool(const ir::Graph&)>& is_known = {});
 
 // Runs the model once, whatever it does: for comparisons of the caller's.
 ir::Graph record(const Request& request);

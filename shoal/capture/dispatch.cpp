@@ -6,8 +6,11 @@
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <torch/library.h>
 
+#include <atomic>
+#include <cstdint>
 #include <list>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <string_view>
@@ -96,14 +99,28 @@ static void intercept_factories(const c10::OperatorHandle& op, c10::DispatchKeyS
     if (result.isTensor()) to->interceptor.made(result.toTensor());
 }
 
+// How many operators the process has ever known; to list them takes a millisecond.
+static std::int64_t num_registrations() {
+  static std::atomic<std::int64_t> count = 0;
+  struct Counts final : c10::OpRegistrationListener {
+    void onOperatorRegistered(const c10::OperatorHandle&) override { ++count; }
+    void onOperatorDeregistered(const c10::OperatorHandle&) override {}
+  };
+  static const auto listener =
+      c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Counts>());
+  return count;
+}
+
 // One boxed kernel for every operator that does not decompose by itself: structured and CompositeExplicit
 // kernels win over a fallback. Once a process, at the first capture; operators that are loaded later join at
 // the next one.
 static void register_kernels() {
   static std::mutex mutex;
-  static std::set<std::string> registered;     // guarded by mutex, as is `libraries`
+  static std::set<std::string> registered;     // guarded by mutex, as are `libraries` and `seen`
   static std::list<torch::Library> libraries;  // a registration lasts as long as its Library
+  static std::int64_t seen = -1;
   const std::scoped_lock lock(mutex);
+  if (seen == num_registrations()) return;
   if (libraries.empty()) {
     auto& all =
         libraries.emplace_back(torch::Library::IMPL, "_", c10::DispatchKey::DeferredInit, __FILE__, __LINE__);
@@ -116,6 +133,7 @@ static void register_kernels() {
     define_read(libraries.emplace_back(torch::Library::FRAGMENT, "shoal", std::nullopt, __FILE__, __LINE__));
   }
   std::map<std::string, torch::Library*> by_namespace;
+  seen = num_registrations();
   for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
     const auto op = c10::Dispatcher::singleton().findSchema(name);
     const auto space = name.getNamespace();

@@ -3,11 +3,14 @@
 
 #include <ATen/ops/empty_strided.h>
 
+#include <functional>
+#include <iterator>
 #include <optional>
 #include <sstream>
 #include <utility>
 
 #include "shoal/base/error.h"
+#include "shoal/ir/structure.h"
 #include "shoal/train/agreement.h"
 #include "shoal/train/memory.h"
 
@@ -30,17 +33,18 @@ std::string CapturedSteps::shared_structure() const {
 }
 
 // Everything but tensor contents that a captured graph depends on.
-std::string CapturedSteps::key_of(const SharedBatch& batch, Use use) const {
-  std::ostringstream key;
+CapturedSteps::Key CapturedSteps::key_of(const SharedBatch& batch, Use use) const {
+  std::ostringstream key, sizes;
   key << (use == Use::Evaluation ? "evaluation" : "training");
   for_each_leaf(batch.part, [&](const std::string& path, const Batch& leaf) {
     key << ' ' << path << ':';
     if (const auto* tensor = std::get_if<at::Tensor>(&leaf.value())) {
       SHOAL_CHECK(tensor->defined(), InvalidInput, "trainer: batch item ", path, " is an undefined tensor");
       const auto all = batch.sizes.find(path);
-      key << tensor->scalar_type()
-          << (all == batch.sizes.end() ? tensor->sizes() : at::IntArrayRef(all->second)) << tensor->device();
-      if (ranks_ == nullptr && !tensor->is_contiguous()) key << tensor->strides();  // forward may look
+      key << tensor->scalar_type() << tensor->device();
+      sizes << (all == batch.sizes.end() ? tensor->sizes() : at::IntArrayRef(all->second));
+      if (ranks_ == nullptr && !tensor->is_contiguous())
+        sizes << '@' << tensor->strides();  // forward may look
     } else if (const auto* integer = std::get_if<std::int64_t>(&leaf.value())) {
       key << *integer;
     } else {
@@ -49,7 +53,9 @@ std::string CapturedSteps::key_of(const SharedBatch& batch, Use use) const {
   });
   key << ' ' << structure() << ' ';
   for (const auto& [name, parameter] : model_.parameters()) key << parameter.requires_grad();
-  return std::move(key).str();
+  auto text = std::move(key).str();
+  const auto without_sizes = std::hash<std::string>{}(text);
+  return {std::move(text.append(" ").append(sizes.view())), without_sizes};
 }
 
 // Guards and spot checks look at all samples, those of other ranks too.
@@ -73,7 +79,7 @@ CapturedStep& CapturedSteps::find(const SharedBatch& batch, Use use) {
     return capture::hold(guards, inputs);
   };
   for (auto step = steps_.begin(); step != steps_.end(); ++step) {
-    if (step->key != key || !set_numbers(*step, numbers) || !holds(step->guards)) continue;
+    if (step->key != key.all || !set_numbers(*step, numbers) || !holds(step->guards)) continue;
     steps_.splice(steps_.begin(), steps_, step);
     return steps_.front();
   }
@@ -81,11 +87,32 @@ CapturedStep& CapturedSteps::find(const SharedBatch& batch, Use use) {
   made.numbers = numbers;
   if (!numbers.empty() && ranks_ == nullptr) follow_numbers(made, whole_batch(), use);
   steps_.push_front(std::move(made));
-  while (steps_.size() > settings_.max_graphs) {
-    forget_runnables(steps_.back());
-    steps_.pop_back();
-  }
+  forget_until_it_fits();
   return steps_.front();
+}
+
+// Of the step and what it runs, about; the same on all ranks, which have to forget alike.
+static std::int64_t bytes_of(const CapturedStep& step) {
+  constexpr std::int64_t kBytesOfNode = 2500;  // in the captured graph and the program; 1,900 for BERT
+  std::int64_t bytes = kBytesOfNode * std::ssize(step.graph.nodes);
+  for (const auto* constants : {&step.constants, &step.guards.constants})
+    for (const at::Tensor& constant : *constants) bytes += static_cast<std::int64_t>(constant.nbytes());
+  return bytes;
+}
+
+void CapturedSteps::forget_until_it_fits() {
+  std::int64_t bytes = bytes_of(steps_.front());
+  for (auto step = std::next(steps_.begin()); step != steps_.end();) {
+    bytes += bytes_of(*step);
+    if (bytes <= settings_.graph_bytes) {
+      ++step;
+      continue;
+    }
+    bytes -= bytes_of(*step);
+    forget(*step);
+    step = steps_.erase(step);
+    ++num_forgotten_;
+  }
 }
 
 // Has the step's arguments follow the numbers that keep changing, where that can be done.
@@ -126,18 +153,26 @@ void CapturedSteps::forget_runnables() {
   for (auto& step : steps_) forget_runnables(step);
 }
 
+void CapturedSteps::forget(CapturedStep& step) {
+  forget_runnables(step);
+  if (view_.forget_tag && !step.tag.empty()) view_.forget_tag(step.tag);
+}
+
 void CapturedSteps::forget() {
-  forget_runnables();
+  for (auto& step : steps_) forget(step);
   steps_.clear();
+  runs_.clear();
 }
 
 CapturedStep& CapturedSteps::checked(const SharedBatch& batch, Use use, std::int64_t number) {
   CapturedStep& step = find(batch, use);
   if (use == Use::Microbatch && step.last_step == number) return step;
-  const auto run = step.runs + 1;
-  if (spot_checks_.is_due(run, ranks_ != nullptr ? batch.asked : run > 8 && spot_checks_.is_time()))
-    spot_check(step, batch, use);
-  step.runs = run;
+  if (step.last_step >= 0) {  // else it was recorded just now
+    const auto run = runs_[step.structure] + 1;
+    if (spot_checks_.is_due(run, ranks_ != nullptr ? batch.asked : run > 8 && spot_checks_.is_time()))
+      spot_check(step, batch, use);
+    runs_[step.structure] = run;
+  }
   step.last_step = number;
   return step;
 }
@@ -195,12 +230,22 @@ capture::Request CapturedSteps::request_of(const Batch& batch, Use use) {
   };
 }
 
-CapturedStep CapturedSteps::captured(const Batch& batch, Use use, std::string key) {
+CapturedStep CapturedSteps::captured(const Batch& batch, Use use, Key key) {
   if (use != Use::Evaluation) refuse_shared_memory(view_.parameters);
   const observe::Span span(settings_.trace, "capture", 0, "trainer");
   const capture::Request request = request_of(batch, use);
-  auto captured = capture::capture(request);
-  CapturedStep step{.key = std::move(key),
+  constexpr std::size_t kMost = 4096;  // structures
+  if (runs_.size() > kMost) runs_.clear();
+  std::uint64_t structure = 0;
+  auto captured = capture::capture(request, [&](const ir::Graph& graph) {
+    structure = ir::structure_of(graph) ^ key.without_sizes;
+    const bool is_known = runs_.contains(structure);
+    num_alike_ += is_known;
+    return is_known;
+  });
+  runs_.try_emplace(structure, 1);
+  CapturedStep step{.key = std::move(key.all),
+                    .structure = structure,
                     .guards = std::move(captured.guards),
                     .graph = std::move(captured.graph),
                     .constants = std::move(captured.constants),
@@ -208,6 +253,8 @@ CapturedStep CapturedSteps::captured(const Batch& batch, Use use, std::string ke
                     .tag = view_.tag ? view_.tag() : "",
                     .runnables = {}};
   for (const auto& input : request.inputs) step.inputs.push_back(input.name);
+  step.graph.values.shrink_to_fit();  // it stays
+  step.graph.nodes.shrink_to_fit();
   return step;
 }
 

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "shoal/capture/capture.h"
@@ -31,13 +32,13 @@ enum class Use { Step, Microbatch, Backward, Evaluation };
 
 struct CapturedStep {
   std::string key;
+  std::uint64_t structure = 0;  // see CapturedSteps::runs_
   capture::Guards guards;
   ir::Graph graph;  // as the model was captured
   std::vector<at::Tensor> constants;
   std::vector<std::string> inputs;                     // names of the batch's tensors
   std::string tag;                                     // ModelView::tag
   std::map<Use, std::unique_ptr<Runnable>> runnables;  // made when they are first used
-  std::int64_t runs = 0;                               // as spot checks count: steps, evaluations
   std::int64_t last_step = -1;                         // the last one that was counted
   Numbers numbers = {};                     // that it is right for: those of the model that keep changing
   std::unique_ptr<Followed> followed = {};  // null: for these alone
@@ -47,7 +48,7 @@ class CapturedSteps {
  public:
   struct Settings {
     double spot_check_share = 0;
-    std::size_t max_graphs = 1;
+    std::int64_t graph_bytes = 0;
     std::function<std::string()> depends_on;
     observe::Trace* trace = nullptr;
     std::function<void(const Runnable&)> forgets;  // told before one goes
@@ -69,16 +70,26 @@ class CapturedSteps {
   void forget();
   // What the steps run is made anew when it is used next.
   void forget_runnables();
+  // How many were captured that differ in sizes alone from one before, and how many had to go for want of
+  // room.
+  std::int64_t num_alike() const { return num_alike_; }
+  std::int64_t num_forgotten() const { return num_forgotten_; }
   std::list<CapturedStep>& all() { return steps_; }
   const std::list<CapturedStep>& all() const { return steps_; }
 
  private:
   std::string structure() const;
-  std::string key_of(const SharedBatch& batch, Use use) const;
+  struct Key {
+    std::string all;
+    std::uint64_t without_sizes;
+  };
+  Key key_of(const SharedBatch& batch, Use use) const;
   Batch whole(const SharedBatch& batch) const;
   capture::Request request_of(const Batch& batch, Use use);
   void forget_runnables(CapturedStep& step);
-  CapturedStep captured(const Batch& batch, Use use, std::string key);
+  void forget(CapturedStep& step);
+  CapturedStep captured(const Batch& batch, Use use, Key key);
+  void forget_until_it_fits();
   void follow_numbers(CapturedStep& step, const Batch& batch, Use use);
   bool set_numbers(CapturedStep& step, const Numbers& numbers);
   void spot_check(const CapturedStep& step, const SharedBatch& batch, Use use);
@@ -88,7 +99,11 @@ class CapturedSteps {
   Settings settings_;
   SpotChecks spot_checks_;
   Distribution* ranks_ = nullptr;
-  std::list<CapturedStep> steps_;     // most recently used first
+  std::list<CapturedStep> steps_;  // most recently used first
+  // Of graphs that differ in sizes alone, by their structure: how often one of them ran, as spot checks
+  // count, from 1. What it was captured for does not count.
+  std::unordered_map<std::uint64_t, std::int64_t> runs_;
+  std::int64_t num_alike_ = 0, num_forgotten_ = 0;
   std::map<std::string, int> tries_;  // to follow numbers, by key of a step
 };
 

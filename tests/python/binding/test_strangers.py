@@ -1946,7 +1946,7 @@ def test_other_threads_have_torch_and_their_files_while_a_model_is_recorded(tmp_
 
     class Slow(Net):
         def forward(self, x):
-            sum(range(10_000_000))  # for as long as the thread below needs
+            sum(range(50_000_000))  # for as long as the thread below needs, on a busy machine too
             return super().forward(x)
 
     model = Slow().double()
