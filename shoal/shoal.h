@@ -16,4 +16,5 @@
 #include "shoal/observe/tensorboard.h"
 #include "shoal/observe/trace.h"
 #include "shoal/train/batch.h"
+#include "shoal/train/padding.h"
 #include "shoal/train/trainer.h"

@@ -19,6 +19,7 @@ if torch.__version__.split("+")[0] != TORCH_VERSION:
         "pip install --force-reinstall --no-deps --no-binary shoal shoal"
     )
 
+from shoal._padding import PaddingCollator  # noqa: E402
 from shoal._shoal import (  # noqa: E402
     BackwardResult,
     Corrupt,
@@ -54,6 +55,7 @@ __all__ = [
     "Infeasible",
     "Internal",
     "InvalidInput",
+    "PaddingCollator",
     "Parallelism",
     "PeerLost",
     "StepResult",

@@ -124,7 +124,8 @@ class Parallelism:
         goes over elements between them; parameters, gradients, optimizer state and all else are float32.
         "bfloat16 lower=aten::exp full=aten::bmm" changes the table; of one rank too. "float16" likewise, its
         loss scaled, by 65536 at first: "float16 scale=1024 grows_after=500"; an update that overflows is
-        skipped (StepResult.skipped).
+        skipped (StepResult.skipped). "bfloat16 master=kahan" (or none) is for a model in bfloat16: no float32
+        copy of its weights; they have a compensation, or are rounded by chance.
         `recompute`: what backward makes again instead of forward keeping it: "full", "selective",
         "full h.*.mlp", "auto bytes=96MiB"; of one rank too. `offload`: what lies in a file, "parameters
         optimizer_state gradients activations" or some of them, without another bit in the result;
@@ -151,6 +152,26 @@ class Parallelism:
         """What the ranks of shard keep in parts: 0 nothing, 1 the optimizer's state, 2 gradients too, 3
         parameters too; -1: 3 where shard is above 1."""
 
+class PaddingCollator:
+    """collate_fn of a DataLoader whose batches have few sizes: pads tensors of samples to multiples.
+
+    DataLoader(data, collate_fn=shoal.PaddingCollator({"input_ids": 0, "attention_mask": 0, "labels": -100}))
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, float],
+        multiple: int = 64,
+        *,
+        dim: int = 0,
+        collate: Callable[[list[Any]], Any] = ...,
+    ) -> None:
+        """`values`: which items of a sample are padded, and with what; a loss has to leave out what is added,
+        as cross_entropy does with -100. They become as long in `dim` as the longest of the batch, rounded up
+        to the next `multiple`. `collate` makes a batch of the samples then: torch's default_collate."""
+    def __call__(self, samples: Sequence[Mapping[str, Any]]) -> Any:
+        """Throws InvalidInput for a sample that lacks an item, or an item without that dim."""
+
 class Trainer:
     """Trains a module through its captured graph. One thread at a time.
 
@@ -172,7 +193,7 @@ class Trainer:
         *,
         clip_norm: float = 0.0,
         seed: int | None = None,
-        max_graphs: int = 16,
+        graph_bytes: int = 256 * 2**20,
         keeps_gradients: bool = False,
         spot_checks: float = 0.005,
         parallelism: Parallelism | None = None,
@@ -191,6 +212,9 @@ class Trainer:
         most this share of the time since, the model is called once more and compared with its graph; where
         it would be another one now, the step is InvalidInput that names module, line and remedy, and changes
         nothing. 0: not after the 8th step; negative: never.
+
+        `graph_bytes`: what captured graphs, one a shape of the batch, may take together; those that were not
+        used for longest go. Graphs that differ in sizes alone count as one for spot checks.
 
         `ignores`: paths, with * and ?, of what the model changes while it runs and no result depends on, such
         as "*.calls"; "random" and "numpy.random" are the generators.

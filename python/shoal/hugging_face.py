@@ -16,7 +16,7 @@ import shoal
 
 class Captured:
     """In front of transformers.Trainer: training_step() is shoal.Trainer.backward(). `shoal_options`: of the
-    shoal.Trainer, such as seed or max_graphs."""
+    shoal.Trainer, such as seed or graph_bytes."""
 
     def __init__(self, *args, shoal_options=None, **kwargs):
         super().__init__(*args, **kwargs)

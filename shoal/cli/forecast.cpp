@@ -119,6 +119,16 @@ static std::int64_t model_bytes(const std::vector<Kept>& kept, std::int64_t buff
   return most;
 }
 
+// A model that is made in float32, and then becomes bfloat16 tensor by tensor.
+static std::int64_t conversion_bytes(const std::vector<Kept>& kept, std::int64_t buffers) {
+  std::int64_t all = buffers, largest = buffers;
+  for (const Kept& each : kept) {
+    all += each.whole;
+    largest = std::max(largest, each.whole);
+  }
+  return 2 * all + largest;
+}
+
 // Whole again, tensor by tensor: what was gathered is copied to where the model has it, and the part goes.
 static std::int64_t end_bytes(const std::vector<Kept>& kept, std::int64_t buffers) {
   std::int64_t now = buffers;
@@ -226,15 +236,12 @@ static std::int64_t in_flight_bytes(const Forecast& forecast, const Parallelism&
 }
 
 compile::Whole update_of_sums(const compile::Whole& microbatch) {
-  std::vector<std::pair<std::string, ir::TensorType>> sums;
-  for (const auto& source : microbatch.graph.sources)
-    if (const auto& value = microbatch.graph.at(source.value); value.role == ir::Role::Gradient)
-      sums.emplace_back(source.name, value.type);
   compile::Settings settings = microbatch.settings;
   settings.then = compile::Then::UpdateSums;
   settings.stages = microbatch.stages.owners.empty() ? nullptr : &microbatch.stages;
   settings.print = {};
-  return compile::compile_whole(compile::graph_of_sums(sums), microbatch.plan, microbatch.mesh, settings);
+  return compile::compile_whole(compile::graph_of_sums(microbatch.graph, microbatch.plan.precision.master),
+                                microbatch.plan, microbatch.mesh, settings);
 }
 
 static Update on_rank(const compile::Whole& sums, int rank, int threads) {
@@ -257,7 +264,10 @@ Forecast forecast_of(const Recipe& recipe, const compile::Whole& whole, std::int
   const std::int64_t alone = communicator_bytes(whole.mesh);
   forecast.batches = (recipe.dataset.prefetch + 1) * num_microbatches * batch - batch;
   forecast.communicator = alone + rounding_of(kept);
-  forecast.phases.push_back({"the model", model_bytes(kept, buffers) + alone, "before it is cut into parts"});
+  std::int64_t made = model_bytes(kept, buffers);
+  if (recipe.precision.master != rewrite::Master::Float32)
+    made = std::max(made, conversion_bytes(kept, buffers));
+  forecast.phases.push_back({"the model", made + alone, "before it is cut into parts"});
   std::int64_t parameters = buffers, all = buffers;
   for (const Kept& each : kept) {
     parameters += each.bytes();

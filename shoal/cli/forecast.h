@@ -38,7 +38,8 @@ struct Forecast {
 };
 
 // Of a rank of a job in which each has so many threads. `whole`: the step of all, or one of its micro-batches;
-// `captured`: what a capture takes of it (HollowStep::bytes); `sums`: the update after these, where the caller has it for several ranks.
+// `captured`: what a capture takes of it (HollowStep::bytes); `sums`: the update after these, where the caller
+// has it for several ranks.
 Forecast forecast_of(const Recipe& recipe, const compile::Whole& whole, std::int64_t captured, int rank,
                      int threads, const compile::Whole* sums = nullptr);
 // What follows the micro-batches, of all ranks; borrows from the micro-batch.

@@ -19,14 +19,13 @@ torch::nn::AnyModule hollow_model(const Recipe& recipe);
 
 std::map<std::string, sharding::Shape> shapes_of(const torch::nn::AnyModule& model);  // of its parameters
 
-// Forward and backward of the recipe's training step for so many samples, as captured; the model may be a
-// hollow one.
 struct HollowStep {
-  ir::Graph graph;
-  // That a capture takes, an op at a time: small tensors, and what has to run to tell its shapes. An LSTM's layer
-  // runs once in a process; it is not among it.
+  ir::Graph graph;  // forward and backward, as captured
+  // That a capture takes, an op at a time: small tensors, and what has to run to tell its shapes. An LSTM's
+  // layer runs once in a process; it is not among it.
   std::int64_t bytes = 0;
 };
+// The recipe's training step for so many samples; the model may be a hollow one.
 HollowStep captured_step(const Recipe& recipe, const torch::nn::AnyModule& model, std::int64_t samples);
 
 // What compiles it with its update; `part` is the recipe's optimizer, borrowed.

@@ -83,6 +83,7 @@ torch::nn::AnyModule make_model(const Recipe& recipe) {
   at::manual_seed(static_cast<std::uint64_t>(recipe.training.seed));
   torch::nn::AnyModule model = models::make(recipe.model.config);
   if (recipe.training.dtype == FloatType::Float64) model.ptr()->to(at::kDouble);
+  if (recipe.precision.master != rewrite::Master::Float32) model.ptr()->to(at::kBFloat16);
   return model;
 }
 

@@ -35,7 +35,7 @@ std::int64_t offload_in(const Recipe& recipe) {
          offload.activations << 3;
 }
 
-void offload_in(Recipe& recipe, std::int64_t bits) {
+void set_offload(Recipe& recipe, std::int64_t bits) {
   auto& offload = recipe.offload;
   int bit = 0;
   for (bool* goes : {&offload.parameters, &offload.optimizer_state, &offload.gradients, &offload.activations})
@@ -118,7 +118,7 @@ class Sized {
   Recipe with(std::int64_t activations, std::int64_t offload) const {
     Recipe recipe = recipe_;
     recompute_within(recipe, activations);
-    offload_in(recipe, offload);
+    set_offload(recipe, offload);
     return recipe;
   }
 

@@ -22,7 +22,7 @@ MemoryChoice within_limit(const Recipe& recipe, int ranks, int threads, std::int
 
 // What is offloaded, as a number: bits, in the order of Offload's fields.
 std::int64_t offload_in(const Recipe& recipe);
-void offload_in(Recipe& recipe, std::int64_t bits);
+void set_offload(Recipe& recipe, std::int64_t bits);
 
 // So that activations fit in so many bytes; 0: nothing is made again.
 void recompute_within(Recipe& recipe, std::int64_t activations);

@@ -59,7 +59,7 @@ static Phase dry_run(const Recipe& recipe, const compile::Whole& whole, std::int
   return most;
 }
 
-static std::string seconds_of(double seconds) {
+static std::string text_of_seconds(double seconds) {
   char text[32];
   std::snprintf(text, sizeof text, "%.2f s", seconds);
   return text;
@@ -68,7 +68,7 @@ static std::string seconds_of(double seconds) {
 static void say_times(const std::vector<compile::MoveTime>& times) {
   std::string line = "compiled:";
   for (const auto& [move, seconds] : times)
-    line += concat(line.back() == ':' ? " " : ", ", move, ' ', seconds_of(seconds));
+    line += concat(line.back() == ':' ? " " : ", ", move, ' ', text_of_seconds(seconds));
   say(line);
 }
 
@@ -114,13 +114,10 @@ static void say_stages(const compile::Whole& whole) {
 // What follows the micro-batches.
 static void say_update(const compile::Whole& microbatch, compile::Settings settings) {
   const auto& [graph, plan, mesh] = std::tie(microbatch.graph, microbatch.plan, microbatch.mesh);
-  std::vector<std::pair<std::string, ir::TensorType>> parameters;
-  for (const auto& source : graph.sources)
-    if (graph.at(source.value).role == ir::Role::Gradient)
-      parameters.emplace_back(source.name, graph.at(source.value).type);
   settings.then = compile::Then::UpdateSums;
   settings.stages = microbatch.stages.owners.empty() ? nullptr : &microbatch.stages;
-  const auto made = compile::compile(compile::graph_of_sums(parameters), plan, mesh, 0, settings);
+  const auto made =
+      compile::compile(compile::graph_of_sums(graph, plan.precision.master), plan, mesh, 0, settings);
   const std::string text =
       rewrite::traffic_text(rewrite::report_of(made.whole.placed, made.local, 0), "the update after them");
   say(text.substr(0, text.size() - 1));

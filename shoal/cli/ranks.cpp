@@ -59,7 +59,7 @@ static rewrite::Offload offload_of(const Recipe& recipe) {
 }
 
 static rewrite::Precision precision_of(const Recipe& recipe) {
-  const auto& [compute, lower, full, scale, grows_after] = recipe.precision;
+  const auto& [compute, lower, full, scale, grows_after, master] = recipe.precision;
   std::string words = compute;
   for (const auto& [key, ops] : {std::pair(" lower=", lower), std::pair(" full=", full)}) {
     std::istringstream each(ops);
@@ -68,6 +68,7 @@ static rewrite::Precision precision_of(const Recipe& recipe) {
   rewrite::Precision precision = compile::precision_from_text(words);
   precision.scale = scale;
   precision.grows_after = grows_after;
+  precision.master = master;
   compile::check(precision);
   return precision;
 }

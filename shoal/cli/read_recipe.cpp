@@ -39,7 +39,7 @@ static std::string number_text(double number) {
   return std::move(out).str();
 }
 
-static std::string described(const toml::node& node) {
+static std::string kind_of_value(const toml::node& node) {
   std::ostringstream text;
   node.visit([&](const auto& value) {
     if constexpr (toml::is_array<decltype(value)>) {
@@ -70,7 +70,7 @@ static void check_range(const Setting& setting, const Option& option, double num
 static std::int64_t integer_of(const Setting& setting, const Option& option, const toml::node& node,
                                const std::string& wanted) {
   const auto number = node.value_exact<std::int64_t>();
-  if (!number) fail_at(setting, "wants " + wanted + ", got " + described(node));
+  if (!number) fail_at(setting, "wants " + wanted + ", got " + kind_of_value(node));
   check_range(setting, option, static_cast<double>(*number));
   return *number;
 }
@@ -116,7 +116,7 @@ struct Assign {
     choice.set(choice.target, static_cast<std::size_t>(at - choice.names.begin()));
   }
   [[noreturn]] void wrong(const std::string& wanted) const {
-    fail_at(setting, "wants " + wanted + ", got " + described(*setting.value));
+    fail_at(setting, "wants " + wanted + ", got " + kind_of_value(*setting.value));
   }
 };
 
@@ -320,6 +320,17 @@ static void check_together(const Recipe& recipe, const std::string& path) {
           "optimizer.state_dtype is for updates that go element by element, and optimizer.name = \"LAMB\" "
           "looks at "
           "whole tensors; leave it at float32, or take AdamW");
+  const bool has_tokens = recipe.dataset.name == DatasetName::Text ||
+                          recipe.dataset.name == DatasetName::MaskedText ||
+                          recipe.dataset.name == DatasetName::CorruptedText;
+  require(recipe.precision.master == rewrite::Master::Float32 || has_tokens,
+          "precision.master is for models of tokens, and dataset.name = \"", name_of(recipe.dataset.name),
+          "\" gives float32 numbers, which a model in bfloat16 does not read; leave it at float32");
+  require(
+      recipe.precision.master == rewrite::Master::Float32 ||
+          (recipe.optimizer.name != OptimizerName::LAMB && recipe.training.dtype == FloatType::Float32),
+      "precision.master is for updates that go element by element, and for models in float32 or bfloat16; "
+      "leave it at float32, or take AdamW and training.dtype = \"float32\"");
 }
 
 // As a shell takes it: in quotes where it has to be.

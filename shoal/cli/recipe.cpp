@@ -23,6 +23,9 @@ static constexpr Names<OptimizerName, 7> kOptimizers = {{{OptimizerName::SGD, "S
                                                          {OptimizerName::RMSprop, "RMSprop"},
                                                          {OptimizerName::Lion, "Lion"},
                                                          {OptimizerName::LAMB, "LAMB"}}};
+static constexpr Names<rewrite::Master, 3> kMasters = {{{rewrite::Master::Float32, "float32"},
+                                                        {rewrite::Master::None, "none"},
+                                                        {rewrite::Master::Kahan, "kahan"}}};
 static constexpr Names<StateType, 3> kStateTypes = {
     {{StateType::Float32, "float32"}, {StateType::BFloat16, "bfloat16"}, {StateType::UInt8, "uint8"}}};
 static constexpr Names<DecayType, 4> kDecays = {{{DecayType::Constant, "constant"},
@@ -239,6 +242,8 @@ std::vector<Option> options_of(Recipe& recipe) {
        {"precision", "scale", &precision.scale, 0, 1e18, "float16: of the loss, at first; a power of two"},
        {"precision", "grows_after", &precision.grows_after, 1, 1e9,
         "float16: it is twice that after so many updates without an overflow"},
+       {"precision", "master", choice<kMasters>(precision.master), 0, 0,
+        "float32; none, kahan: weights in bfloat16, rounded by chance or with a compensation"},
        {"recompute", "mode", choice<kRecomputeModes>(recompute.mode), 0, 0,
         "what backward makes again instead of forward keeping it"},
        {"recompute", "modules", &recompute.modules, 0, 0,

@@ -79,6 +79,7 @@ struct Recipe {
     std::string lower, full;          // ops, with spaces between them
     double scale = rewrite::Precision{}.scale;
     std::int64_t grows_after = rewrite::Precision{}.grows_after;
+    rewrite::Master master = rewrite::Master::Float32;
   } precision;
   struct {
     rewrite::RecomputeMode mode = rewrite::RecomputeMode::None;

@@ -109,7 +109,8 @@ static std::int64_t predicted(const Recipe& recipe, const Ranks& ranks) {
 
 // What memory.auto chooses for a rank of this job, which keeps `beside` of its data: the first one looks for it, and
 // tells the others. Nothing where there is no choice.
-static std::optional<MemoryChoice> chosen(const Recipe& given, const Ranks& ranks, std::int64_t beside) {
+static std::optional<MemoryChoice> chosen_for_memory(const Recipe& given, const Ranks& ranks,
+                                                     std::int64_t beside) {
   MemoryChoice choice = {.recipe = given, .text = ""};
   bool is_found = true;
   try {
@@ -121,14 +122,14 @@ static std::optional<MemoryChoice> chosen(const Recipe& given, const Ranks& rank
   for (std::int64_t* number :
        {&choice.recipe.training.local_batch_size, &choice.recipe.training.global_batch_size, &choice.bytes})
     *number = ranks.of_first(*number);
-  offload_in(choice.recipe, ranks.of_first(offload_in(choice.recipe)));
+  set_offload(choice.recipe, ranks.of_first(offload_in(choice.recipe)));
   recompute_within(choice.recipe, ranks.of_first(parse_bytes(choice.recipe.recompute.bytes).value_or(0)));
   return choice;
 }
 
 // Its data are made as the choice says, and may be too much for it.
 static MemoryChoice choose(const Recipe& given, Ranks& ranks, StepSizes& sizes, std::optional<Task>& task) {
-  const auto before = given.memory.automatic ? chosen(given, ranks, 0) : std::nullopt;
+  const auto before = given.memory.automatic ? chosen_for_memory(given, ranks, 0) : std::nullopt;
   MemoryChoice choice = before.value_or(MemoryChoice{.recipe = given, .text = ""});
   sizes = sizes_of(choice.recipe, ranks.parallelism());
   task = make_task(choice.recipe, sizes, ranks);
@@ -136,7 +137,7 @@ static MemoryChoice choose(const Recipe& given, Ranks& ranks, StepSizes& sizes, 
   const std::int64_t beside = ranks.largest(runtime::memory_counts().live_bytes);
   const std::int64_t limit = parse_bytes(given.memory.limit).value_or(0);
   if (!before || before->bytes + beside > limit) {
-    const auto after = chosen(given, ranks, beside);
+    const auto after = chosen_for_memory(given, ranks, beside);
     choice =
         after ? *after : within_limit(given, ranks.size(), at::get_num_threads(), beside);  // throws, on all
     if (const StepSizes smaller = sizes_of(choice.recipe, ranks.parallelism()); smaller != sizes) {

@@ -216,6 +216,11 @@ int verify(const Recipe& asked, const Options& options) {
       InvalidInput, "verify: precision.compute is ", asked.precision.compute,
       ", and each rounding of it is larger than what is allowed. Remedy: leave it out; what ranks do is the "
       "same in each precision");
+  SHOAL_CHECK(
+      asked.precision.master == rewrite::Master::Float32, InvalidInput, "verify: precision.master is ",
+      name_of(asked.precision.master),
+      ", whose weights are rounded, more than is allowed. Remedy: leave it out; what ranks do is the same "
+      "with it");
   if (options.random > 0) return verify_drawn(recipe, options);
   Strategy strategy{.parallelism = parallelism_of(recipe, options.ranks), .sizes = {}};
   strategy.sizes = small(sizes_of(recipe, strategy.parallelism), strategy.parallelism);

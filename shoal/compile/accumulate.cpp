@@ -2,7 +2,9 @@
 #include "shoal/compile/accumulate.h"
 
 #include <map>
+#include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -41,12 +43,27 @@ ir::Graph append_accumulation(ir::Graph graph, const Normaliser& normaliser) {
   return graph;
 }
 
-ir::Graph graph_of_sums(const std::vector<std::pair<std::string, ir::TensorType>>& parameters) {
+ir::Graph graph_of_sums(const std::vector<std::pair<std::string, ir::TensorType>>& parameters,
+                        rewrite::Master master) {
   ir::Graph graph;
   for (const auto& [name, type] : parameters) graph.add_source(Role::Parameter, name, type);
-  for (const auto& [name, type] : parameters)
-    graph.add_result(Role::Gradient, name, graph.add_source(Role::Gradient, name, type));
+  for (const auto& [name, parameter] : parameters) {
+    ir::TensorType type = parameter;
+    type.dtype = rewrite::gradient_type(parameter.dtype, master);
+    graph.add_result(Role::Gradient, name, graph.add_source(Role::Gradient, name, std::move(type)));
+  }
   return graph;
+}
+
+ir::Graph graph_of_sums(const ir::Graph& microbatch, rewrite::Master master) {
+  std::set<std::string_view> summed;
+  for (const auto& source : microbatch.sources)
+    if (microbatch.at(source.value).role == Role::Gradient) summed.insert(source.name);
+  std::vector<std::pair<std::string, ir::TensorType>> parameters;
+  for (const auto& source : microbatch.sources)
+    if (microbatch.at(source.value).role == Role::Parameter && summed.contains(source.name))
+      parameters.emplace_back(source.name, microbatch.at(source.value).type);
+  return graph_of_sums(parameters, master);
 }
 
 }  // namespace shoal::compile

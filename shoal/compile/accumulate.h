@@ -16,6 +16,7 @@
 
 #include "shoal/compile/normaliser.h"
 #include "shoal/ir/graph.h"
+#include "shoal/rewrite/precision.h"
 
 namespace shoal::compile {
 
@@ -28,7 +29,11 @@ inline constexpr std::string_view kCount = "loss_count";
 
 ir::Graph append_accumulation(ir::Graph graph, const Normaliser& normaliser);
 
-// The sums alone, as they come in and go out, for an update to be appended to.
-ir::Graph graph_of_sums(const std::vector<std::pair<std::string, ir::TensorType>>& parameters);
+// The sums alone, as they come in and go out, for an update to be appended to. `master`: gradients of bfloat16
+// parameters without a float32 copy are float32 (rewrite/precision.h).
+ir::Graph graph_of_sums(const std::vector<std::pair<std::string, ir::TensorType>>& parameters,
+                        rewrite::Master master = rewrite::Master::Float32);
+// Those of a graph with accumulation.
+ir::Graph graph_of_sums(const ir::Graph& microbatch, rewrite::Master master);
 
 }  // namespace shoal::compile

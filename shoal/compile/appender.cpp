@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -42,6 +43,13 @@ std::vector<Appender::Parameter> Appender::parameters_of(const ir::Graph& graph)
   return parameters;
 }
 
+// 32 bits of a name: FNV-1a.
+static std::int64_t stream_of(std::string_view name) {
+  std::uint32_t hash = 2166136261u;
+  for (const char letter : name) hash = (hash ^ static_cast<unsigned char>(letter)) * 16777619u;
+  return hash;
+}
+
 static Settings settings_of(const std::string& parameter, const ir::TensorType& type, double lr,
                             double weight_decay, const std::vector<ParameterGroup>& groups) {
   for (const auto& group : groups)
@@ -51,8 +59,11 @@ static Settings settings_of(const std::string& parameter, const ir::TensorType& 
 }
 
 Appender::Appender(ir::Graph graph, const UpdateSettings& settings)
-    : graph_(std::move(graph)), parameters_(parameters_of(graph_)), numbers_(settings.numbers) {
-  const auto& [parts, clip_norm, finds_norm, updates_of, numbers] = settings;
+    : graph_(std::move(graph)),
+      parameters_(parameters_of(graph_)),
+      numbers_(settings.numbers),
+      master_(settings.master) {
+  const auto& [parts, clip_norm, finds_norm, updates_of, numbers, master] = settings;
   for (const auto& parameter : parameters_) {
     const auto part = std::ranges::find_if(
         parts, [&](const OptimizerPart& each) { return !each.contains || each.contains(parameter.name); });
@@ -81,7 +92,7 @@ void Appender::append(const std::string& op, const States& states, double lr, do
                       const std::function<std::vector<ir::Argument>(double weight_decay)>& settings,
                       const std::function<std::int64_t(const std::string&)>& updates_of,
                       const std::function<bool(const ir::TensorType&)>& takes) {
-  std::map<std::tuple<double, double, std::int64_t, bool>, std::vector<const Parameter*>> by_settings;
+  std::map<std::tuple<double, double, std::int64_t, bool, bool>, std::vector<const Parameter*>> by_settings;
   const bool has_state = std::ranges::any_of(states, [](const auto& state) { return !state.second.empty(); });
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const auto& parameter = parameters_[i];
@@ -90,18 +101,31 @@ void Appender::append(const std::string& op, const States& states, double lr, do
     if (takes && !takes(type)) continue;
     const auto own = settings_of(parameter.name, type, lr, weight_decay, groups);
     const bool is_coded = has_state && uncut_by(*optimizer_, type.shape) == Uncut::Blocks;
-    by_settings[{own.lr, own.weight_decay, counts ? updates_of(parameter.name) : 0, is_coded}].push_back(
-        &parameter);
+    const bool is_narrow = rewrite::is_narrow(type.dtype, master_);
+    if (is_narrow) check_updates_narrow(*optimizer_, master_);
+    const bool counts_it = counts || (is_narrow && master_ == rewrite::Master::None);
+    by_settings[{own.lr, own.weight_decay, counts_it ? updates_of(parameter.name) : 0, is_coded, is_narrow}]
+        .push_back(&parameter);
   }
-  for (const auto& [key, members] : by_settings)
-    append_group(op, states, std::get<0>(key), counts, settings(std::get<1>(key)), members, std::get<3>(key));
+  for (const auto& [key, members] : by_settings) {
+    const bool is_narrow = std::get<4>(key);
+    append_group(op, states, std::get<0>(key), counts || (is_narrow && master_ == rewrite::Master::None),
+                 settings(std::get<1>(key)), members, std::get<3>(key), is_narrow);
+  }
+}
+
+ValueId Appender::rounding_seed() {
+  if (!rounding_seed_)
+    rounding_seed_ =
+        graph_.add_source(Role::Scalar, std::string(kRoundingSeed), ir::contiguous(DType::Int64, {}));
+  return *rounding_seed_;
 }
 
 Update Appender::finish() && { return {std::move(graph_), std::move(groups_)}; }
 
 void Appender::append_group(const std::string& op, const States& states, double lr, bool counts,
                             const std::vector<ir::Argument>& settings,
-                            const std::vector<const Parameter*>& members, bool is_coded) {
+                            const std::vector<const Parameter*>& members, bool is_coded, bool is_narrow) {
   const auto number = std::to_string(groups_.size());
   UpdateGroup group{.parameters = {},
                     .part = part_,
@@ -138,6 +162,16 @@ void Appender::append_group(const std::string& op, const States& states, double 
     if (!suffix.empty()) add_states(suffix, list);
     node.arguments.push_back({argument, std::move(list)});
   }
+  if (is_narrow && master_ == rewrite::Master::Kahan) {
+    ir::ValueList compensations;
+    add_states("compensation", compensations);
+    node.arguments.push_back({"compensations", std::move(compensations)});
+  } else if (is_narrow) {
+    std::vector<std::int64_t> draws;  // other ones for each parameter
+    for (const auto* member : members) draws.push_back(stream_of(member->name));
+    node.arguments.push_back({"draws", std::move(draws)});
+    node.arguments.push_back({"seed", rounding_seed()});
+  }
   if (is_coded) {
     ir::ValueList maxima;
     std::vector<std::int64_t> signs;
@@ -164,7 +198,7 @@ void Appender::append_group(const std::string& op, const States& states, double 
 }
 
 ir::TensorType Appender::type_of_state(const ir::TensorType& parameter, const std::string& suffix) const {
-  const auto kept = kept_by(*optimizer_, parameter, numbers_);
+  const auto kept = kept_by(*optimizer_, parameter, numbers_, master_);
   const auto found = std::ranges::find(kept, suffix, &Kept::suffix);
   SHOAL_CHECK(found != kept.end(), Internal, "update: an optimizer keeps no ", suffix);
   return found->type;

@@ -47,7 +47,8 @@ class Appender {
   static std::vector<Parameter> parameters_of(const ir::Graph& graph);
   void append_group(const std::string& op, const States& states, double lr, bool counts,
                     const std::vector<ir::Argument>& settings, const std::vector<const Parameter*>& members,
-                    bool is_coded);
+                    bool is_coded, bool is_narrow);
+  ir::ValueId rounding_seed();
   ir::TensorType type_of_state(const ir::TensorType& parameter, const std::string& suffix) const;
 
   ir::Graph graph_;
@@ -56,7 +57,8 @@ class Appender {
   std::size_t part_ = 0;
   const Optimizer* optimizer_ = nullptr;  // of part_
   DType numbers_;
-  std::optional<ir::ValueId> scale_;
+  rewrite::Master master_;
+  std::optional<ir::ValueId> scale_, rounding_seed_;
   std::vector<UpdateGroup> groups_;
 };
 

@@ -99,7 +99,9 @@ static void update(Unit& unit) {
   Whole& whole = unit.whole();
   SHOAL_CHECK(unit.then() != Then::Update || num_stages_of(whole.plan, whole.mesh) == 1, Internal,
               "compile: a pipeline's update is a graph of its own");
-  auto [graph, groups] = append_update(std::move(whole.graph), whole.settings.update);
+  UpdateSettings settings = whole.settings.update;
+  settings.master = whole.plan.precision.master;
+  auto [graph, groups] = append_update(std::move(whole.graph), settings);
   whole.graph = std::move(graph);
   whole.groups = std::move(groups);
 }

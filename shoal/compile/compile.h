@@ -17,8 +17,8 @@
 //   offload                        what lies in a file from where it is made to where it is read last
 //   lower                          instructions on slots
 //
-// One device has no mesh: recompute follows update, then offload and lower. A pipeline's gradients are updated by a
-// graph of their own (Then::UpdateSums).
+// One device has no mesh: recompute follows update, then offload and lower. A pipeline's gradients are updated
+// by a graph of their own (Then::UpdateSums).
 #pragma once
 
 #include <functional>

@@ -25,6 +25,7 @@ struct KeptBy {
   const ir::TensorType& parameter;
   std::optional<DType> state;
   DType numbers;
+  rewrite::Master master;
 
   List operator()(const SGD& sgd) const { return sgd.momentum > 0 ? like({"momentum_buffer"}) : List{}; }
   List operator()(const Adam& adam) const { return of_adam(adam.amsgrad); }
@@ -66,6 +67,7 @@ struct KeptBy {
     List list;
     const bool is_coded = state == DType::UInt8 && sharding::is_coded(parameter.shape);
     ir::TensorType type = is_coded ? ir::contiguous(DType::UInt8, parameter.shape) : parameter;
+    if (!is_coded) type.dtype = rewrite::gradient_type(parameter.dtype, master);
     if (state == DType::BFloat16) type.dtype = DType::BFloat16;
     for (const char* suffix : suffixes) list.push_back({suffix, type});
     if (is_coded)
@@ -83,8 +85,24 @@ struct KeptBy {
 
 }  // namespace
 
-std::vector<Kept> kept_by(const Optimizer& optimizer, const ir::TensorType& parameter, DType numbers) {
-  return std::visit(KeptBy{parameter, state_dtype_of(optimizer), numbers}, optimizer);
+std::vector<Kept> kept_by(const Optimizer& optimizer, const ir::TensorType& parameter, DType numbers,
+                          rewrite::Master master) {
+  auto kept = std::visit(KeptBy{parameter, state_dtype_of(optimizer), numbers, master}, optimizer);
+  if (master == rewrite::Master::Kahan && rewrite::is_narrow(parameter.dtype, master))
+    kept.push_back({"compensation", parameter});
+  return kept;
+}
+
+void check_updates_narrow(const Optimizer& optimizer, rewrite::Master master) {
+  std::visit(
+      [&]<class Each>(const Each& each) {
+        SHOAL_CHECK(
+            requires { each.state_dtype; }, InvalidInput, "optimizer: ", title_of<Each>(),
+            " looks at whole tensors, which precision.master=", name_of(master),
+            " does not update; leave it at float32, with a model that is, or take an optimizer that goes "
+            "element by element, such as AdamW");
+      },
+      optimizer);
 }
 
 std::optional<DType> state_dtype_of(const Optimizer& optimizer) {

@@ -28,10 +28,10 @@ std::vector<ParameterGroup> no_decay_below_two_dims();
 
 // `maximize`: the loss is to grow, as in torch.optim.
 //
-// `state_dtype`: what the state of each element is kept in. None, or Float32: the parameter's type. BFloat16: an
-// update reads it, computes in the parameter's type, and rounds what it writes to the nearest, to even. UInt8: codes
-// of 8 bits, and a float for every 256 elements of the tensor (Dettmers et al., arXiv:2110.02861, sections 2.1 and
-// 2.2); tensors of fewer than 4096 elements keep the parameter's type.
+// `state_dtype`: what the state of each element is kept in. None, or Float32: the parameter's type. BFloat16:
+// an update reads it, computes in the parameter's type, and rounds what it writes to the nearest, to even.
+// UInt8: codes of 8 bits, and a float for every 256 elements of the tensor (Dettmers et al., arXiv:2110.02861,
+// sections 2.1 and 2.2); tensors of fewer than 4096 elements keep the parameter's type.
 
 // torch::optim::SGD: weight decay added to the gradient, momentum buffer, Nesterov's look-ahead. From the
 // second update on the buffer gets 1 - dampening of the gradient.

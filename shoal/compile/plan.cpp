@@ -114,19 +114,29 @@ class Line {
                 "' is none of bfloat16, float16 and float32");
     precision.compute = found->second;
     for (std::string_view word = next(); !word.empty(); word = next()) {
-      const auto [key, value] = setting(word, "lower=OP, full=OP, scale=NUMBER or grows_after=NUMBER");
+      const auto [key, value] =
+          setting(word, "lower=OP, full=OP, scale=NUMBER, grows_after=NUMBER or master=kahan");
       if ((key == "lower" || key == "full") && value.find("::") != std::string_view::npos)
         (key == "lower" ? precision.lower : precision.full).emplace_back(value);
       else if (key == "scale")
         precision.scale = number(word, value);
       else if (key == "grows_after")
         precision.grows_after = integer(word, value);
+      else if (key == "master")
+        precision.master = master(value);
       else
         fail(ErrorKind::InvalidInput, where_, "'", word,
-             "' is none of lower=OP, full=OP, as in full=aten::bmm, scale=NUMBER and grows_after=NUMBER");
+             "' is none of lower=OP, full=OP, as in full=aten::bmm, scale=NUMBER, grows_after=NUMBER "
+             "and master=kahan");
     }
     checked(precision);
     plan_.precision = std::move(precision);
+  }
+  rewrite::Master master(std::string_view word) {
+    const auto* const found = std::ranges::find(kMasters, word, [](auto each) { return name_of(each); });
+    SHOAL_CHECK(found != std::end(kMasters), InvalidInput, where_, "master is '", word,
+                "'; it is float32, none or kahan");
+    return *found;
   }
   void read_recompute() {
     rewrite::Recompute recompute;

@@ -17,7 +17,7 @@
 //   stage        h.6                                 where each but the first begins; none: found
 //   accumulate   reduce=each                         of several micro-batches
 //   precision    bfloat16                            of products; the rest is float32 (rewrite/precision.h)
-//                                                    or float16, with scale=65536 of the loss, grows_after=2000
+//                                                    or float16 scale=65536 grows_after=2000; master=kahan
 //   recompute    full transformer.h.*                what backward makes again: none, full, selective, or auto
 //                                                    with bytes=96MiB; collectives=again, these too
 //   offload      optimizer_state activations         to a file, and parameters, gradients; least=64KiB: what is

@@ -24,7 +24,7 @@ void check(const rewrite::Recompute& recompute) {
 }
 
 void check(const rewrite::Precision& precision) {
-  const auto& [compute, lower, full, scale, grows_after] = precision;
+  const auto& [compute, lower, full, scale, grows_after, master] = precision;
   SHOAL_CHECK(compute == DType::Float32 || compute == DType::BFloat16 || compute == DType::Float16,
               InvalidInput, "precision: products are computed in bfloat16, float16 or float32, not in ",
               name_of(compute));
@@ -36,6 +36,9 @@ void check(const rewrite::Precision& precision) {
               InvalidInput,
               "precision: scale and grows_after are of float16, whose loss is scaled, and products are in ",
               name_of(compute), "; leave them out");
+  SHOAL_CHECK(master == rewrite::Master::Float32 || compute == DType::BFloat16, InvalidInput,
+              "precision: master=", name_of(master), " keeps weights in bfloat16, and products are in ",
+              name_of(compute), "; compute in bfloat16, or leave master out");
   int exponent = 0;
   SHOAL_CHECK(std::frexp(scale, &exponent) == 0.5 && std::abs(exponent) < 64, InvalidInput,
               "precision: the scale is ", scale,

@@ -73,6 +73,8 @@ std::string to_text(const Plan& plan) {
       text += concat(" scale=", exact_text(plan.precision.scale));
     if (plan.precision.grows_after != defaults.precision.grows_after)
       text += concat(" grows_after=", plan.precision.grows_after);
+    if (plan.precision.master != defaults.precision.master)
+      text += concat(" master=", name_of(plan.precision.master));
     text += '\n';
   }
   if (const auto& [mode, modules, bytes, collectives] = plan.recompute;

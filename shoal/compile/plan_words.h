@@ -7,11 +7,15 @@
 
 #include "shoal/base/dtype.h"
 #include "shoal/rewrite/offload.h"
+#include "shoal/rewrite/precision.h"
 
 namespace shoal::compile {
 
 inline constexpr std::pair<std::string_view, DType> kFloats[] = {
     {"bfloat16", DType::BFloat16}, {"float16", DType::Float16}, {"float32", DType::Float32}};
+
+inline constexpr rewrite::Master kMasters[] = {rewrite::Master::Float32, rewrite::Master::None,
+                                               rewrite::Master::Kahan};
 
 inline constexpr std::pair<std::string_view, bool rewrite::Offload::*> kOffloaded[] = {
     {"parameters", &rewrite::Offload::parameters},

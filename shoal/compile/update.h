@@ -19,6 +19,7 @@
 
 #include "shoal/compile/optimizer.h"
 #include "shoal/ir/graph.h"
+#include "shoal/rewrite/precision.h"
 
 namespace shoal::compile {
 
@@ -43,27 +44,35 @@ struct UpdateSettings {
   bool finds_norm = false;                                                 // even so
   std::function<std::int64_t(const std::string& parameter)> updates_of{};  // made before; empty: none
   DType numbers = DType::Float32;  // of what an optimizer keeps that is a number
+  rewrite::Master master = rewrite::Master::Float32;
 };
+
+// The i64 scalar that updates round by chance with (Master::None).
+inline constexpr std::string_view kRoundingSeed = "rounding.seed";
 
 // Every parameter with a gradient and a part is updated. There is a "grad_norm" with clipping, or where it is asked
 // for.
 Update append_update(ir::Graph graph, const UpdateSettings& settings);
 
 // What an optimizer keeps of a parameter, and as what: "exp_avg" of "fc.weight" is the state
-// "fc.weight.exp_avg". A number is a tensor without dims, of the type `numbers`.
+// "fc.weight.exp_avg". A number is a tensor without dims, of the type `numbers`. Of a parameter in bfloat16
+// alone state is float32, and with Master::Kahan the last one is the compensation.
 struct Kept {
   std::string suffix;
   ir::TensorType type;
 };
 std::vector<Kept> kept_by(const Optimizer& optimizer, const ir::TensorType& parameter,
-                          DType numbers = DType::Float32);
+                          DType numbers = DType::Float32, rewrite::Master master = rewrite::Master::Float32);
 
-// What it keeps the state of each element in; none: the parameter's type. Throws InvalidInput for a type that there
-// is no state in.
+// What it keeps the state of each element in; none: the parameter's type. Throws InvalidInput for a type that
+// there is no state in.
 std::optional<DType> state_dtype_of(const Optimizer& optimizer);
 
 // Throws InvalidInput naming an optimizer that keeps its state in the parameter's type alone.
 void set_state_dtype(Optimizer& optimizer, DType dtype);
+
+// Throws InvalidInput naming an optimizer that looks at whole tensors.
+void check_updates_narrow(const Optimizer& optimizer, rewrite::Master master);
 
 // What of a parameter ranks may not cut where they update it, and keep its state.
 enum class Uncut { Elements, Blocks, All };  // Blocks: of elements, sharding/state_blocks.h

@@ -23,7 +23,7 @@ struct OwnOp {
   std::string_view name;  // "shoal::adam"
   Kind kind = Kind::Compute;
   // Lists of inputs that it writes in place; its first outputs are their items, in this order.
-  std::array<std::string_view, 5> writes = {};
+  std::array<std::string_view, 6> writes = {};
   std::string_view lender = {};   // an input whose memory its output may take, where it dies there
   bool is_view = false;           // its outputs are aliases of its first input
   std::string_view message = {};  // of a Message: what is called, "all_reduce"

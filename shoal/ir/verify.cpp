@@ -27,12 +27,19 @@ struct Subject {
   ErrorKind kind;
 
   template <class... Parts>
-  void require(bool condition, const Parts&... parts) const {
-    if (!condition) fail(kind, "verify: ", parts...);
+  [[noreturn]] void complain(const Parts&... parts) const {
+    fail(kind, "verify: ", parts...);
   }
 };
 
 }  // namespace
+
+// The message is built where the condition does not hold.
+#define SHOAL_REQUIRE(condition, ...) \
+  do {                                \
+    if (!(condition)) [[unlikely]]    \
+      is.complain(__VA_ARGS__);       \
+  } while (false)
 
 static std::string name_of(ValueId value) { return concat('%', value.index); }
 
@@ -50,18 +57,18 @@ static void ids_are_in_range(const Subject& is) {
   for (std::size_t i = 0; i < is.graph.nodes.size(); ++i) {
     const Node& node = is.graph.nodes[i];
     for (const ValueId input : inputs_of(node))
-      is.require(input.index < count, name_of(is.graph, i), " reads ", name_of(input), ", but there are ",
-                 count, " values");
+      SHOAL_REQUIRE(input.index < count, name_of(is.graph, i), " reads ", name_of(input), ", but there are ",
+                    count, " values");
     for (const auto& output : node.outputs)
-      is.require(!output || output->index < count, name_of(is.graph, i), " makes a value beyond the ", count,
-                 " there are");
+      SHOAL_REQUIRE(!output || output->index < count, name_of(is.graph, i), " makes a value beyond the ",
+                    count, " there are");
   }
   for (const Source& source : is.graph.sources)
-    is.require(source.value.index < count, "source ", quoted(source.name), " is ", name_of(source.value),
-               ", but there are ", count, " values");
+    SHOAL_REQUIRE(source.value.index < count, "source ", quoted(source.name), " is ", name_of(source.value),
+                  ", but there are ", count, " values");
   for (const Result& result : is.graph.results)
-    is.require(result.value.index < count, "result ", name_of(result.role, result.name), " is ",
-               name_of(result.value), ", but there are ", count, " values");
+    SHOAL_REQUIRE(result.value.index < count, "result ", name_of(result.role, result.name), " is ",
+                  name_of(result.value), ", but there are ", count, " values");
 }
 
 // By exactly one source, or by exactly one node, which is its producer.
@@ -69,39 +76,39 @@ static void values_are_made_once(const Subject& is) {
   std::vector<int> makers(is.graph.values.size());
   for (const Source& source : is.graph.sources) {
     ++makers[source.value.index];
-    is.require(!is.graph.at(source.value).producer, "source ", quoted(source.name), ", ",
-               name_of(source.value), ", has a producer");
+    SHOAL_REQUIRE(!is.graph.at(source.value).producer, "source ", quoted(source.name), ", ",
+                  name_of(source.value), ", has a producer");
   }
   for (std::size_t i = 0; i < is.graph.nodes.size(); ++i) {
     for (const auto& output : is.graph.nodes[i].outputs) {
       if (!output) continue;
       ++makers[output->index];
       const auto& producer = is.graph.at(*output).producer;
-      is.require(producer && producer->index == i, name_of(is.graph, i), " makes ", name_of(*output),
-                 ", whose producer is ", producer ? concat("node ", producer->index) : "none");
+      SHOAL_REQUIRE(producer && producer->index == i, name_of(is.graph, i), " makes ", name_of(*output),
+                    ", whose producer is ", producer ? concat("node ", producer->index) : "none");
     }
   }
   for (std::size_t value = 0; value < makers.size(); ++value)
-    is.require(makers[value] == 1, '%', value, " is made ", makers[value], " times");
+    SHOAL_REQUIRE(makers[value] == 1, '%', value, " is made ", makers[value], " times");
 }
 
 static void values_are_made_before_they_are_read(const Subject& is) {
   for (std::size_t i = 0; i < is.graph.nodes.size(); ++i)
     for (const ValueId input : inputs_of(is.graph.nodes[i])) {
       const auto& producer = is.graph.at(input).producer;
-      is.require(!producer || producer->index < i, name_of(is.graph, i), " reads ", name_of(input),
-                 ", which is made later, by node ", producer ? producer->index : 0);
+      SHOAL_REQUIRE(!producer || producer->index < i, name_of(is.graph, i), " reads ", name_of(input),
+                    ", which is made later, by node ", producer ? producer->index : 0);
     }
 }
 
 static void types_are_whole(const Subject& is) {
   for (std::size_t i = 0; i < is.graph.values.size(); ++i) {
     const TensorType& type = is.graph.values[i].type;
-    is.require(type.shape.size() == type.strides.size(), '%', i, " has ", type.shape.size(), " dims and ",
-               type.strides.size(), " strides");
+    SHOAL_REQUIRE(type.shape.size() == type.strides.size(), '%', i, " has ", type.shape.size(), " dims and ",
+                  type.strides.size(), " strides");
     for (std::size_t dim = 0; dim < type.shape.size(); ++dim)
-      is.require(type.shape[dim] >= 0 && type.strides[dim] >= 0, '%', i, " is ", to_text(type),
-                 ": sizes and strides are at least 0");
+      SHOAL_REQUIRE(type.shape[dim] >= 0 && type.strides[dim] >= 0, '%', i, " is ", to_text(type),
+                    ": sizes and strides are at least 0");
   }
 }
 
@@ -110,8 +117,8 @@ static void arguments_have_names_of_their_own(const Subject& is) {
     const auto& arguments = is.graph.nodes[i].arguments;
     for (std::size_t a = 0; a < arguments.size(); ++a)
       for (std::size_t b = 0; b < a; ++b)
-        is.require(arguments[a].name != arguments[b].name, name_of(is.graph, i), " has two arguments named ",
-                   quoted(arguments[a].name));
+        SHOAL_REQUIRE(arguments[a].name != arguments[b].name, name_of(is.graph, i),
+                      " has two arguments named ", quoted(arguments[a].name));
   }
 }
 
@@ -123,23 +130,24 @@ static void sources_are_named_once(const Subject& is) {
   std::set<std::pair<Role, std::string_view>> names;
   for (const Source& source : is.graph.sources) {
     const Role role = is.graph.at(source.value).role;
-    is.require(is_one_of(role, {Role::Parameter, Role::Buffer, Role::OptimizerState, Role::Gradient,
-                                Role::Input, Role::Constant, Role::Scalar}),
-               "source ", quoted(source.name), " has role ", name_of(role),
-               ", which only what a node makes can have");
-    is.require(names.emplace(role, source.name).second, "there are two sources ", name_of(role, source.name));
-    is.require(role == Role::Constant || source.fingerprint.empty(), "source ", name_of(role, source.name),
-               " has a fingerprint, which only a constant can have");
+    SHOAL_REQUIRE(is_one_of(role, {Role::Parameter, Role::Buffer, Role::OptimizerState, Role::Gradient,
+                                   Role::Input, Role::Constant, Role::Scalar}),
+                  "source ", quoted(source.name), " has role ", name_of(role),
+                  ", which only what a node makes can have");
+    SHOAL_REQUIRE(names.emplace(role, source.name).second, "there are two sources ",
+                  name_of(role, source.name));
+    SHOAL_REQUIRE(role == Role::Constant || source.fingerprint.empty(), "source ", name_of(role, source.name),
+                  " has a fingerprint, which only a constant can have");
   }
 }
 
 static void results_are_named_once(const Subject& is) {
   std::set<std::pair<Role, std::string_view>> names;
   for (const auto& [role, name, value] : is.graph.results) {
-    is.require(is_one_of(role, {Role::Loss, Role::Gradient, Role::Parameter, Role::Buffer,
-                                Role::OptimizerState, Role::Output}),
-               "result ", quoted(name), " has role ", name_of(role), ", which no result can have");
-    is.require(names.emplace(role, name).second, "there are two results ", name_of(role, name));
+    SHOAL_REQUIRE(is_one_of(role, {Role::Loss, Role::Gradient, Role::Parameter, Role::Buffer,
+                                   Role::OptimizerState, Role::Output}),
+                  "result ", quoted(name), " has role ", name_of(role), ", which no result can have");
+    SHOAL_REQUIRE(names.emplace(role, name).second, "there are two results ", name_of(role, name));
   }
 }
 
@@ -160,12 +168,13 @@ static void results_match_their_sources(const Subject& is) {
     if (is_one_of(role, {Role::Loss, Role::Output})) continue;
     const Role source_role = role == Role::Gradient ? Role::Parameter : role;
     const auto source = sources.find({source_role, name});
-    is.require(source != sources.end(), "result ", name_of(role, name), " has no source ",
-               name_of(source_role, name));
+    SHOAL_REQUIRE(source != sources.end(), "result ", name_of(role, name), " has no source ",
+                  name_of(source_role, name));
     const TensorType& wanted = is.graph.at(source->second).type;
     const TensorType& got = is.graph.at(value).type;
-    is.require(got.shape == wanted.shape && (role == Role::Gradient || got.dtype == wanted.dtype), "result ",
-               name_of(role, name), " is ", to_text(got), ", but its source is ", to_text(wanted));
+    SHOAL_REQUIRE(got.shape == wanted.shape && (role == Role::Gradient || got.dtype == wanted.dtype),
+                  "result ", name_of(role, name), " is ", to_text(got), ", but its source is ",
+                  to_text(wanted));
   }
 }
 
@@ -177,8 +186,8 @@ static void phases_do_not_look_ahead(const Subject& is) {
       if (!producer) continue;
       const Phase made = is.graph.at(*producer).phase;
       const Phase read = is.graph.nodes[i].phase;
-      is.require(made <= read, name_of(is.graph, i), " is ", name_of(read), " but reads ", name_of(input),
-                 ", which is made in ", name_of(made), " by node ", producer->index);
+      SHOAL_REQUIRE(made <= read, name_of(is.graph, i), " is ", name_of(read), " but reads ", name_of(input),
+                    ", which is made in ", name_of(made), " by node ", producer->index);
     }
 }
 
@@ -195,9 +204,9 @@ static void updated_values_are_not_read_again(const Subject& is) {
   for (std::size_t i = 0; i < is.graph.nodes.size(); ++i)
     for (const ValueId input : inputs_of(is.graph.nodes[i])) {
       const auto update = replaced_by.find(input);
-      is.require(update == replaced_by.end() || update->second >= i, name_of(is.graph, i), " reads ",
-                 name_of(input), " after node ", update == replaced_by.end() ? 0 : update->second,
-                 " has written its new value over it");
+      SHOAL_REQUIRE(update == replaced_by.end() || update->second >= i, name_of(is.graph, i), " reads ",
+                    name_of(input), " after node ", update == replaced_by.end() ? 0 : update->second,
+                    " has written its new value over it");
     }
 }
 

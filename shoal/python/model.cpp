@@ -51,11 +51,11 @@ static const py::object& checked_loss(const py::object& loss) {
   return loss;
 }
 
-Model::Model(py::object module, py::object loss, std::vector<std::string> ignores, std::size_t max_graphs)
+Model::Model(py::object module, py::object loss, std::vector<std::string> ignores, bool is_parallel)
     : module_(uncompiled(module)),
       loss_(std::move(loss)),
       watch_(checked_module(module_), checked_loss(loss_), std::move(ignores)),
-      max_effects_(4 * max_graphs + 16) {  // graphs are looked up more often than they run
+      is_parallel_(is_parallel) {
   materialize_attributes(module_);
   watch_.look();
   for (const auto& [name, tensor] : parameters())
@@ -87,6 +87,11 @@ ModelView Model::view() {
                 const py::gil_scoped_acquire lock;
                 return keep_effects();
               },
+          .forget_tag =
+              [this](const std::string& tag) {
+                const py::gil_scoped_acquire lock;
+                kept_effects_.erase(tag);
+              },
           .writes_constant =
               [this](const at::Tensor& tensor) {
                 const py::gil_scoped_acquire lock;
@@ -116,6 +121,8 @@ Batch Model::start(py::handle batch, Use use, bool keep_outputs) {
   again_ = false;
   values_changed_.reset();
   Tree tree = tree_of(batch);
+  const bool may_vary = !is_parallel_ && !watch_.asks_types();
+  numbers_.of_batch().start();
   Batch::Map tensors;
   std::string values = structure_of(tree) + ' ';
   for_each_leaf(tree, [&](const std::string& path, const Tree& leaf) {
@@ -140,7 +147,8 @@ Batch Model::start(py::handle batch, Use use, bool keep_outputs) {
                 structure_of(leaf),
                 "; give tensors, numbers, strings and None in tuples, lists, dictionaries and dataclasses "
                 "(torch.as_tensor makes a tensor of an array)");
-    values += name + "=" + std::string(py::repr(leaf.object)) + ";";
+    const bool varies = may_vary && numbers_.of_batch().note(path, leaf.object);
+    values += name + "=" + (varies ? "any" : std::string(py::repr(leaf.object))) + ";";
   });
   for (const auto& [name, tensor] : watch_.beside()) tensors.emplace(name, Batch(tensor));
   batch_ = std::move(tree);
@@ -210,18 +218,15 @@ void Model::take_effects(Effects effects) {
 std::string Model::keep_effects() {
   if (effects_.list.empty()) return "";
   auto tag = std::to_string(++last_tag_);
-  kept_effects_.emplace_front(tag, std::move(effects_));
-  if (kept_effects_.size() > max_effects_) kept_effects_.pop_back();
-  effects_ = {};
+  kept_effects_.emplace(tag, std::exchange(effects_, {}));
   return tag;
 }
 
 void Model::finish(const std::string& tag, const std::map<std::string, at::Tensor>& outputs) {
   if (!tag.empty()) {
-    const auto kept = std::ranges::find(kept_effects_, tag, [](const auto& each) { return each.first; });
+    const auto kept = kept_effects_.find(tag);
     SHOAL_CHECK(kept != kept_effects_.end(), Internal,
                 "trainer: what a graph changes around the model is lost");
-    kept_effects_.splice(kept_effects_.begin(), kept_effects_, kept);
     std::vector<at::Tensor> tensors;
     for (auto output = outputs.find("effect." + std::to_string(tensors.size())); output != outputs.end();
          output = outputs.find("effect." + std::to_string(tensors.size())))
@@ -288,7 +293,7 @@ at::Tensor Model::run(const Batch& batch) {
   const auto ignores = [this](const std::string& file) { return watch_.ignores(file); };
   const auto act = [&] {
     const py::object containers = object_of(batch_, [&](const std::string& path, const Tree& leaf) {
-      if (leaf.kind != Tree::Kind::Tensor) return leaf.object;
+      if (leaf.kind != Tree::Kind::Tensor) return numbers_.of_batch().at(path, leaf.object);
       py::object tensor = py::cast(batch[path.empty() ? "batch" : path].tensor());
       for (const auto& [name, value] : attributes_of(leaf.object)) tensor.attr(name) = value;
       return tensor;

@@ -7,7 +7,6 @@
 
 #include <torch/csrc/utils/pybind.h>
 
-#include <list>
 #include <map>
 #include <string>
 #include <vector>
@@ -24,8 +23,8 @@ namespace shoal::python {
 class Model {
  public:
   // `loss`: loss(model, batch), or None: the model is called with the batch, and its output has the loss.
-  // `ignores`: see Watch. `max_graphs`: that whoever captures keeps.
-  Model(py::object module, py::object loss, std::vector<std::string> ignores, std::size_t max_graphs);
+  // `ignores`: see Watch. `is_parallel`: ranks look at numbers in their batches one by one.
+  Model(py::object module, py::object loss, std::vector<std::string> ignores, bool is_parallel);
 
   // Borrows this.
   ModelView view();
@@ -69,6 +68,7 @@ class Model {
   py::object loss_;
   Watch watch_;
   WatchedNumbers numbers_{watch_};
+  bool is_parallel_;
   Changes changes_;
   std::string signature_;        // of the watch, at the last start
   train::Numbers last_numbers_;  // likewise
@@ -76,9 +76,8 @@ class Model {
   bool again_ = false;           // see Again
   Effects effects_;              // of the run that was recorded last
   std::optional<std::vector<std::pair<std::string, std::string>>>
-      values_changed_;                                       // by the first run since start
-  std::list<std::pair<std::string, Effects>> kept_effects_;  // by tag, most recently used first
-  std::size_t max_effects_;
+      values_changed_;                           // by the first run since start
+  std::map<std::string, Effects> kept_effects_;  // of graphs that are there, by tag
   std::int64_t last_tag_ = 0;
   Tree batch_;          // of the run that is under way
   std::string values_;  // its structure, and leaves that are no tensors

@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "shoal/aten/types.h"
 #include "shoal/base/error.h"
 #include "shoal/compile/update.h"
 
@@ -196,8 +197,8 @@ static constexpr std::array<std::string_view, 2> kWithoutStep = {"Muon", "SGD"};
 static py::list groups_of(const py::object& optimizer) { return optimizer.attr("param_groups"); }
 
 TorchOptimizer::TorchOptimizer(py::object optimizer, const ModelView::NamedTensors& parameters,
-                               DType state_dtype)
-    : optimizer_(std::move(optimizer)), state_dtype_(state_dtype) {
+                               DType state_dtype, rewrite::Master master)
+    : optimizer_(std::move(optimizer)), state_dtype_(state_dtype), master_(master) {
   class_of(optimizer_);
   follow(parameters);
   SHOAL_CHECK(members_.empty() || foreign_.size() < members_.size(), InvalidInput,
@@ -252,8 +253,9 @@ std::vector<TorchOptimizer::Member> TorchOptimizer::members_of(const ModelView::
   }
   const auto all = parts_of(members);
   for (auto& member : members) {
-    const auto shaped = ir::contiguous(DType::Float32, member.tensor.sizes().vec());  // its shape decides
-    for (auto& kept : compile::kept_by(all[member.group].optimizer, shaped))
+    const auto shaped =
+        ir::contiguous(aten::from_torch(member.tensor.scalar_type()), member.tensor.sizes().vec());
+    for (auto& kept : compile::kept_by(all[member.group].optimizer, shaped, DType::Float32, master_))
       member.keeps.push_back(std::move(kept.suffix));
   }
   return members;

@@ -11,6 +11,7 @@
 
 #include "shoal/compile/optimizer.h"
 #include "shoal/python/identities.h"
+#include "shoal/rewrite/precision.h"
 #include "shoal/train/trainer.h"
 
 namespace shoal::python {
@@ -19,7 +20,9 @@ class TorchOptimizer {
  public:
   // Throws InvalidInput for a class or an option that Shoal does not have, with the list of those it has, and
   // if none of its parameters is the model's. `state_dtype`: Optimizer's; refused for those that have none.
-  TorchOptimizer(py::object optimizer, const ModelView::NamedTensors& parameters, DType state_dtype);
+  // `master`: the plan's.
+  TorchOptimizer(py::object optimizer, const ModelView::NamedTensors& parameters, DType state_dtype,
+                 rewrite::Master master);
 
   // Looks up groups, members and options, and whether they, or the names of members, are others than before:
   // everything but learning rates. Cheap where nothing was touched.
@@ -56,6 +59,7 @@ class TorchOptimizer {
 
   py::object optimizer_;
   DType state_dtype_;
+  rewrite::Master master_;
   std::vector<Member> members_;
   ModelView::NamedTensors foreign_;
   ModelView::NamedTensors known_;  // the model's parameters

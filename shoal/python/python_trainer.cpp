@@ -4,6 +4,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
@@ -67,11 +68,11 @@ void check(const Options& options) {
 PythonTrainer::PythonTrainer(py::object model, py::object optimizer, py::object loss_fn, Options options)
     : world_(world_for(options.parallelism)),
       model_(unwrapped(std::move(model), options.parallelism.has_value()), std::move(loss_fn),
-             std::move(options.ignores), options.max_graphs),
-      optimizer_(recognised(std::move(optimizer), options.state_dtype)),
+             std::move(options.ignores), !world_.is_none()),
+      optimizer_(recognised(std::move(optimizer), options)),
       trainer_(made({.clip_norm = options.clip_norm,
                      .seed = seed_ = seed_of_all(options),
-                     .max_graphs = options.max_graphs,
+                     .graph_bytes = options.graph_bytes,
                      .keeps_gradients = options.keeps_gradients,
                      .spot_check_share = options.spot_checks},
                     options.parallelism)),
@@ -204,10 +205,12 @@ py::object PythonTrainer::world_for(const std::optional<Degrees>& parallelism) {
   return ranks == 1 ? py::none() : the_world(parallelism->wait());
 }
 
-std::optional<TorchOptimizer> PythonTrainer::recognised(py::object optimizer,
-                                                        const std::string& state_dtype) const {
+std::optional<TorchOptimizer> PythonTrainer::recognised(py::object optimizer, const Options& options) const {
   if (optimizer.is_none()) return std::nullopt;
-  return TorchOptimizer(std::move(optimizer), model_.parameters(), parse_dtype(state_dtype).value());
+  const auto master =
+      options.parallelism ? options.parallelism->plan.precision.master : rewrite::Master::Float32;
+  return TorchOptimizer(std::move(optimizer), model_.parameters(), parse_dtype(options.state_dtype).value(),
+                        master);
 }
 
 Trainer PythonTrainer::made(TrainerOptions options, const std::optional<Degrees>& parallelism) {
@@ -237,8 +240,17 @@ std::uint64_t PythonTrainer::seed_of_all(const Options& options) const {
 bool PythonTrainer::captured(bool& is_eager, const std::function<void()>& act) {
   if (is_eager) return false;
   try {
-    act();
+    torch::PyWarningHandler warnings;  // of LibTorch's, as Python has them
+    try {
+      act();
+    } catch (...) {
+      warnings.set_in_exception();
+      throw;
+    }
     return true;
+  } catch (python_error& error) {  // where a warning is to be an error
+    error.restore();
+    throw py::error_already_set();
   } catch (const Error& error) {
     const std::string_view text = error.what();
     if (!may_be_eager_ || error.kind() != ErrorKind::InvalidInput || !text.starts_with("capture: ")) throw;

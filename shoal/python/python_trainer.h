@@ -41,7 +41,7 @@ struct Gradients {
 struct Options {
   double clip_norm;
   std::optional<std::uint64_t> seed;
-  std::size_t max_graphs;
+  std::int64_t graph_bytes;
   bool keeps_gradients;
   double spot_checks;
   std::optional<Degrees> parallelism;
@@ -88,7 +88,7 @@ class PythonTrainer {
  private:
   // None where there is one rank, which needs no others.
   static py::object world_for(const std::optional<Degrees>& parallelism);
-  std::optional<TorchOptimizer> recognised(py::object optimizer, const std::string& state_dtype) const;
+  std::optional<TorchOptimizer> recognised(py::object optimizer, const Options& options) const;
   Trainer made(TrainerOptions options, const std::optional<Degrees>& parallelism);
   bool is_parallel() const { return !world_.is_none(); }
   void set_seed(std::uint64_t seed);

@@ -24,12 +24,12 @@ static std::string text_of(const Step& step) {
 
 static std::unique_ptr<PythonTrainer> trainer_of(py::object model, py::object optimizer, py::object loss_fn,
                                                  double clip_norm, std::optional<std::uint64_t> seed,
-                                                 std::size_t max_graphs, bool keeps_gradients,
+                                                 std::int64_t graph_bytes, bool keeps_gradients,
                                                  double spot_checks, std::optional<Degrees> parallelism,
                                                  std::vector<std::string> ignores, std::string on_refusal,
                                                  std::int64_t accumulate, std::string state_dtype) {
   Options options{clip_norm,          seed,
-                  max_graphs,         keeps_gradients,
+                  graph_bytes,        keeps_gradients,
                   spot_checks,        std::move(parallelism),
                   std::move(ignores), std::move(on_refusal),
                   accumulate,         std::move(state_dtype)};
@@ -79,10 +79,10 @@ void bind_train(py::module_& module) {
                             "Trains a module through its captured graph. One thread at a time.")
       .def(py::init(&trainer_of), py::arg("model"), py::arg("optimizer") = py::none(),
            py::arg("loss_fn") = py::none(), py::kw_only(), py::arg("clip_norm") = 0.0,
-           py::arg("seed") = py::none(), py::arg("max_graphs") = 16, py::arg("keeps_gradients") = false,
-           py::arg("spot_checks") = TrainerOptions().spot_check_share, py::arg("parallelism") = py::none(),
-           py::arg("ignores") = std::vector<std::string>(), py::arg("on_refusal") = "error",
-           py::arg("accumulate") = 1, py::arg("state_dtype") = "float32")
+           py::arg("seed") = py::none(), py::arg("graph_bytes") = TrainerOptions().graph_bytes,
+           py::arg("keeps_gradients") = false, py::arg("spot_checks") = TrainerOptions().spot_check_share,
+           py::arg("parallelism") = py::none(), py::arg("ignores") = std::vector<std::string>(),
+           py::arg("on_refusal") = "error", py::arg("accumulate") = 1, py::arg("state_dtype") = "float32")
       .def("step", &PythonTrainer::step, py::arg("batch"), py::kw_only(), py::arg("outputs") = false,
            "One update. A loss that is not finite is an error; parameters, buffers and optimizer state are "
            "then as "

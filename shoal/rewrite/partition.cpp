@@ -251,6 +251,7 @@ class Partitioning {
     cut_split(local, types);
     local.phase = std::max(local.phase, phase_ == Phase::Update ? local.phase : phase_);
     local.outputs.clear();
+    if (ir::find(node, "draws") != nullptr) add_places(local, node, in);
     const auto outputs = node.op == "shoal::lamb"
                              ? add_lamb(made_, place_, std::move(local), placed.in, types)
                              : made_.at(made_.add_node(std::move(local), types)).outputs;
@@ -265,6 +266,22 @@ class Partitioning {
         version = {handed_on, follow(output, version, steps(output, version.layout, handed_on))};
       versions_[output.index] = {std::move(version)};
     }
+  }
+
+  // Of an update that rounds by chance: where in the whole tensors its parts are. Parameters come first.
+  void add_places(ir::Node& local, const ir::Node& node, const std::vector<sharding::Box>& in) const {
+    const auto parameters = ir::inputs_of(node);
+    std::vector<std::int64_t> words;
+    for (std::size_t i = 0; i < std::get<ir::ValueList>(*ir::find(node, "parameters")).size(); ++i) {
+      const Shape& shape = old_.at(parameters[i]).type.shape;
+      words.push_back(std::ssize(shape));
+      words.insert(words.end(), shape.begin(), shape.end());
+      for (const auto& ranges : in[i].dims) {
+        words.push_back(std::ssize(ranges));
+        for (const auto& [begin, end] : ranges) words.insert(words.end(), {begin, end});
+      }
+    }
+    local.arguments.push_back({"places", std::move(words)});
   }
 
   // A split whose dim is cut, block by block, says the parts' local sizes.

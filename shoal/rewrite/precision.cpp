@@ -15,6 +15,7 @@
 #include "shoal/ir/rebuild.h"
 #include "shoal/ir/views.h"
 #include "shoal/rewrite/loss_scale.h"
+#include "shoal/rewrite/raised.h"
 #include "shoal/rewrite/writer.h"
 
 namespace shoal::rewrite {
@@ -238,7 +239,9 @@ class Lowered {
     const auto key = std::pair(value.index, dtype);
     if (const auto known = converted_.find(key); known != converted_.end()) return known->second;
     ValueId made;
-    if (is_view_of_dense(value)) {
+    if (const auto before = before_conversion(value, dtype)) {
+      made = *before;
+    } else if (is_view_of_dense(value)) {
       Node view = made_->at(*made_->at(value).producer);
       const ValueId base = converted(ir::inputs_of(view).front(), dtype, reader);
       TensorType type = made_->at(value).type;
@@ -252,6 +255,16 @@ class Lowered {
     }
     converted_.emplace(key, made);
     return made;
+  }
+  // Of a weight that is kept in that type, and was raised.
+  std::optional<ValueId> before_conversion(ValueId value, DType dtype) const {
+    const auto& producer = made_->at(value).producer;
+    if (!producer || made_->at(*producer).op != "aten::_to_copy") return std::nullopt;
+    const ValueId before = ir::inputs_of(made_->at(*producer))[0];
+    TensorType type = made_->at(value).type;
+    if (made_->at(before).producer || type.dtype != DType::Float32) return std::nullopt;
+    type.dtype = dtype;
+    return made_->at(before).type == type ? std::optional(before) : std::nullopt;
   }
   bool is_view_of_dense(ValueId value) const {
     bool is_view = false;
@@ -275,6 +288,15 @@ class Lowered {
 
 }  // namespace
 
+std::string_view name_of(Master master) {
+  switch (master) {
+    case Master::Float32: return "float32";
+    case Master::None: return "none";
+    case Master::Kahan: return "kahan";
+  }
+  fail(ErrorKind::Internal, "precision: there is no such master");
+}
+
 // A training step has all the ops that a table may be about.
 static void check_names(const Graph& graph, const std::vector<std::string>& named) {
   if (std::ranges::find(graph.nodes, ir::Phase::Backward, &Node::phase) == graph.nodes.end()) return;
@@ -286,9 +308,28 @@ static void check_names(const Graph& graph, const std::vector<std::string>& name
                 nearest(op, ops), "'?");
 }
 
+static bool has_narrow(const Graph& graph, Master master, bool is_any) {
+  return std::ranges::any_of(graph.sources, [&](const ir::Source& source) {
+    const auto& value = graph.at(source.value);
+    return value.role == ir::Role::Parameter && (is_any || is_narrow(value.type.dtype, master));
+  });
+}
+
+static Graph in_bfloat16(const Graph& graph, const Precision& precision, bool emulates) {
+  SHOAL_CHECK(
+      has_narrow(graph, precision.master, false) || !has_narrow(graph, precision.master, true), InvalidInput,
+      "precision: master=", name_of(precision.master),
+      " keeps weights in bfloat16, and no parameter of this model is. Remedy: "
+      "model.to(torch.bfloat16), in C++ model->to(at::kBFloat16), before the trainer; or leave master "
+      "out");
+  const Graph whole = raised(graph);
+  return Lowered(whole, precision, emulates).run();
+}
+
 Graph in_precision(const Graph& graph, const Precision& precision, bool emulates) {
   if (precision.compute == DType::Float32) return graph;
   for (const auto* named : {&precision.lower, &precision.full}) check_names(graph, *named);
+  if (precision.master != Master::Float32) return in_bfloat16(graph, precision, emulates);
   if (precision.compute != DType::Float16) return Lowered(graph, precision, emulates).run();
   return Lowered(with_scaled_loss(graph), precision, emulates).run();
 }

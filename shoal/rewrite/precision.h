@@ -14,7 +14,8 @@
 //                                 %8 : f32[2, 8] = layer_norm(%7, …)
 //
 // Sources and results keep their types: parameters, their gradients and the optimizer's state are float32, and so is
-// what a model gives back. Tensors of other types are left alone: a model in float64 or bfloat16 is what it was.
+// what a model gives back. A model in float64 or bfloat16 is left alone, but for one whose weights have no
+// float32 copy (Master): its graph is raised to float32 first (raised.h).
 // The default table is that of PyTorch's autocast on CUDA, and what it has no word for is full; backward, which
 // autocast leaves to the types of forward, is by the table, and adds gradients in float32. Float16 ends at 65504 and
 // at 6e-8: its loss is scaled (loss_scale.h).
@@ -22,12 +23,19 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shoal/base/dtype.h"
 #include "shoal/ir/graph.h"
 
 namespace shoal::rewrite {
+
+// Where the bits of a weight are that a small update changes: in the weight, which is float32; nowhere, and a
+// bfloat16 weight is rounded up or down by chance, so that it is right on average; or in a compensation
+// beside it, another bfloat16 (Kahan summation).
+enum class Master { Float32, None, Kahan };
+std::string_view name_of(Master master);  // "kahan"
 
 struct Precision {
   DType compute =
@@ -37,11 +45,22 @@ struct Precision {
   // were made it becomes twice that. One that overflows is not made, and halves it.
   double scale = 65536;
   std::int64_t grows_after = 2000;
+  Master master = Master::Float32;
   friend bool operator==(const Precision&, const Precision&) = default;
 };
 
-// Throws InvalidInput where the precision names an op that a training step does not have. `emulates`: for devices
-// without fast kernels. Operands are rounded, multiplied in float32, and what is made is rounded again.
+// Whether a parameter of that type is kept without a float32 copy.
+inline bool is_narrow(DType parameter, Master master) {
+  return parameter == DType::BFloat16 && master != Master::Float32;
+}
+// What a parameter's gradient is until the update has read it.
+inline DType gradient_type(DType parameter, Master master) {
+  return is_narrow(parameter, master) ? DType::Float32 : parameter;
+}
+
+// Throws InvalidInput for an op that a training step does not have, or a master that the graph has no
+// parameters for. `emulates`: for devices without fast kernels. Operands are rounded, multiplied in float32, and
+// what is made is rounded again.
 ir::Graph in_precision(const ir::Graph& graph, const Precision& precision, bool emulates = false);
 
 }  // namespace shoal::rewrite

@@ -6,8 +6,11 @@
 #include <algorithm>
 #include <string>
 
+#include "shoal/base/error_test.h"
 #include "shoal/ir/text.h"
 #include "shoal/ir/verify.h"
+#include "shoal/rewrite/cleanup.h"
+#include "shoal/rewrite/raised.h"
 
 using namespace shoal;
 using namespace shoal::rewrite;
@@ -201,4 +204,46 @@ return loss "loss" %3, gradient "w" %6
   };
   CHECK(scales(DType::Float16));
   CHECK_FALSE(scales(DType::BFloat16));
+}
+
+static const Precision kKahan = {.compute = DType::BFloat16, .master = Master::Kahan};
+
+static std::string in_bfloat16(std::string text) {
+  for (std::size_t at = 0; (at = text.find("f32[", at)) != std::string::npos; at += 5)
+    text.replace(at, 4, "bf16[");
+  return text;
+}
+
+TEST_CASE("a bfloat16 model without float32 copies runs as a float32 one, and products read its weights") {
+  const ir::Graph graph = cleanup(lowered(in_bfloat16(kLayer), kKahan));
+  CHECK(made_by(graph) == made_by(lowered(kLayer)));
+  for (const ir::Node& node : graph.nodes)
+    if (node.op == "aten::_to_copy") CHECK(graph.at(ir::inputs_of(node)[0]).role != ir::Role::Parameter);
+  for (const auto& result : graph.results) {
+    const bool is_gradient = result.role == ir::Role::Gradient;
+    CHECK(graph.at(result.value).type.dtype == (is_gradient ? DType::Float32 : DType::BFloat16));
+  }
+  CHECK(made_by(cleanup(lowered(in_bfloat16(kLayer), kKahan, true))) ==
+        made_by(lowered(kLayer, kBFloat16, true)));
+}
+
+TEST_CASE("a raised graph looks up rows first, and a model's own conversions are nothing") {
+  const ir::Graph graph = cleanup(raised(ir::from_text(R"(graph captured
+%0 = input "ids" : i64[4]
+%1 = parameter "w" : bf16[16, 8]
+%2 = parameter "norm" : bf16[8]
+%3 : bf16[4, 8] = aten::embedding(weight=%1, indices=%0, padding_idx=-1, scale_grad_by_freq=false, sparse=false) @forward
+%4 : f32[4, 8] = aten::_to_copy(self=%3, dtype=f32) @forward
+%5 : f32[4, 8] = aten::exp(self=%4) @forward
+%6 : bf16[4, 8] = aten::_to_copy(self=%5, dtype=bf16) @forward
+%7 : bf16[4, 8] = aten::mul.Tensor(self=%6, other=%2) @forward
+%8 loss : bf16[] = aten::sum(self=%7, dtype=bf16) @forward
+return output "y" %7, loss "loss" %8
+)")));
+  ir::verify(graph);
+  CHECK(made_by(graph) == "bf16 embedding, f32 exp, f32 mul.Tensor, f32 sum");
+  CHECK(conversions(graph) == 3);  // rows, the norm, and y
+  for (const auto& result : graph.results)
+    CHECK(graph.at(result.value).type.dtype ==
+          (result.role == ir::Role::Loss ? DType::Float32 : DType::BFloat16));
 }

@@ -12,6 +12,7 @@
 #include <iterator>
 #include <span>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "shoal/runtime/arguments.h"
@@ -39,8 +40,22 @@ Piece<T> piece_of(const Row& row, std::int64_t begin, std::int64_t end) {
   return piece;
 }
 
-// Calls visit(row, piece) for pieces that make up all rows, in parallel: each with the state in the parameter's type.
-// State that is kept in another is brought over block by block, and back.
+// Parameters of a piece that are in another type.
+inline void load_parameters(const Row& row, std::int64_t begin, float* to, std::int64_t size) {
+  const auto* of = static_cast<const c10::BFloat16*>(row.compensation);
+  load_weights(static_cast<const c10::BFloat16*>(row.parameter) + begin, of == nullptr ? of : of + begin, to,
+               size);
+}
+inline void store_parameters(const Row& row, std::int64_t begin, const float* from, std::int64_t size) {
+  auto* to = static_cast<c10::BFloat16*>(row.parameter) + begin;
+  if (row.compensation == nullptr)
+    store_by_chance(from, *row.draw, begin, to, size);
+  else
+    store_compensated(from, to, static_cast<c10::BFloat16*>(row.compensation) + begin, size);
+}
+
+// Calls visit(row, piece) for pieces that make up all rows, in parallel: each with all in the type that the
+// row computes in. What is kept in another is brought over block by block, and back.
 //
 //   exp_avg bf16[n]  |1024|1024|…      load, visit, store
 //                      ↓    ↑
@@ -49,16 +64,20 @@ template <class Visit>
 void for_each_piece(const Rows& rows, const Visit& visit) {
   rows.for_each_piece([&](const Row& row, std::int64_t begin, std::int64_t end) {
     AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, row.dtype, "update", [&] {
-      if (row.state_dtype == row.dtype) return visit(row, piece_of<scalar_t>(row, begin, end));
+      if (row.state_dtype == row.dtype && !row.is_narrow)
+        return visit(row, piece_of<scalar_t>(row, begin, end));
       scalar_t buffers[std::size(Row{}.state)][kStateBuffer];
+      float weights[kStateBuffer];
       for (; begin < end; begin += kStateBuffer) {
         const std::int64_t to = std::min(end, begin + kStateBuffer);
-        Piece<scalar_t> piece{static_cast<scalar_t*>(row.parameter) + begin,
-                              static_cast<const scalar_t*>(row.gradient) + begin,
-                              {},
-                              to - begin};
+        Piece<scalar_t> piece = piece_of<scalar_t>(row, begin, to);
+        if constexpr (std::is_same_v<scalar_t, float>)
+          if (row.is_narrow) {
+            load_parameters(row, begin, weights, piece.size);
+            piece.parameter = weights;
+          }
         for (std::size_t i = 0; i < piece.state.size(); ++i) {
-          if (row.state[i] == nullptr) continue;
+          if (row.state[i] == nullptr || row.state_dtype == row.dtype) continue;
           piece.state[i] = buffers[i];
           if (row.state_dtype == at::kByte)
             load_codes(static_cast<const std::uint8_t*>(row.state[i]) + begin,
@@ -68,8 +87,10 @@ void for_each_piece(const Rows& rows, const Visit& visit) {
             load_state(static_cast<const c10::BFloat16*>(row.state[i]) + begin, buffers[i], piece.size);
         }
         visit(row, piece);
+        if constexpr (std::is_same_v<scalar_t, float>)
+          if (row.is_narrow) store_parameters(row, begin, weights, piece.size);
         for (std::size_t i = 0; i < piece.state.size(); ++i) {
-          if (row.state[i] == nullptr) continue;
+          if (row.state[i] == nullptr || row.state_dtype == row.dtype) continue;
           if (row.state_dtype == at::kByte)
             store_codes(buffers[i], row.is_signed[i], static_cast<std::uint8_t*>(row.state[i]) + begin,
                         row.maxima[i] + begin / sharding::kStateBlock, piece.size);

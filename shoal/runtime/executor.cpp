@@ -15,7 +15,6 @@
 
 #include <array>
 #include <new>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,12 +54,6 @@ class CopyKernel final : public Kernel {
   Copy copy_;
 };
 
-struct Action {
-  std::unique_ptr<Kernel> kernel;
-  const Compute* compute = nullptr;  // null for a copy; borrowed from the program
-  std::vector<std::uint32_t> frees;  // after the kernel
-};
-
 // Below autograd, autocast and whatever else the caller has switched on.
 struct BelowAutograd {
   at::AutoDispatchBelowADInplaceOrView below;
@@ -71,6 +64,12 @@ struct BelowAutograd {
 }  // namespace
 
 struct Executor::State {
+  struct Action {
+    std::unique_ptr<Kernel> kernel;
+    const Compute* compute = nullptr;  // null for a copy; borrowed from the program
+    std::vector<std::uint32_t> frees;  // after the kernel
+  };
+
   Program program;
   std::vector<Slots> frames;  // by micro-batch
   std::vector<bool> is_source;
@@ -79,7 +78,6 @@ struct Executor::State {
   std::vector<bool> checks_types;            // likewise: in its next run
   std::vector<UnderWay*> sends;              // of all segments
   FileMemory* files;
-  std::optional<FileMemory> own_files;
 
   State(Program lowered, const Groups* groups, FileMemory* offloads_to)
       : program(std::move(lowered)),
@@ -121,7 +119,7 @@ struct Executor::State {
   std::unique_ptr<Kernel> kernel_of(const Compute& compute, const Groups* groups) {
     if (sharding::is_collective(compute.op)) return make_collective(program, compute, groups, &sends);
     if (compute.op != "shoal::to_file") return make_kernel(program, compute);
-    if (files == nullptr) files = &own_files.emplace(kOffloadFolder);
+    SHOAL_CHECK(files != nullptr, InvalidInput, "executor: the program offloads, and there is no file");
     return make_to_file(compute, *files);
   }
 
@@ -266,7 +264,7 @@ void Executor::run(std::size_t segment, std::size_t microbatch, observe::Trace* 
       return;
     }
     for (; at < actions.size(); ++at) {
-      Action& action = actions[at];
+      State::Action& action = actions[at];
       const observe::Span span(trace,
                                action.compute != nullptr ? std::string_view(action.compute->op) : "copy",
                                state.bytes_made(action));
@@ -342,7 +340,7 @@ const Compute* Executor::first_not_finite() {
   const PoolScope pool;
   const Compute* infinite = nullptr;
   const Compute* found = nullptr;
-  const auto look_at = [&](const Action& action) {
+  const auto look_at = [&](const State::Action& action) {
     if (action.compute != nullptr)
       for (const auto& output : action.compute->outputs) {
         if (!output || !slots[output->index].is_floating_point()) continue;

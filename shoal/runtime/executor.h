@@ -22,7 +22,7 @@ class Executor {
  public:
   // Throws InvalidInput naming an op that is not loaded or an argument that does not fit its schema. A
   // program with collectives is given the communicators of its mesh, and one that offloads the memory that it
-  // does so to (null: some of its own, in kOffloadFolder); both outlive the executor.
+  // does so to; both outlive the executor.
   explicit Executor(program::Program program, const Groups* groups = nullptr, FileMemory* files = nullptr);
   ~Executor();
   Executor(Executor&&) noexcept;

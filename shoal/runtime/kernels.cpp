@@ -285,7 +285,7 @@ static std::unique_ptr<Kernel> make_batch_norm_backward(const Program&, const Co
   return std::make_unique<BatchNormBackward>(compute);
 }
 
-struct Row {
+struct NamedKernel {
   std::string_view op;
   Maker make;
   Maker make_over = nullptr;  // the op that writes over one of its inputs
@@ -293,7 +293,7 @@ struct Row {
 }  // namespace
 
 // In alphabetical order.
-static constexpr Row kKernels[] = {
+static constexpr NamedKernel kKernels[] = {
     {"aten::_adaptive_avg_pool2d", typed<ops::_adaptive_avg_pool2d>},
     {"aten::_adaptive_avg_pool2d_backward", typed<ops::_adaptive_avg_pool2d_backward>},
     {"aten::_fused_rms_norm", typed<ops::_fused_rms_norm>},
@@ -529,7 +529,8 @@ static constexpr Row kKernels[] = {
     {"shoal::unpack_into", make_unpack_into},
     {"shoal::unpack_parts", make_unpack_parts},
 };
-static_assert(std::ranges::is_sorted(kKernels, {}, &Row::op), "kKernels: keep it in alphabetical order");
+static_assert(std::ranges::is_sorted(kKernels, {}, &NamedKernel::op),
+              "kKernels: keep it in alphabetical order");
 
 namespace {
 
@@ -579,7 +580,7 @@ class BoxedKernel final : public Kernel {
 }  // namespace
 
 std::unique_ptr<Kernel> make_kernel(const Program& program, const Compute& compute) {
-  const auto row = std::ranges::lower_bound(kKernels, std::string_view(compute.op), {}, &Row::op);
+  const auto row = std::ranges::lower_bound(kKernels, std::string_view(compute.op), {}, &NamedKernel::op);
   if (row != std::end(kKernels) && row->op == compute.op) {
     // An op without a form that writes over its input makes a new tensor instead.
     const bool over = compute.over && row->make_over != nullptr;

@@ -25,6 +25,17 @@ static at::Tensor source_of(const program::Source& source, const ir::TensorType&
   return tensor.zero_();
 }
 
+static bool offloads(const program::Program& program) {
+  const auto to_file = [](const program::Instruction& instruction) {
+    const auto* compute = std::get_if<program::Compute>(&instruction);
+    return compute != nullptr && compute->op == "shoal::to_file";
+  };
+  return std::ranges::any_of(program.sources, &program::Source::is_offloaded) ||
+         std::ranges::any_of(program.segments, [&](const program::Segment& segment) {
+           return std::ranges::any_of(segment.instructions, to_file);
+         });
+}
+
 static std::vector<std::string> texts_of(const program::Program& program, std::size_t segment) {
   std::vector<std::string> texts;
   for (const auto& instruction : program.segments[segment].instructions)
@@ -41,7 +52,7 @@ Measured measure(const program::Program& program, const program::Memory& said, c
   std::optional<Groups> groups;
   if (mesh.size() > 1) groups.emplace(mesh, *world);
   std::optional<FileMemory> files;
-  if (std::ranges::any_of(program.sources, &program::Source::is_offloaded)) files.emplace(kOffloadFolder);
+  if (offloads(program)) files.emplace(kOffloadFolder);
   Executor executor(program, groups ? &*groups : nullptr, files ? &*files : nullptr);
   const std::int64_t before = memory_counts().live_bytes;
   for (const auto& source : program.sources)

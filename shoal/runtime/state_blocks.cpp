@@ -41,8 +41,8 @@ struct Codes {
       }
   }
 
-  // The upper half of a float's bits says all but the last of where it belongs: numbers that share it are closer
-  // together than any two codes.
+  // The upper half of a float's bits says all but the last of where it belongs: numbers that share it are
+  // closer together than any two codes.
   std::uint8_t code_of(float share) const {
     const auto bits = std::bit_cast<std::uint32_t>(share);
     const std::uint8_t code = first[bits >> 31U][std::min(kLastKey, bits >> 16U & 0x7FFFU)];

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Optimizer state that is kept in another type than its parameter's, a few elements at a time.
 //
-// In 8 bits it is codes of shares of the largest absolute value in a block: dynamic tree quantisation, Dettmers et
-// al., arXiv:2110.02861, section 2.1 and figure 2. After the leading zeros, which are a power of ten, and a 1 all
-// bits that are left are a linear fraction, so that large shares are as good as small ones are many:
+// In 8 bits it is codes of shares of the largest absolute value in a block: dynamic tree quantisation,
+// Dettmers et al., arXiv:2110.02861, section 2.1 and figure 2. After the leading zeros, which are a power of
+// ten, and a 1 all bits that are left are a linear fraction, so that large shares are as good as small ones
+// are many:
 //
 //   signed    -0.993 … -0.0000006  0  0.0000006 … 0.979 0.993 1
 //   unsigned                       0  0.0000003 … 0.989 0.996 1

@@ -11,7 +11,7 @@
 
 namespace shoal::runtime {
 
-Coded::Coded(const program::Compute& compute) {
+Coded::Coded(const program::Compute& compute) : narrow(compute) {
   if (!has_argument(compute, "maxima")) return;
   maxima = slots_of(compute, "maxima");
   const auto* list = std::get_if<std::vector<std::int64_t>>(&argument_of(compute, "signed"));
@@ -26,6 +26,9 @@ bool Coded::is_on_cpu(const Slots& slots, const std::vector<std::uint32_t>& para
       is_here || !any(), Infeasible,
       "optimizer: state in 8 bits is updated in main memory alone. Remedy: the model there, or state_dtype "
       "bfloat16");
+  SHOAL_CHECK(is_here || !narrow.any(), Infeasible,
+              "optimizer: weights in bfloat16 without a float32 copy are updated in main memory alone. "
+              "Remedy: the model there, or a float32 model with precision.master float32");
   return is_here;
 }
 
@@ -41,22 +44,33 @@ Rows::Rows(Slots& slots, const std::vector<std::uint32_t>& parameters,
            const std::vector<std::uint32_t>& gradients,
            const std::vector<const std::vector<std::uint32_t>*>& states, const Coded* coded) {
   const bool has_codes = coded != nullptr && coded->any();
+  const bool is_narrow = coded != nullptr && coded->narrow.any();
+  const bool is_drawn = is_narrow && coded->narrow.compensations.empty();
   rows_.reserve(parameters.size());
-  carried_.reserve(parameters.size() * (states.size() + 1));  // `layout` below borrows from it
+  draws_.reserve(parameters.size());                          // rows borrow from them
+  carried_.reserve(parameters.size() * (states.size() + 2));  // `layout` below borrows from it
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     at::Tensor& parameter = slots[parameters[i]];
     const at::Tensor& layout =
-        (has_codes ? parameter.is_contiguous() : parameter.is_non_overlapping_and_dense())
+        (has_codes || is_drawn ? parameter.is_contiguous() : parameter.is_non_overlapping_and_dense())
             ? parameter
             : changed(parameter, at::empty_like(parameter, at::MemoryFormat::Contiguous));
-    Row row{.dtype = parameter.scalar_type(),
+    const at::ScalarType dtype = is_narrow ? at::kFloat : parameter.scalar_type();
+    Row row{.dtype = dtype,
             .size = parameter.numel(),
             .parameter = layout.data_ptr(),
-            .gradient = read(slots[gradients[i]], layout),
+            .gradient = read(slots[gradients[i]], layout, dtype),
             .state = {},
-            .state_dtype = parameter.scalar_type(),
+            .state_dtype = dtype,
             .maxima = {},
-            .is_signed = {}};
+            .is_signed = {},
+            .is_narrow = is_narrow,
+            .compensation = nullptr,
+            .draw = nullptr};
+    if (is_drawn)
+      row.draw = &draws_.emplace_back(coded->narrow.draw(slots, i));
+    else if (is_narrow)
+      row.compensation = written(slots[coded->narrow.compensations.at(i)], layout, at::kBFloat16);
     if (has_codes)
       row.state_dtype = at::kByte;
     else if (is_bfloat16(slots, states, i))
@@ -90,9 +104,9 @@ const at::Tensor& Rows::changed(const at::Tensor& original, at::Tensor copy) {
   return carried_.emplace_back(original, std::move(copy)).second;
 }
 
-const void* Rows::read(const at::Tensor& tensor, const at::Tensor& layout) {
-  if (same_order(tensor, layout, layout.scalar_type())) return tensor.const_data_ptr();
-  kept_.push_back(at::empty_like(layout).copy_(tensor));
+const void* Rows::read(const at::Tensor& tensor, const at::Tensor& layout, at::ScalarType dtype) {
+  if (same_order(tensor, layout, dtype)) return tensor.const_data_ptr();
+  kept_.push_back(at::empty_like(layout, dtype).copy_(tensor));
   return kept_.back().const_data_ptr();
 }
 

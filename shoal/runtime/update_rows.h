@@ -18,32 +18,39 @@
 
 #include "shoal/program/program.h"
 #include "shoal/runtime/kernel.h"
+#include "shoal/runtime/narrow_weights.h"
 #include "shoal/sharding/state_blocks.h"
 
 namespace shoal::runtime {
 
 inline constexpr std::int64_t kGrain = 32768;  // elements; a thread is not worth waking for fewer
 
-// One tensor of each list, as flat memory in the same order of elements; row-major where state is codes.
+// One tensor of each list, as flat memory in the same order of elements; row-major where state is codes, or
+// chance rounds.
 struct Row {
-  at::ScalarType dtype;
+  at::ScalarType dtype;  // that the update computes in: the parameter's, but for narrow weights
   std::int64_t size;
   void* parameter;
   const void* gradient;
   void* state[3];
-  at::ScalarType state_dtype;  // the parameter's, BFloat16, or Byte: codes
+  at::ScalarType state_dtype;  // as above, BFloat16, or Byte: codes
   float* maxima[3];            // of codes
   bool is_signed[3];           // likewise
+  bool is_narrow;              // the parameter is BFloat16, and the update computes in Float
+  void* compensation;          // of such; null: none
+  const Draw* draw;            // likewise, without a compensation; borrowed
 };
 
-// Of an update whose state is codes: lists of their maxima, and whether the codes have a sign.
+// Of an update whose state is codes: lists of their maxima, and whether the codes have a sign. And of one
+// whose weights are narrow.
 struct Coded {
   explicit Coded(const program::Compute& compute);
   bool any() const { return !signs.empty(); }
-  // Whether the parameters are in main memory; throws Infeasible for codes elsewhere.
+  // Whether the parameters are in main memory; throws Infeasible for codes and narrow weights elsewhere.
   bool is_on_cpu(const Slots& slots, const std::vector<std::uint32_t>& parameters) const;
   std::vector<std::uint32_t> maxima;  // of the first state of all parameters, then of the next
   std::vector<std::int64_t> signs;    // by state
+  Narrow narrow;
 };
 
 // The rows of an update. Tensors that have gaps, or whose elements lie in another order than their
@@ -87,13 +94,14 @@ class Rows {
     return {up(begin), up(end)};
   }
   const at::Tensor& changed(const at::Tensor& original, at::Tensor copy);
-  const void* read(const at::Tensor& tensor, const at::Tensor& layout);
+  const void* read(const at::Tensor& tensor, const at::Tensor& layout, at::ScalarType dtype);
   void* written(const at::Tensor& tensor, const at::Tensor& layout, at::ScalarType dtype);
 
   std::vector<Row> rows_;
   std::vector<std::int64_t> ends_;  // of each row in the long row of all
   std::vector<std::pair<at::Tensor, at::Tensor>> carried_;
   std::vector<at::Tensor> kept_;
+  std::vector<Draw> draws_;
 };
 
 double scalar_in(const Slots& slots, std::uint32_t slot);

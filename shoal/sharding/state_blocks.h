@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Optimizer state in 8 bits: codes, and for each block of elements the largest absolute value, which codes are shares
-// of. Blocks are consecutive elements of the whole tensor, in row-major order; the last may be shorter. The maxima
-// have the tensor's outer dims, so that a layout that cuts no block cuts them alike:
+// Optimizer state in 8 bits: codes, and for each block of elements the largest absolute value, which codes are
+// shares of. Blocks are consecutive elements of the whole tensor, in row-major order; the last may be shorter.
+// The maxima have the tensor's outer dims, so that a layout that cuts no block cuts them alike:
 //
 //   codes u8[512, 2048]    maxima f32[512, 8]     [S(0)] and [S(1)] of both
-//   codes u8[300, 100]     maxima f32[118]        [S(0, weights=192:108)] of both; 300 x 100 is no multiple of 256
+//   codes u8[300, 100]     maxima f32[118]        [S(0, weights=192:108)] of both: 192 x 100 are 75 blocks
 #pragma once
 
 #include <cstdint>

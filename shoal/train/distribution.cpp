@@ -142,14 +142,19 @@ at::Tensor Distribution::in_shared_memory(const at::Tensor& tensor) const {
   return shared;
 }
 
+// Where parts lie from step to step.
+at::Tensor Distribution::kept_apart(const at::Tensor& part) const {
+  if (!offloading_.has(ir::Role::Parameter, part)) return in_shared_memory(part);
+  offloading_.take_in(ir::Role::Parameter, part);
+  return part;
+}
+
 void Distribution::cut(Kept& kept, const std::string& name) {
   const at::Tensor part = part_of(rank(), kept.whole, pins_.at(name).kept);
   if (kept.part.defined())
     kept.part.copy_(part);  // executors are bound to its memory
-  else if (offloading_.has(ir::Role::Parameter, part))
-    offloading_.take_in(ir::Role::Parameter, kept.part = part);
   else
-    kept.part = in_shared_memory(part);
+    kept.part = kept_apart(part);
   if (!owns_storage(kept.whole)) return;
   aten::take_memory(kept.whole, concat("parameter ", name,
                                        " has no data here: the ranks keep it in parts. Remedy: call the "
@@ -170,11 +175,10 @@ void Distribution::gather(Kept& kept, const std::string& name) {
 }
 
 void Distribution::give_memory(const at::Tensor& whole) const {
+  if (aten::has_memory(whole)) return;
+  if (!offloading_.has(ir::Role::Parameter, whole)) return aten::give_memory(whole);
   const auto type = aten::type_of(whole);
-  if (aten::has_memory(whole) || !offloading_.has(ir::Role::Parameter, whole))
-    aten::give_memory(whole);
-  else
-    aten::give_memory(whole, offloading_.empty(ir::Role::Parameter, type, whole.options()).storage());
+  aten::give_memory(whole, offloading_.empty(ir::Role::Parameter, type, whole.options()).storage());
 }
 
 void Distribution::materialize() {

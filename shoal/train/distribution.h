@@ -72,6 +72,7 @@ class Distribution {
   void gather(Kept& kept, const std::string& name);
   const std::string& first_name(const std::string& parameter) const;
   at::Tensor in_shared_memory(const at::Tensor& tensor) const;
+  at::Tensor kept_apart(const at::Tensor& part) const;
   void give_memory(const at::Tensor& whole) const;
 
   Parallelism parallelism_;

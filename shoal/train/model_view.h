@@ -5,12 +5,17 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "shoal/train/batch.h"
 
+namespace torch::nn {
+class Module;
+}
 namespace shoal::train {
 class VaryingNumbers;
 }
@@ -19,6 +24,16 @@ enum class Reader;
 }
 
 namespace shoal {
+
+// What a loss function returns: a scalar to minimise, and what else of the run a step or an evaluation is to
+// keep, by names of yours (Trainer::outputs). A tensor by itself is a loss without any.
+struct LossAndOutputs {
+  LossAndOutputs(at::Tensor scalar, std::map<std::string, at::Tensor> kept = {})
+      : loss(std::move(scalar)), outputs(std::move(kept)) {}
+  at::Tensor loss;
+  std::map<std::string, at::Tensor> outputs;
+};
+using LossFunction = std::function<LossAndOutputs(const Batch&)>;
 
 // A model as a Trainer sees it, in whatever language it is written. Everything in it is called on the
 // thread that calls the Trainer.
@@ -33,8 +48,10 @@ struct ModelView {
   std::function<capture::Reader()> reader = {};   // whose code reads a value; empty: the user's
   // What of `mode` all ranks have to have alike; empty: all of it.
   std::function<std::string()> shared_mode = {};
-  // Text that stays with the graph that the last run by `loss` made: see Trainer::tag. May be empty.
+  // Text that stays with the graph that the last run by `loss` made: see Trainer::tag; and what is told when
+  // that graph goes. May be empty.
   std::function<std::string()> tag = {};
+  std::function<void(const std::string& tag)> forget_tag = {};
   // Told of a tensor that is none of the above, nor of the batch, when the model writes into it; may be
   // empty.
   // Returns true if it will be an input when the step is recorded again, which it sees to.
@@ -42,6 +59,11 @@ struct ModelView {
   // What `mode` leaves out because it is another number each time; borrowed, null where there is nothing like
   // that.
   train::VaryingNumbers* numbers = nullptr;
+  // Put into evaluation mode for evaluations; null: whoever calls the Trainer sees to it.
+  std::shared_ptr<torch::nn::Module> module = {};
 };
+
+// Of a LibTorch module, which it holds, and what runs it: for several optimizers, say.
+ModelView view_of(const std::shared_ptr<torch::nn::Module>& module, LossFunction loss);
 
 }  // namespace shoal

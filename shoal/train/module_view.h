@@ -1,27 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// A torch::nn::Module as a Trainer sees a model.
+// Modes of a torch::nn::Module.
 #pragma once
 
 #include <torch/nn/module.h>
 
-#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
 
-#include "shoal/train/model_view.h"
-
 namespace shoal::train {
 
-ModelView view_of(const std::shared_ptr<torch::nn::Module>& module,
-                  std::function<at::Tensor(const Batch&)> loss);
+// The module first, then all below it; it may lie on the stack.
+std::vector<std::shared_ptr<torch::nn::Module>> modules_of(const std::shared_ptr<torch::nn::Module>& module);
 
 // Evaluation mode for a module and all below it; each gets its own mode back.
 class EvaluationMode {
  public:
-  explicit EvaluationMode(torch::nn::Module* module) {  // null: the model's language sees to it
+  explicit EvaluationMode(const std::shared_ptr<torch::nn::Module>& module) {  // null: the caller sees to it
     if (module == nullptr) return;
-    for (const auto& each : module->modules()) was_training_.emplace_back(each, each->is_training());
+    for (const auto& each : modules_of(module)) was_training_.emplace_back(each, each->is_training());
     module->eval();
   }
   ~EvaluationMode() {

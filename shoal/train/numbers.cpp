@@ -150,20 +150,16 @@ std::optional<Numbers> Followed::at(const Numbers& numbers) const {
   return values;
 }
 
-std::optional<Followed::MadeHoles> Followed::holes_in(const ir::Graph& recorded,
-                                                      const std::function<Made(ir::Graph)>& make) const {
+std::optional<std::vector<Hole>> Followed::holes_in(
+    const ir::Graph& recorded, const std::function<program::Program(ir::Graph)>& make) const {
   const auto made_at = [&](const Numbers& values) {
     ir::Graph graph = recorded;
     fill(graph, holes_, values);
     return make(std::move(graph));
   };
-  const Made first = made_at(first_), second = made_at(second_), third = made_at(third_);
-  auto of_graph = holes_between(first.graph, first_, second.graph, second_);
-  auto of_program = holes_between(first.program, first_, second.program, second_);
-  if (!of_graph || !of_program || of_graph != holes_between(first.graph, first_, third.graph, third_) ||
-      of_program != holes_between(first.program, first_, third.program, third_))
-    return std::nullopt;
-  return MadeHoles{std::move(*of_graph), std::move(*of_program)};
+  const auto first = made_at(first_);
+  auto holes = holes_between(first, first_, made_at(second_), second_);
+  return holes == holes_between(first, first_, made_at(third_), third_) ? holes : std::nullopt;
 }
 
 }  // namespace shoal::train

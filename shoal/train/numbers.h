@@ -79,16 +79,9 @@ class Followed {
   std::optional<Numbers> at(const Numbers& numbers) const;
   const std::vector<Hole>& holes() const { return holes_; }
 
-  // Of what is made of the graph: its text, and the program that runs. None where numbers alone do not say it.
-  struct Made {
-    ir::Graph graph;
-    program::Program program;
-  };
-  struct MadeHoles {
-    std::vector<Hole> of_graph, of_program;
-  };
-  std::optional<MadeHoles> holes_in(const ir::Graph& recorded,
-                                    const std::function<Made(ir::Graph)>& make) const;
+  // Those of the program that is made of the graph. None where numbers alone do not say it.
+  std::optional<std::vector<Hole>> holes_in(const ir::Graph& recorded,
+                                            const std::function<program::Program(ir::Graph)>& make) const;
 
  private:
   std::unique_ptr<NumberTrace> trace_;

@@ -29,6 +29,7 @@ Runnable::Runnable(compile::Compiled compiled, const std::vector<std::string>& i
                    const runtime::Groups* groups, runtime::FileMemory* files)
     : whole_(std::move(compiled.whole)), executor_(std::move(compiled.program), groups, files) {
   whole_.settings = {};  // it borrows
+  whole_.graph = {};
   if constexpr (SHOAL_CHECKS_TYPES)
     if (groups == nullptr) executor_.check_types();
   for (const auto& name : inputs) {
@@ -96,7 +97,9 @@ std::map<std::string, at::Tensor> Runnable::gradients() const {
 void Runnable::add_outputs(std::map<std::string, at::Tensor>& outputs, std::size_t microbatch) const {
   for (const auto& result : program().results) {
     const bool is_ours = result.name == "grad_norm" || result.name == compile::kCount;
-    if (result.role != Role::Output || is_ours || outputs.contains(result.name)) continue;
+    const bool is_written =
+        std::ranges::any_of(written_, [&](const auto& each) { return each.second == result.slot; });
+    if (result.role != Role::Output || is_ours || is_written || outputs.contains(result.name)) continue;
     at::Tensor tensor = executor_.at(result.slot, microbatch);
     if (!tensor.defined()) continue;
     const bool shared = std::ranges::any_of(program().sources, [&](const program::Source& source) {
@@ -168,10 +171,7 @@ void Runnable::write_inputs(const Batch& batch, const Distribution* ranks, std::
   }
 }
 
-void Runnable::set_numbers(const Numbers& values) {
-  fill(whole_.graph, holes_.of_graph, values);
-  fill(executor_, holes_.of_program, values);
-}
+void Runnable::set_numbers(const Numbers& values) { fill(executor_, holes_, values); }
 
 void Runnable::release() {
   executor_.release();

@@ -35,7 +35,7 @@ class Runnable {
   runtime::Executor& executor() { return executor_; }
   const runtime::Executor& executor() const { return executor_; }
   const program::Program& program() const { return executor_.program(); }
-  const compile::Whole& whole() const { return whole_; }
+  const compile::Whole& whole() const { return whole_; }  // without its graph: it is as large as the program
   bool has_grad_norm() const { return has_grad_norm_; }
   bool is_random() const { return is_random_; }  // reads seed and step
 
@@ -64,7 +64,7 @@ class Runnable {
   // Throws InvalidInput where micro-batches that are under way at once would write to one tensor.
   void check_writes_apart(const Batch& batch, const compile::Plan& plan) const;
   // Which arguments follow numbers, and what is in them from now on.
-  void follow(Followed::MadeHoles holes) { holes_ = std::move(holes); }
+  void follow(std::vector<Hole> holes) { holes_ = std::move(holes); }
   void set_numbers(const Numbers& values);
   void release();  // all values, and the batch
 
@@ -73,7 +73,7 @@ class Runnable {
   runtime::Executor executor_;
   std::vector<std::optional<program::Slot>> inputs_;            // of the batch's tensors
   std::vector<std::pair<std::size_t, program::Slot>> written_;  // of these, where the model has written
-  Followed::MadeHoles holes_;
+  std::vector<Hole> holes_;
   bool has_grad_norm_ = false;
   bool is_random_ = false;
 };

@@ -12,6 +12,8 @@
 #include "shoal/base/error_test.h"
 #include "shoal/train/trainer.h"
 
+namespace spot_checks_test {
+
 using namespace shoal;
 using namespace std::chrono_literals;
 using at::Tensor;
@@ -96,12 +98,10 @@ TEST_CASE(
   CHECK(error_of([&] { trainer.step_over(std::vector{batch_of(3), batch_of(3)}); }).empty());
 }
 
-TEST_CASE(
-    "each graph is checked at its own 2nd, 4th and 8th step, by one run of the model; then by the clock") {
+TEST_CASE("a graph is checked at its 2nd, 4th and 8th step, by one run of the model; then by the clock") {
   const auto runs_at = [](double share, int steps) {
     auto model = scaled();
     Trainer trainer(model, loss_of, SGD{.lr = 1e-3}, {.spot_check_share = share});
-    for (int step = 0; step < 5; ++step) trainer.step(batch_of(7));
     std::vector<int> checked;
     for (int step = 1; step <= steps; ++step) {
       const int before = model->calls;
@@ -114,6 +114,30 @@ TEST_CASE(
   CHECK(runs_at(0, 20) == std::vector{2, 4, 8});
   CHECK(runs_at(1e9, 12) == std::vector{2, 4, 8, 9, 10, 11, 12});
   CHECK(runs_at(-1, 20).empty());
+}
+
+TEST_CASE("graphs that differ in sizes alone are one to the checks, and the model runs once for each") {
+  auto model = scaled();
+  Trainer trainer(model, loss_of, SGD{.lr = 1e-3}, {.spot_check_share = 0});
+  const auto runs_of = [&](std::int64_t rows) {
+    const int before = model->calls;
+    trainer.step(batch_of(rows));
+    return model->calls - before;
+  };
+  CHECK(runs_of(3) == 2);
+  CHECK(runs_of(4) == 1);  // captured, and alike: neither the 2nd step nor compared with a run of its own
+  CHECK(runs_of(5) == 1);
+  CHECK(runs_of(4) == 1);  // the 2nd that was not captured for
+  CHECK(runs_of(5) == 0);
+  CHECK(runs_of(3) == 1);  // the 4th
+  model->beta = 2;
+  CHECK(runs_of(6) == 2);  // another number: as if there were no other graph
+  CHECK(runs_of(6) == 1);
+  for (int step = 5; step < 8; ++step) CHECK(runs_of(6) == (step == 6 ? 1 : 0));
+  CHECK(contains(error_of([&] {
+                   for (int i = 0; i < 4; ++i) trainer.step(batch_of(4));
+                 }),
+                 "other=2.0 now"));
 }
 
 TEST_CASE("a step over micro-batches counts once, and evaluations are checked too") {
@@ -169,3 +193,5 @@ TEST_CASE("a model that does the same is never refused: random draws, other stri
   }
   CHECK(trainer.progress().steps == 10);
 }
+
+}  // namespace spot_checks_test

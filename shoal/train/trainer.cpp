@@ -26,6 +26,7 @@
 #include "shoal/rewrite/report.h"
 #include "shoal/runtime/redistribution.h"
 #include "shoal/train/agreement.h"
+#include "shoal/train/capture_cost.h"
 #include "shoal/train/captured_steps.h"
 #include "shoal/train/checkpoints.h"
 #include "shoal/train/distribution.h"
@@ -74,9 +75,8 @@ static train::Offloading offloading_of(const std::optional<Parallelism>& paralle
 
 class Trainer::State {
  public:
-  State(std::shared_ptr<torch::nn::Module> module, ModelView view, std::vector<OptimizerPart> optimizers,
-        TrainerOptions options)
-      : module_(std::move(module)),
+  State(ModelView view, std::vector<OptimizerPart> optimizers, TrainerOptions options)
+      : module_(view.module),
         view_(std::move(view)),
         options_(std::move(options)),
         model_(view_),
@@ -84,12 +84,12 @@ class Trainer::State {
         optimizer_(std::move(optimizers), model_, offloading_),
         steps_captured_(view_, model_,
                         {.spot_check_share = options_.spot_check_share,
-                         .max_graphs = options_.max_graphs,
+                         .graph_bytes = options_.graph_bytes,
                          .depends_on = options_.depends_on,
                          .trace = options_.trace,
                          .forgets = [this](const Runnable& runnable) { forget(runnable); }}) {
-    SHOAL_CHECK(options_.max_graphs > 0, InvalidInput,
-                "trainer: max_graphs is 0; at least one graph must be kept");
+    SHOAL_CHECK(options_.graph_bytes >= 0, InvalidInput, "trainer: graph_bytes is ", options_.graph_bytes,
+                "; it is how many bytes captured graphs may take, at least 0: the last one alone is kept");
     SHOAL_CHECK(!optimizer_.parts().empty() || options_.clip_norm == 0, InvalidInput,
                 "trainer: clip_norm is ", options_.clip_norm,
                 ", and without an optimizer there is no step that clips; clip what backward() leaves in the "
@@ -101,6 +101,7 @@ class Trainer::State {
     train::refuse_shared_memory(view_.parameters);
     if (plan().offload.has_any()) check_can_offload();
     set_seed(options_.seed);
+    optimizer_.set_master(plan().precision.master);
     const auto& parallelism = options_.parallelism;
     SHOAL_CHECK(!parallelism || parallelism->world != nullptr || parallelism->mesh.size() == 1, InvalidInput,
                 "trainer: the mesh '", to_text(parallelism->mesh),
@@ -128,7 +129,9 @@ class Trainer::State {
   // other ranks may never come here.
   ~State() {
     view_ = {};  // its functions hold the module
-    if (!ranks_ || module_.use_count() < 2 || std::uncaught_exceptions() > exceptions_) return;
+    const bool is_alone = module_ == nullptr || module_.use_count() == 1;
+    if (!ranks_ || is_alone) return;
+    if (std::uncaught_exceptions() > exceptions_) return;
     try {
       materialize();
     } catch (const std::exception&) {  // they stay without memory, and reading them says so
@@ -176,7 +179,7 @@ class Trainer::State {
     run_in_range(*runnable);
     const double loss = runnable->loss();
     commit(*runnable, shared);
-    auto gradients = whole(runnable->gradients(), &rewrite::ParameterPins::gradient);
+    auto gradients = as_parameters(whole(runnable->gradients(), &rewrite::ParameterPins::gradient));
     runnable->release();
     train::add_gradients(model_.parameters(), std::move(gradients));
     ++backwards_;
@@ -194,6 +197,10 @@ class Trainer::State {
     ran_.clear();
     if (ranks_)
       for (auto& [name, gradient] : given.gradients) gradient = ranks_->summand_of(name, gradient);
+    if (const auto master = plan().precision.master; master != rewrite::Master::Float32)
+      for (auto& [name, gradient] : given.gradients)
+        if (rewrite::is_narrow(aten::from_torch(gradient.scalar_type()), master))
+          gradient = gradient.to(at::kFloat);
     sums_.set(std::move(given.gradients));
     update_later(Then::UpdateGiven, result);
     ++steps_;
@@ -256,7 +263,7 @@ class Trainer::State {
   }
 
   double evaluate(const Batch& batch) {
-    const train::EvaluationMode mode(module_.get());
+    const train::EvaluationMode mode(module_);
     const auto trainings = steps_ + backwards_;
     if (std::exchange(evaluated_after_, trainings) != trainings) evaluations_ = 0;
     const auto [runnable, shared] =
@@ -270,7 +277,13 @@ class Trainer::State {
     return loss;
   }
 
-  const ir::Graph& graph(const Batch& batch) { return found_step(batch)->whole().graph; }
+  ir::Graph graph(const Batch& batch) {
+    const auto then = is_staged() ? Then::Accumulate : Then::Update;
+    found_step(batch);  // refuses what cannot be
+    return compile::compile_whole(steps_captured_.all().front().graph, current_plan(), mesh(),
+                                  settings_for_ranks(then))
+        .graph;
+  }
   const program::Program& program(const Batch& batch) { return found_step(batch)->program(); }
   std::vector<const program::Program*> ran() const {
     std::vector<const program::Program*> programs;
@@ -396,6 +409,7 @@ class Trainer::State {
   void set_seed(std::uint64_t seed) {
     options_.seed = seed;
     seed_ = at::scalar_tensor(static_cast<std::int64_t>(seed), at::kLong);
+    optimizer_.set_seed(seed_);
   }
   const std::map<std::string, std::int64_t>& updates() const { return optimizer_.updates(); }
 
@@ -429,8 +443,8 @@ class Trainer::State {
   }
 
   Tensors gradients() const {
-    if (last_ != nullptr) return whole(last_->gradients(), &rewrite::ParameterPins::gradient);
-    return whole(sums_.tensors(), &rewrite::ParameterPins::updated);
+    if (last_ != nullptr) return as_parameters(whole(last_->gradients(), &rewrite::ParameterPins::gradient));
+    return as_parameters(whole(sums_.tensors(), &rewrite::ParameterPins::updated));
   }
 
  private:
@@ -505,7 +519,13 @@ class Trainer::State {
               std::size_t of_executor = 0) {
     Ready ready{nullptr, agree(batch, use)};
     follow_memory();
+    const auto alike = steps_captured_.num_alike();
+    const auto begin = std::chrono::steady_clock::now();
     ready.runnable = runnable_of(steps_captured_.checked(ready.shared, use, number), use);
+    if (steps_captured_.num_alike() != alike) capture_cost_.count(std::chrono::steady_clock::now() - begin);
+    if (const auto text = capture_cost_.after_run(steps_captured_.num_forgotten());
+        text && (!ranks_ || ranks_->rank().number == 0))
+      TORCH_WARN(*text);
     ready.runnable->check_can_write(batch, ready.shared.part);
     ready.runnable->bind_batch(ready.shared.part, of_executor);
     if (loss_scale_) ready.runnable->bind_loss_scale(loss_scale_->tensor(), of_executor);
@@ -528,7 +548,7 @@ class Trainer::State {
   void find_holes(CapturedStep& step, Runnable& runnable, Then then) const {
     auto holes = step.followed->holes_in(step.graph, [&](ir::Graph graph) {
       auto made = compile::compile(std::move(graph), plan(), {}, 0, settings_of(then));
-      return train::Followed::Made{std::move(made.whole.graph), std::move(made.program)};
+      return std::move(made.program);
     });
     if (holes)
       runnable.follow(std::move(*holes));
@@ -560,20 +580,27 @@ class Trainer::State {
       settings.update = optimizer_.update(options_.clip_norm, loss_scale_.has_value());
     return settings;
   }
+  // The same where there are ranks, with what they have found so far.
+  compile::Settings settings_for_ranks(Then then) const {
+    compile::Settings settings = settings_of(then);
+    if (!ranks_) return settings;
+    settings.plan_name = ranks_->parallelism().plan_name;
+    settings.update.parts = optimizer_.parts();  // where gradients lie is theirs to say
+    settings.stages = ranks_->stages();
+    settings.is_settled = ranks_->is_settled();
+    if (!model_.parameters().empty()) settings.device = model_.parameters().front().tensor.device().str();
+    return settings;
+  }
+  compile::Plan current_plan() const { return ranks_ ? ranks_->parallelism().plan : plan(); }
+  sharding::Mesh mesh() const { return ranks_ ? ranks_->parallelism().mesh : sharding::Mesh{}; }
   std::unique_ptr<Runnable> compiled(const ir::Graph& graph, Then then,
                                      const std::vector<std::string>& inputs) {
     const observe::Span span(options_.trace, "compile", 0, "trainer");
     if (!emulates_) emulates_ = emulates();
-    compile::Settings settings = settings_of(then);
+    const compile::Settings settings = settings_for_ranks(then);
     std::unique_ptr<Runnable> runnable;
     if (ranks_) {
-      const auto& parallelism = ranks_->parallelism();
-      settings.plan_name = parallelism.plan_name;
-      settings.update.parts = optimizer_.parts();  // where gradients lie is theirs to say
-      settings.stages = ranks_->stages();
-      settings.is_settled = ranks_->is_settled();
-      if (!model_.parameters().empty()) settings.device = model_.parameters().front().tensor.device().str();
-      auto whole = compile::compile_whole(graph, parallelism.plan, parallelism.mesh, settings);
+      auto whole = compile::compile_whole(graph, current_plan(), mesh(), settings);
       train::check_same(ranks_->control(), "the captured graph", ir::to_text(whole.graph));
       if (!whole.plan.found_axes.empty())
         train::check_same(ranks_->control(), "placements that were found", rewrite::to_text(whole.placed));
@@ -663,6 +690,13 @@ class Trainer::State {
       for (auto& [name, gradient] : gradients)
         gradient = train::whole_of(ranks_->rank(), gradient, ranks_->pins_of(name).*layout,
                                    model_.find_parameter(name)->sizes());
+    return gradients;
+  }
+  // Those of narrow weights are float32 until here.
+  Tensors as_parameters(Tensors gradients) const {
+    if (plan().precision.master == rewrite::Master::Float32) return gradients;
+    for (auto& [name, gradient] : gradients)
+      if (gradient.defined()) gradient = gradient.to(model_.find_parameter(name)->scalar_type());
     return gradients;
   }
   void keep_gradients() const {
@@ -773,8 +807,9 @@ class Trainer::State {
       runnables.push_back(all.back().runnable);
       under_way_.push_back(all.back().runnable);
       SHOAL_CHECK(under_way_.size() == i + 1, InvalidInput, "trainer: the ", count,
-                  " micro-batches of a step have graphs of their own, and ", options_.max_graphs,
-                  " are kept (max_graphs); a pipeline runs them at once. Remedy: a larger max_graphs");
+                  " micro-batches of a step have graphs of their own, which take more than the ",
+                  options_.graph_bytes,
+                  " bytes of graph_bytes; a pipeline runs them at once. Remedy: a larger graph_bytes");
       if (count > 1) all[i].runnable->check_writes_apart(all[i].shared.part, ranks_->parallelism().plan);
       const Normaliser& normaliser = all[i].runnable->whole().normaliser;
       SHOAL_CHECK(normaliser.kind == all[0].runnable->whole().normaliser.kind, InvalidInput,
@@ -830,7 +865,7 @@ class Trainer::State {
         optimizer_.is_current(later_->runnable->whole().groups))
       return *later_;
     forget_later();
-    auto runnable = compiled(compile::graph_of_sums(parameters), then, {});
+    auto runnable = compiled(compile::graph_of_sums(parameters, plan().precision.master), then, {});
     runnable->bind_lasting(model_, {});
     later_ = LaterUpdate{std::move(names), then, std::move(runnable)};
     return *later_;
@@ -902,7 +937,7 @@ class Trainer::State {
   }
 
   int exceptions_ = std::uncaught_exceptions();
-  std::shared_ptr<torch::nn::Module> module_;  // null for a model of another language
+  std::shared_ptr<torch::nn::Module> module_;  // of the view; null for a model of another language
   ModelView view_;
   TrainerOptions options_;
   train::ModelTensors model_;
@@ -913,6 +948,7 @@ class Trainer::State {
   std::optional<bool> emulates_;                   // a precision; known from the first compilation on
   std::optional<train::Checkpoints> checkpoints_;  // made when one is asked for
   train::CapturedSteps steps_captured_;
+  train::CaptureCost capture_cost_;
   at::Tensor seed_;
   Tensors outputs_;  // of the last step or evaluation
   std::string tag_;  // of the graph found last
@@ -931,14 +967,14 @@ class Trainer::State {
 
 Trainer::Trainer(std::shared_ptr<torch::nn::Module> module, LossFunction loss, Optimizer optimizer,
                  TrainerOptions options)
-    : state_(std::make_unique<State>(module, train::view_of(module, std::move(loss)),
+    : state_(std::make_unique<State>(view_of(module, std::move(loss)),
                                      std::vector<OptimizerPart>{{{}, std::move(optimizer)}},
                                      std::move(options))) {}
 Trainer::Trainer(std::shared_ptr<torch::nn::Module> module, LossFunction loss, TrainerOptions options)
-    : state_(std::make_unique<State>(module, train::view_of(module, std::move(loss)),
-                                     std::vector<OptimizerPart>{}, std::move(options))) {}
+    : state_(std::make_unique<State>(view_of(module, std::move(loss)), std::vector<OptimizerPart>{},
+                                     std::move(options))) {}
 Trainer::Trainer(ModelView model, std::vector<OptimizerPart> optimizers, TrainerOptions options)
-    : state_(std::make_unique<State>(nullptr, std::move(model), std::move(optimizers), std::move(options))) {}
+    : state_(std::make_unique<State>(std::move(model), std::move(optimizers), std::move(options))) {}
 Trainer::~Trainer() = default;
 Trainer::Trainer(Trainer&&) noexcept = default;
 Trainer& Trainer::operator=(Trainer&&) noexcept = default;
@@ -957,7 +993,7 @@ double Trainer::loss_of(const Given& given) const { return state_->loss_of(given
 std::string Trainer::weighing(const Batch& microbatch) { return state_->weighing(microbatch); }
 double Trainer::backward(const Batch& batch) { return state_->backward(batch); }
 double Trainer::evaluate(const Batch& batch) { return state_->evaluate(batch); }
-const ir::Graph& Trainer::graph(const Batch& batch) { return state_->graph(batch); }
+ir::Graph Trainer::graph(const Batch& batch) { return state_->graph(batch); }
 std::map<std::string, at::Tensor> Trainer::optimizer_state() const { return state_->optimizer_state(); }
 Progress Trainer::progress() const { return state_->progress(); }
 void Trainer::set_seed(std::uint64_t seed) { state_->set_seed(seed); }

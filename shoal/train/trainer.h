@@ -37,15 +37,17 @@ struct TrainerOptions {
   double clip_norm = 0;  // largest global L2 norm of the gradients; 0: no clipping
   LearningRateSchedule schedule = {};
   std::uint64_t seed = 0;  // of dropout and every other random op in the model
-  std::size_t max_graphs =
-      16;  // captured graphs kept, one a shape of the batch; the least recently used goes
+  // What captured graphs, one a shape of the batch, may take together, in bytes: with their programs and
+  // constants, without what a step makes. The least recently used go; what a step needs stays.
+  std::int64_t graph_bytes = std::int64_t{256} << 20;
   // After a step each parameter's `.grad` is its gradient in that step, before clipping, as gradients() has
   // it, and undefined where it got none. Otherwise a step leaves `.grad` alone.
   bool keeps_gradients = false;
   // A captured step cannot see that a setting of the model has changed. So the model is run once more and
-  // compared with its graph: at the 2nd, 4th and 8th step of each graph, and then whenever that takes at most
-  // this share of the time since. A difference is InvalidInput that names module, line and remedy; the step
-  // has then changed nothing. 0: not after the 8th step; negative: never.
+  // compared with its graph: at the 2nd, 4th and 8th step of each graph (those that differ in sizes alone
+  // count as one), and then whenever that takes at most this share of the time since. A difference is
+  // InvalidInput that names module, line and remedy; the step has then changed nothing. 0: not after the 8th
+  // step; negative: never.
   double spot_check_share = 0.005;
   // Text of whatever the model and the loss read besides parameters, buffers and the batch: each text has
   // graphs of its own, so that a change is followed. For a member that is set between steps, and a closure's:
@@ -63,8 +65,9 @@ struct StepResult {
   double grad_norm = 0;      // global L2 norm before clipping; 0 without clipping, where nobody computes it
   double learning_rate = 0;  // of parameters in no group
   std::int64_t step = 0;     // updates made so far, this one included
-  // Of float16 (Plan::precision): what the loss was multiplied by; and whether that was too much, so that a gradient
-  // overflowed and nothing was updated: the step has then changed the scale alone, and counts for nothing.
+  // Of float16 (Plan::precision): what the loss was multiplied by; and whether that was too much, so that a
+  // gradient overflowed and nothing was updated: the step has then changed the scale alone, and counts for
+  // nothing.
   double loss_scale = 0;
   bool skipped = false;
 };
@@ -84,13 +87,12 @@ struct Progress {
 // alike.
 class Trainer {
  public:
-  using LossFunction = std::function<at::Tensor(const Batch&)>;
-
-  // `loss(model, batch)` runs the model on a batch and returns a scalar to minimise. It is called when a
-  // batch of a new shape comes (twice: both must do the same) and for spot checks, not at every step. What it
-  // leaves in a member that is no buffer holds no data afterwards; reading that is an error: set it anew.
+  // `loss(model, batch)` runs the model on a batch and returns a scalar to minimise, or LossAndOutputs. It is
+  // called when a batch of a new shape comes (twice for the first of all: both must do the same) and for spot
+  // checks, not at every step. What it leaves in a member that is no buffer holds no data afterwards; reading
+  // that is an error: set it anew.
   template <class Model, class Loss>
-    requires std::invocable<Loss&, Model&, const Batch&>
+    requires(!std::derived_from<Model, torch::nn::Module>) && std::invocable<Loss&, Model&, const Batch&>
   Trainer(Model model, Loss loss, Optimizer optimizer, TrainerOptions options = {})
       : Trainer(module_of(model),
                 LossFunction([model, loss](const Batch& batch) mutable { return loss(model, batch); }),
@@ -99,12 +101,25 @@ class Trainer {
           TrainerOptions options = {});
   // Without an optimizer: for backward() and evaluate().
   template <class Model, class Loss>
-    requires std::invocable<Loss&, Model&, const Batch&>
+    requires(!std::derived_from<Model, torch::nn::Module>) && std::invocable<Loss&, Model&, const Batch&>
   Trainer(Model model, Loss loss, TrainerOptions options = {})
       : Trainer(module_of(model),
                 LossFunction([model, loss](const Batch& batch) mutable { return loss(model, batch); }),
                 std::move(options)) {}
   Trainer(std::shared_ptr<torch::nn::Module> module, LossFunction loss, TrainerOptions options = {});
+  // Of a module that lies on the stack, or is somebody's member: borrowed.
+  template <class Model, class Loss>
+    requires std::derived_from<Model, torch::nn::Module> && std::invocable<Loss&, Model&, const Batch&>
+  Trainer(Model& model, Loss loss, Optimizer optimizer, TrainerOptions options = {})
+      : Trainer(borrowed(model),
+                LossFunction([&model, loss](const Batch& batch) mutable { return loss(model, batch); }),
+                std::move(optimizer), std::move(options)) {}
+  template <class Model, class Loss>
+    requires std::derived_from<Model, torch::nn::Module> && std::invocable<Loss&, Model&, const Batch&>
+  Trainer(Model& model, Loss loss, TrainerOptions options = {})
+      : Trainer(borrowed(model),
+                LossFunction([&model, loss](const Batch& batch) mutable { return loss(model, batch); }),
+                std::move(options)) {}
   // No parts: as without an optimizer.
   Trainer(ModelView model, std::vector<OptimizerPart> optimizers, TrainerOptions options = {});
   ~Trainer();
@@ -149,7 +164,8 @@ class Trainer {
   // Carlo dropout, is drawn anew at each call, beside the draws of training, which stay as they are.
   double evaluate(const Batch& batch);
 
-  // What ModelView::outputs gave, of the last step or evaluation; kept until the next one.
+  // What the loss function returned besides the loss (LossAndOutputs), or ModelView::outputs gave, of the last
+  // step or evaluation; kept until the next one.
   const std::map<std::string, at::Tensor>& outputs() const;
   // ModelView::tag of the graph that the last step or evaluation ran.
   const std::string& tag() const;
@@ -168,7 +184,7 @@ class Trainer {
 
   // The whole captured step for a batch of this shape, update included, as text is printed by `shoal
   // capture`; of several ranks, all of them together.
-  const ir::Graph& graph(const Batch& batch);
+  ir::Graph graph(const Batch& batch);
   // What this rank runs of it.
   const program::Program& program(const Batch& batch);
   // What this rank has run in the last step, in this order: one program, or one for each micro-batch and that
@@ -237,6 +253,10 @@ class Trainer {
       return model.ptr();
     else
       return model;
+  }
+
+  static std::shared_ptr<torch::nn::Module> borrowed(torch::nn::Module& model) {
+    return {std::shared_ptr<torch::nn::Module>(), &model};
   }
 
   class State;

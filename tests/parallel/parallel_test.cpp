@@ -20,6 +20,8 @@
 #include "tests/parallel/cover.h"
 #include "tests/parallel/matrix.h"
 
+namespace parallel_test {
+
 using namespace shoal;
 
 static constexpr int kRanks[] = {2, 3, 4, 6, 8};
@@ -106,7 +108,8 @@ TEST_CASE("a cover of the matrix trains as one device does, and sends what its p
     check(*model, strategy, matrix::run(*model, strategy));
 }
 
-TEST_CASE("data parallel, ZeRO-2 and ZeRO-3 train every model as eager LibTorch does") {
+TEST_CASE("data parallel, ZeRO-2 and ZeRO-3 train every model as eager LibTorch does" *
+          doctest::skip(matrix::is_sanitized())) {  // which sees all of this in the cover
   for (const auto& model : cases::kModels)
     for (const auto& strategy : matrix::strategies(model, 3))
       if (strategy.tensor == 1 && strategy.zero_stage != 1)
@@ -140,6 +143,7 @@ TEST_CASE("every optimizer trains in parts as it does whole") {
          {matrix::Strategy{.shard = 3, .zero_stage = 1}, matrix::Strategy{.shard = 3, .zero_stage = 3},
           matrix::Strategy{.microbatches = 3, .pipeline = 3},
           matrix::Strategy{.shard = 2, .zero_stage = 3, .microbatches = 3, .pipeline = 2}}) {
+      if (matrix::is_sanitized() && (strategy.shard != 2 || strategy.pipeline != 2)) continue;
       strategy.name = concat("optimizer ", optimizer.index(), ", ", strategy.pipeline, " stages");
       check(mlp, strategy, matrix::run(mlp, strategy, optimizer));
     }
@@ -162,3 +166,5 @@ TEST_CASE("the whole matrix trains as one device does" * doctest::skip()) {
         if (outcome.is_same()) results << name << ": " << outcome.worst.error << std::endl;
       }
 }
+
+}  // namespace parallel_test

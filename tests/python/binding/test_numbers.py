@@ -3,6 +3,7 @@
 
 import itertools
 import math
+import sys
 
 import pytest
 import torch
@@ -157,3 +158,61 @@ def test_after_a_trace_the_model_has_its_number():
         model.b = value
         trainer.step(torch.randn(4, 3, dtype=torch.float64))
         assert type(model.b) is float and model.b == value
+
+
+class OfBatch(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = torch.nn.Linear(4, 2)
+
+    def forward(self, x, beta):
+        return (1 - beta) * self.fc(x).square().mean() + beta * self.fc.weight.abs().mean()
+
+
+def test_a_float_in_the_batch_is_an_input_from_its_third_value_on():
+    torch.manual_seed(0)
+    model, plain = OfBatch().double(), OfBatch().double()
+    plain.load_state_dict(model.state_dict())
+    sgd = torch.optim.SGD(plain.parameters(), lr=0.1)
+    trainer = shoal.Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), spot_checks=0)
+    x = torch.randn(3, 4).double()
+    recordings = 0
+
+    def count(frame, event, _):
+        nonlocal recordings
+        recordings += event == "call" and frame.f_code is OfBatch.forward.__code__
+
+    for step in range(40):
+        beta = 0.9 - step / 50
+        sgd.zero_grad()
+        loss = plain(x, beta)
+        loss.backward()
+        sgd.step()
+        before = sys.getprofile()
+        sys.setprofile(count if step >= 8 else None)
+        try:
+            got = trainer.step({"x": x, "beta": beta}).loss
+        finally:
+            sys.setprofile(before)
+        assert got == pytest.approx(loss.item(), rel=1e-12)
+    assert recordings <= 2  # spot checks at most
+    for mine, other in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-10, atol=0)
+
+
+def test_a_float_in_the_batch_that_decides_goes_the_right_way_each_time():
+    class Decides(OfBatch):
+        def forward(self, x, beta):
+            y = self.fc(x).square().mean()
+            return y * beta if beta > 0.5 else y + beta
+
+    model = Decides().double()
+    trainer = shoal.Trainer(model, torch.optim.SGD(model.parameters(), lr=0.0))
+    x = torch.randn(3, 4).double()
+    for beta in (0.9, 0.8, 0.7, 0.6, 0.55, 0.4, 0.3, 0.2, 0.85, 0.25, 1.0, 0.0, -0.5, float("inf")):
+        wanted = model(x, beta).item()
+        if wanted == float("inf"):
+            with pytest.raises(shoal.InvalidInput, match="is inf"):
+                trainer.step({"x": x, "beta": beta})
+        else:
+            assert trainer.step({"x": x, "beta": beta}).loss == pytest.approx(wanted, rel=1e-12), beta

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Offload from Python: `Parallelism(offload=…)`, of one rank and of several."""
 
+import copy
 import pathlib
 
 import offload_on_ranks
@@ -41,6 +42,38 @@ def test_a_model_keeps_its_values_and_is_read_and_saved_as_ever(tmp_path):
         assert torch.equal(tensor, model.state_dict()[key])
     with torch.no_grad():
         model.weight += 1  # after the trainer has gone
+
+
+def test_what_a_script_changes_in_between_is_followed():
+    """Other memory under a parameter, values written into it, a loaded state, another rate: as without."""
+
+    def trained(**settings):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        parallelism = shoal.Parallelism(**settings)
+        trainer = shoal.Trainer(
+            model, optimizer, lambda net, x: net(x).square().mean(), parallelism=parallelism
+        )
+        x = torch.randn(4, 8)
+        trainer.step(x)
+        saved = copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict())
+        model[0].weight.data = torch.randn(8, 8)
+        trainer.step(x)
+        with torch.no_grad():
+            model[2].bias.fill_(0.5)
+        trainer.step(x)
+        model.load_state_dict(saved[0])
+        optimizer.load_state_dict(saved[1])
+        optimizer.param_groups[0]["lr"] = 3e-3
+        trainer.step(x)
+        trainer.backward(x)
+        gradients = [parameter.grad.clone() for parameter in model.parameters()]
+        return [*model.state_dict().values(), *gradients]
+
+    plain = trained()
+    for now, was in zip(trained(offload=offload_on_ranks.ALL, offload_folder=BUILD), plain, strict=True):
+        assert torch.equal(now, was)
 
 
 @pytest.mark.parametrize(

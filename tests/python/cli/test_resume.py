@@ -10,6 +10,7 @@ import subprocess
 import time
 
 import pytest
+from tensorboard.backend.event_processing import event_accumulator
 
 # Saved at once: steps are shorter here than a write to the disk, and saves that come too soon are left out.
 SAVING = [
@@ -227,12 +228,23 @@ def test_accumulation_and_prefetching_change_no_loss(shoal, tiny):
         assert many == pytest.approx(one, rel=1e-12)
 
 
-def test_tensorboard_and_a_picture_are_written(shoal, tiny):
-    succeeds(shoal("train", tiny, "--metrics.enable_tensorboard=true"))
+def test_tensorboard_reads_what_is_logged_of_a_run_that_goes_on_too(shoal, tiny):
+    options = ["--metrics.enable_tensorboard=true", "--checkpoint.enable=true"]
+    succeeds(shoal("train", tiny, *options))
+    succeeds(shoal("train", tiny, *options, "--training.steps=6"))
     out = tiny.parent / "out"
-    [events] = (out / "tb").iterdir()
-    assert events.read_bytes().count(b"loss_metrics/loss") == 4
-    assert (out / "loss.svg").read_text().count("<circle") == 2
+    board = event_accumulator.EventAccumulator(str(out / "tb"))
+    board.Reload()
+    logged = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    for key, tag in (("loss", "loss_metrics/loss"), ("lr", "lr"), ("grad_norm", "grad_norm")):
+        wanted = [(line["step"], pytest.approx(line[key], rel=1e-6)) for line in logged if key in line]
+        assert [(event.step, event.value) for event in board.Scalars(tag)] == wanted
+    assert [event.step for event in board.Scalars("loss_metrics/loss")] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_picture_of_the_loss_is_written(shoal, tiny):
+    succeeds(shoal("train", tiny))
+    assert (tiny.parent / "out" / "loss.svg").read_text().count("<circle") == 2
 
 
 @pytest.mark.parametrize("name", ["Adagrad", "RMSprop", "Lion", "LAMB"])

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Weights that are bfloat16 without a float32 copy: some of them brought to float32, and back after an update.
+//
+// With a compensation (Kahan, CACM 8, 1965) weight + compensation is the value; what the weight loses by
+// rounding the compensation keeps, to 8 bits. Without one the weight is rounded up or down by chance, up as
+// often as the value is near (Gupta et al., arXiv:1502.02551), so that an update smaller than a weight's last
+// bit counts on average. The chance is a function of seed, update, parameter and the element's place in the
+// whole tensor, so that ranks that have parts round as one device does.
+#pragma once
+
+#include <c10/util/BFloat16.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "shoal/program/program.h"
+#include "shoal/runtime/kernel.h"
+
+namespace shoal::runtime {
+
+// Where the elements of a rank's part are in the whole tensor, both row-major.
+class Places {
+ public:
+  // All of it.
+  Places() = default;
+  // Reads dims, shape, and for each dim its ranges: their number, begin and end of each. Returns what follows.
+  std::span<const std::int64_t> read(std::span<const std::int64_t> words);
+  // The place of an element, and how many from it on have the places after it.
+  struct Run {
+    std::int64_t place, size;
+  };
+  Run from(std::int64_t element) const;
+
+ private:
+  std::int64_t place_in(std::size_t dim, std::int64_t index) const;
+
+  std::vector<std::int64_t> shape_, sizes_;               // of the whole, and of the part
+  std::vector<std::vector<std::int64_t>> begins_, ends_;  // by dim
+};
+
+struct Draw {
+  std::uint64_t seed = 0;
+  std::uint32_t update = 0, parameter = 0;
+  Places places = {};
+};
+
+void load_weights(const c10::BFloat16* weights, const c10::BFloat16* compensations, float* to,
+                  std::int64_t size);
+void store_compensated(const float* from, c10::BFloat16* weights, c10::BFloat16* compensations,
+                       std::int64_t size);
+// `first`: where the first of them is in this rank's part.
+void store_by_chance(const float* from, const Draw& draw, std::int64_t first, c10::BFloat16* weights,
+                     std::int64_t size);
+
+// Of an update of such weights; empty where they have the type that the update computes in.
+struct Narrow {
+  explicit Narrow(const program::Compute& compute);
+  bool any() const { return !compensations.empty() || !parameters.empty(); }
+  Draw draw(const Slots& slots, std::size_t row) const;
+  std::vector<std::uint32_t> compensations;
+  std::vector<std::int64_t> parameters;  // of Draw; none: nothing is left to chance
+  std::vector<Places> places;
+  std::uint32_t seed = 0, step = 0;
+};
+
+}  // namespace shoal::runtime
