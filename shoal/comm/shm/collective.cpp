@@ -15,6 +15,9 @@ static std::int64_t counts_bytes(const Call& call, int size) {
   return call.op == Op::AllToAll ? std::int64_t{16} * size : 0;
 }
 
+// All counts of a call add up, in bytes, to what 64 bits hold.
+static constexpr std::int64_t kMostElements = std::int64_t{1} << 48;
+
 // Copies of a call that moves more than this are not in a cache any more when somebody reads them.
 static constexpr std::int64_t kPastCachesBytes = std::int64_t{8} << 20;
 
@@ -154,8 +157,28 @@ bool Group::compare(const Call& call, std::uint32_t number) {
       const std::int64_t taken = out_counts_[static_cast<std::size_t>(to)][from];
       if (sent != taken)
         fail(ErrorKind::InvalidInput, uneven_pair(number - kFirstCall, from, sent, to, taken));
+      SHOAL_CHECK(sent >= 0 && sent <= kMostElements, Corrupt, "shm: rank ", from, " says that it has ", sent,
+                  " elements for rank ", to);
     }
+  for (int r = 0; small && r < size_; ++r) {
+    const std::int64_t bytes = counts_bytes(call, size_) + elements_of(call, r).in * turn_.element;
+    SHOAL_CHECK(bytes <= kPayloadBytes, Corrupt, "shm: rank ", r, " says that it wrote ", bytes,
+                " bytes where there are ", kPayloadBytes);
+  }
   return small;
+}
+
+Group::Elements Group::elements_of(const Call& call, int rank) const {
+  if (call.op == Op::AllToAll) {
+    const auto sum = [&](const std::int64_t* counts) {
+      return std::accumulate(counts, counts + size_, std::int64_t{0});
+    };
+    const auto r = static_cast<std::size_t>(rank);
+    return {.in = sum(in_counts_[r]), .out = sum(out_counts_[r])};
+  }
+  const bool in_parts = call.op == Op::Scatter || call.op == Op::ReduceScatter;
+  const bool out_parts = call.op == Op::Gather || call.op == Op::AllGather;
+  return {.in = call.count * (in_parts ? size_ : 1), .out = call.count * (out_parts ? size_ : 1)};
 }
 
 Direct Group::find_buffers(const Algorithm& algorithm, std::uint32_t number) {
@@ -176,10 +199,13 @@ Direct Group::find_buffers(const Algorithm& algorithm, std::uint32_t number) {
     const std::size_t i = static_cast<std::size_t>(r);
     in_[i] = out_[i] = nullptr;
     if (direct == Direct::No) {
-      stages_[i] = at(slot.staging);
+      stages_[i] = at(slot.staging, 2 * kStagingBytes);
     } else {
-      if (slot.in.segment.inode != 0 && (slot.flags & kInShared) != 0) in_[i] = at(slot.in);
-      if (slot.out.segment.inode != 0 && (slot.flags & kOutShared) != 0) out_[i] = at(slot.out);
+      const auto [in, out] = elements_of(turn_.call, r);
+      if (slot.in.segment.inode != 0 && (slot.flags & kInShared) != 0)
+        in_[i] = at(slot.in, in * turn_.element);
+      if (slot.out.segment.inode != 0 && (slot.flags & kOutShared) != 0)
+        out_[i] = at(slot.out, out * turn_.element);
     }
   }
   return direct;

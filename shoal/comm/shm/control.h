@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "shoal/base/error.h"
 #include "shoal/comm/call.h"
 #include "shoal/comm/shm/heap.h"
 
@@ -37,7 +38,12 @@ struct SharedCall {
             .peer = call.peer,
             .count = call.count};
   }
+  // Throws Corrupt where a rank has written none.
   Call call() const {
+    SHOAL_CHECK(op <= static_cast<std::uint8_t>(Op::Barrier) &&
+                    dtype <= static_cast<std::uint8_t>(DType::Complex128) &&
+                    reduce <= static_cast<std::uint8_t>(ReduceOp::Max),
+                Corrupt, "shm: a rank has written what is no call");
     return {static_cast<Op>(op), static_cast<DType>(dtype), count, static_cast<ReduceOp>(reduce), peer};
   }
 };

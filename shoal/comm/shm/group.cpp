@@ -237,7 +237,9 @@ void Group::throw_if_ended() const {
   const Header& header = control_.header();
   if (header.ended.load() != 2) return;
   settle();
-  throw Error(static_cast<ErrorKind>(header.kind), header.why);
+  const bool is_known = header.kind >= 0 && header.kind <= static_cast<std::int32_t>(ErrorKind::Internal);
+  throw Error(is_known ? static_cast<ErrorKind>(header.kind) : ErrorKind::Corrupt,
+              std::string(header.why, strnlen(header.why, sizeof header.why)));
 }
 
 bool Group::has_died(int rank) const {
@@ -285,13 +287,19 @@ void Group::forget(Job& job) {
   settle();
 }
 
-std::byte* Group::at(const Place& place) {
+std::byte* Group::at(const Place place, std::int64_t bytes) {
   const auto known = std::ranges::find(mapped_inodes_, place.segment.inode);
-  if (known != mapped_inodes_.end())
-    return mapped_[static_cast<std::size_t>(known - mapped_inodes_.begin())]->data() + place.offset;
-  mapped_.push_back(heap_->mappings()->of(place.segment));
-  mapped_inodes_.push_back(place.segment.inode);
-  return mapped_.back()->data() + place.offset;
+  const auto i = static_cast<std::size_t>(known - mapped_inodes_.begin());
+  if (known == mapped_inodes_.end()) {
+    mapped_.push_back(heap_->mappings()->of(place.segment));
+    mapped_inodes_.push_back(place.segment.inode);
+  }
+  const Mapping& mapping = *mapped_[i];
+  SHOAL_CHECK(
+      place.offset >= 0 && bytes >= 0 && bytes <= mapping.bytes() && place.offset <= mapping.bytes() - bytes,
+      Corrupt, "shm: process ", place.segment.pid, " says that ", bytes, " bytes are at byte ", place.offset,
+      " of shared memory that has ", mapping.bytes());
+  return mapping.data() + place.offset;
 }
 
 Job::~Job() {

@@ -80,6 +80,10 @@ class Group {
   void publish_places(const Request& request, const Call& call, CallSlot& slot);
   bool compare(const Call& call, std::uint32_t number);  // whether the call is small
   void begin_turn(const Request& request, const Call& call, std::uint32_t number);
+  struct Elements {
+    std::int64_t in, out;
+  };
+  Elements elements_of(const Call& call, int rank) const;  // what a rank's buffers have to have
   Direct find_buffers(const Algorithm& algorithm, std::uint32_t number);
   std::int64_t staged_pieces(const Algorithm& algorithm);
   void use_piece(std::int64_t piece);
@@ -120,7 +124,8 @@ class Group {
   void settle() const noexcept;
   bool has_died(int rank) const;
 
-  std::byte* at(const Place& place);  // of any rank, mapped when it is first met
+  // Bytes of any rank, whose memory is mapped when it is first met. Throws Corrupt where it has not as many.
+  std::byte* at(Place place, std::int64_t bytes);
 
   const std::shared_ptr<Heap> heap_;
   const std::shared_ptr<Mapping> memory_;

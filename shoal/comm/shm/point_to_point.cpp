@@ -65,7 +65,7 @@ Task Group::send(Request request, Call call, std::uint32_t number) {
 
   if (mine.flags == 0 && (theirs.flags & kOutShared) != 0) {
     const Inside inside(*this);
-    std::memcpy(at(theirs.place), data, static_cast<std::size_t>(bytes));
+    std::memcpy(at(theirs.place, bytes), data, static_cast<std::size_t>(bytes));
     traffic_.pushed[static_cast<std::size_t>(to)] += to == rank_ ? 0 : bytes;
     mine.moved.store(1, std::memory_order_seq_cst);
     wake(to);
@@ -102,15 +102,17 @@ Task Group::receive(Request request, Call call, std::uint32_t number) {
 
   std::int64_t pulled = bytes;
   if ((theirs.flags & kSmall) != 0) {
+    SHOAL_CHECK(bytes <= kMessageInlineBytes, Corrupt, "shm: rank ", from, " says that it wrote ", bytes,
+                " bytes where there are ", kMessageInlineBytes);
     if (bytes > 0) std::memcpy(data, theirs.inline_data, static_cast<std::size_t>(bytes));
   } else if ((theirs.flags & kInShared) != 0) {
     const Inside inside(*this);
-    std::memcpy(data, at(theirs.place), static_cast<std::size_t>(bytes));
+    std::memcpy(data, at(theirs.place, bytes), static_cast<std::size_t>(bytes));
   } else if (place) {
     co_await until(theirs.moved, 1);
     pulled = 0;
   } else {
-    const std::byte* ring = at(theirs.staging);
+    const std::byte* ring = at(theirs.staging, kPieces * kPieceBytes);
     std::uint32_t piece = 0;
     for (std::int64_t first = 0; first < bytes; first += kPieceBytes, ++piece) {
       co_await until(theirs.moved, piece + 1);

@@ -33,6 +33,14 @@ static std::uint64_t inode_of(int descriptor) {
   return fstat(descriptor, &status) == 0 ? status.st_ino : 0;
 }
 
+// So that no page of it can go while it is mapped.
+static bool has_for_good(int descriptor, std::int64_t bytes) {
+  struct stat status = {};
+  const int seals = fcntl(descriptor, F_GET_SEALS);
+  return bytes > 0 && fstat(descriptor, &status) == 0 && status.st_size == bytes && seals >= 0 &&
+         (seals & F_SEAL_SHRINK) != 0;
+}
+
 std::shared_ptr<Mapping> Mappings::of(const SegmentId& id) {
   const std::lock_guard lock(mutex_);
   std::erase_if(open_, [](const auto& known) { return known.second.expired(); });
@@ -43,11 +51,14 @@ std::shared_ptr<Mapping> Mappings::of(const SegmentId& id) {
   const int error = errno;
   const bool same = descriptor >= 0 && inode_of(descriptor) == id.inode;
   std::shared_ptr<Mapping> mapping;
-  if (same) mapping = std::make_shared<Mapping>(descriptor, id.bytes);
+  const bool whole = same && has_for_good(descriptor, id.bytes);
+  if (whole) mapping = std::make_shared<Mapping>(descriptor, id.bytes);
   if (descriptor >= 0) close(descriptor);
   SHOAL_CHECK(same, PeerLost, "shm: shared memory of process ", id.pid, " is gone (",
               descriptor < 0 ? std::strerror(error) : "another file",
               "); it has ended, or is another user's");
+  SHOAL_CHECK(whole, Corrupt, "shm: process ", id.pid, " says that its descriptor ", id.descriptor, " is ",
+              id.bytes, " bytes of shared memory, which it is not");
   open = mapping;
   return mapping;
 }

@@ -44,7 +44,7 @@ class Mapping {
 // other's memory at the same addresses. Any thread.
 class Mappings {
  public:
-  // Throws PeerLost where the segment is gone.
+  // Throws PeerLost where the segment is gone, Corrupt where it has not the bytes that its id says.
   std::shared_ptr<Mapping> of(const SegmentId& id);
 
  private:

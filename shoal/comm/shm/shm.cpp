@@ -69,7 +69,10 @@ std::unique_ptr<Segment> make_control(const Heap& heap, int size) {
 std::unique_ptr<Shm> join(const std::shared_ptr<Heap>& heap, std::unique_ptr<Segment> control,
                           const SegmentId& id, int rank, int size, int num_ranks_here,
                           std::chrono::nanoseconds limit) {
-  auto group = std::make_unique<Group>(heap, heap->mappings()->of(id), rank, size, num_ranks_here);
+  std::shared_ptr<Mapping> memory = heap->mappings()->of(id);
+  SHOAL_CHECK(memory->bytes() == control_bytes(size), Corrupt, "shm: process ", id.pid, " made ",
+              memory->bytes(), " bytes for a group of ", size, " ranks, which takes ", control_bytes(size));
+  auto group = std::make_unique<Group>(heap, std::move(memory), rank, size, num_ranks_here);
   auto joined = std::make_unique<Shm>(std::move(control), std::move(group), limit);
   joined->meet();
   return joined;
