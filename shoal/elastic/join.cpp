@@ -13,7 +13,10 @@
 #include <cstddef>
 #include <cstring>
 #include <fstream>
+#include <iomanip>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <sstream>
 #include <thread>
 #include <tuple>
@@ -125,8 +128,10 @@ static bool is_this_user(int socket) {
   return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
 }
 
-// What the ranks of a job on this host have in common, and no others: their parent, and how often it has
-// started them.
+// What the ranks of a job on this host have in common, and no others: their parent, how often it has started
+// them, and where the kernel has put its stack and its libraries, which is random and told to this user's
+// processes alone: nobody else can know the name, and take it first. A parent of another user (su) tells us
+// nothing either; then only the key is safe.
 static std::string name_of_job(const Environment& environment) {
   std::ifstream file(concat("/proc/", getppid(), "/stat"));
   std::string line;
@@ -134,8 +139,15 @@ static std::string name_of_job(const Environment& environment) {
   std::istringstream fields(line.substr(std::min(line.size(), line.rfind(')') + 1)));
   std::string field;
   for (int i = 0; i < 20; ++i) fields >> field;  // the 22nd of all: when it started
-  return concat("shoal/", geteuid(), "/", getppid(), "/", field, "/",
-                value_in(environment, "TORCHELASTIC_RESTART_COUNT"));
+  std::ifstream addresses(concat("/proc/", getppid(), "/auxv"), std::ios::binary);
+  const std::string secret(std::istreambuf_iterator<char>(addresses), {});
+  const auto* bytes = reinterpret_cast<const std::uint8_t*>(secret.data());
+  const rendezvous::Bytes32 hash = rendezvous::proof({}, "parent", std::span(bytes, secret.size()), {});
+  std::ostringstream name;
+  name << "shoal/" << geteuid() << '/' << getppid() << '/' << field << '/'
+       << value_in(environment, "TORCHELASTIC_RESTART_COUNT") << '/' << std::hex << std::setfill('0');
+  for (const std::uint8_t byte : std::span(hash).first(16)) name << std::setw(2) << int{byte};
+  return std::move(name).str();
 }
 
 static std::unique_ptr<Socket> listener_of_job(const std::string& name) {
