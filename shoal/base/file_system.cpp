@@ -9,17 +9,18 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "shoal/base/error.h"
+#include "shoal/base/names.h"
+#include "shoal/base/text.h"
 
 namespace shoal {
 
 namespace fs = std::filesystem;
-
-static constexpr ::mode_t kReadableByAll = 0644;
 
 [[noreturn]] static void fail_to(std::string_view what, const fs::path& path, int reason) {
   fail(ErrorKind::Infeasible, "cannot ", what, " ", path.string(), ": ", std::strerror(reason),
@@ -32,7 +33,7 @@ class DiskOutput final : public OutputFile {
  public:
   explicit DiskOutput(const fs::path& path)
       : path_(path),
-        descriptor_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, kReadableByAll)) {
+        descriptor_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, file_modes().file)) {
     if (descriptor_ < 0) fail_to("write", path_, errno);
   }
   ~DiskOutput() override { ::close(descriptor_); }
@@ -89,6 +90,31 @@ class DiskInput final : public InputFile {
 
 }  // namespace
 
+static constexpr Names<unsigned, 3> kOthersMay = {{{0000, "private"}, {0040, "group"}, {0044, "all"}}};
+static std::atomic<unsigned> others_may = 0;
+
+void set_readers(std::string_view word) {
+  const auto may = parse_in(kOthersMay, word);
+  SHOAL_CHECK(may, InvalidInput, "SHOAL_FILES is ", quoted(word),
+              "; it says who may read what is written: private, group or all");
+  others_may = *may;
+}
+
+FileModes file_modes() {
+  const unsigned may = others_may;  // who may read a folder may enter it
+  return {.file = 0600 | may, .folder = 0700 | may | may >> 2};
+}
+
+std::error_code make_folders(const fs::path& path) {
+  std::error_code error;
+  if (path.empty() || fs::is_directory(path, error)) return {};
+  if (const std::error_code above = make_folders(path.parent_path())) return above;
+  if (::mkdir(path.c_str(), file_modes().folder) == 0) return {};
+  const int reason = errno;
+  if (reason != EEXIST) return {reason, std::generic_category()};
+  return fs::is_directory(path, error) ? std::error_code() : std::make_error_code(std::errc::not_a_directory);
+}
+
 std::unique_ptr<OutputFile> DiskFileSystem::create(const fs::path& path) {
   return std::make_unique<DiskOutput>(path);
 }
@@ -98,9 +124,7 @@ std::unique_ptr<InputFile> DiskFileSystem::open(const fs::path& path) {
 }
 
 void DiskFileSystem::make_folder(const fs::path& path) {
-  std::error_code error;
-  fs::create_directories(path, error);
-  if (error) fail_to("make the folder", path, error.value());
+  if (const std::error_code error = make_folders(path)) fail_to("make the folder", path, error.value());
 }
 
 bool DiskFileSystem::exists(const fs::path& path) {
@@ -162,7 +186,7 @@ static std::string owner_in(int descriptor) {
 
 FolderLock::FolderLock(const fs::path& folder) {
   const fs::path path = folder / ".lock";
-  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, kReadableByAll);
+  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, file_modes().file);
   if (descriptor_ < 0) fail_to("write", path, errno);
   if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
     const int reason = errno;

@@ -10,9 +10,22 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 namespace shoal {
+
+// Who may read what is written: "private" (this user alone, as it is from the start), "group" or "all", which is
+// what SHOAL_FILES says in the environment; the umask may take more away. Any thread. Throws InvalidInput for
+// another word.
+void set_readers(std::string_view word);
+struct FileModes {
+  unsigned file;
+  unsigned folder;
+};
+FileModes file_modes();
+// The folders of a path that are not there yet. Says why not.
+std::error_code make_folders(const std::filesystem::path& path);
 
 // A new file. Bytes survive a crash once sync() has returned, and the file's name once its folder was synced.
 class OutputFile {

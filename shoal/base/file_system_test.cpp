@@ -2,6 +2,7 @@
 #include "shoal/base/file_system.h"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "shoal/base/error_test.h"
@@ -43,6 +44,33 @@ TEST_CASE("the disk keeps what is written, and lists and removes it") {
   files.remove(folder.path / "a");
   CHECK_FALSE(files.exists(folder.path / "a"));
   CHECK_NOTHROW(files.remove(folder.path / "a"));
+}
+
+TEST_CASE("what is written is for this user alone unless more is said") {
+  const Folder folder;
+  DiskFileSystem disk;
+  const auto modes = [&](const std::string& name) {
+    disk.make_folder(folder.path / name / "in it");
+    disk.create(folder.path / name / "in it" / "file");
+    std::string text;
+    for (const char* path : {".", "in it", "in it/file"}) {
+      struct stat status = {};
+      REQUIRE(stat((folder.path / name / path).c_str(), &status) == 0);
+      text += concat(std::oct, status.st_mode & 0777, ' ');
+    }
+    return text;
+  };
+  const auto mask = umask(022);
+  CHECK(modes("a") == "700 700 600 ");
+  set_readers("group");
+  CHECK(modes("b") == "750 750 640 ");
+  set_readers("all");
+  CHECK(modes("c") == "755 755 644 ");
+  set_readers("private");
+  CHECK(modes("d") == "700 700 600 ");
+  umask(mask);
+  CHECK_THROWS_WITH(set_readers("world"),
+                    "SHOAL_FILES is \"world\"; it says who may read what is written: private, group or all");
 }
 
 TEST_CASE("a rename onto a folder that is there lets the two change places") {

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "shoal/base/error.h"
+#include "shoal/base/file_system.h"
 #include "shoal/base/text.h"
 #include "shoal/cli/arguments.h"
 #include "shoal/cli/bench.h"
@@ -242,6 +243,11 @@ int main(int argc, char** argv) {
   if (const auto message = no_verb(argc, argv)) return failed(kWrongUse, *message);
   if (const char* highs = std::getenv("SHOAL_HIGHS_LIBRARY"); highs != nullptr)
     planner::set_highs_library(highs);
+  try {
+    if (const char* readers = std::getenv("SHOAL_FILES"); readers != nullptr) set_readers(readers);
+  } catch (const Error& error) {
+    return failed(kWrongUse, error.what());
+  }
   CLI::App app("Shoal trains an unmodified LibTorch model through its captured graph.", "shoal");
   app.require_subcommand(1);
   app.set_version_flag("--version", "shoal " SHOAL_VERSION);

@@ -19,13 +19,13 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <optional>
 #include <utility>
 
 #include "shoal/base/error.h"
+#include "shoal/base/file_system.h"
 #include "shoal/base/text.h"
 #include "shoal/elastic/culprit.h"
 #include "shoal/elastic/hosts.h"
@@ -177,10 +177,9 @@ void Launcher::start_rank(int local, int attempt) {
   rank.err = Lines(prefix);
   if (!launch_.log_folder.empty()) {
     const auto folder = launch_.log_folder / concat("attempt_", attempt);
-    std::error_code error;
-    std::filesystem::create_directories(folder, error);
+    make_folders(folder);
     const auto path = folder / concat("rank_", rank.rank, ".log");
-    rank.log = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644);
+    rank.log = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, file_modes().file);
     SHOAL_CHECK(rank.log >= 0, InvalidInput, "run: cannot write ", path.string(), ": ", std::strerror(errno));
   }
   rank.started = start(command_of(rank, local, attempt));
@@ -299,7 +298,8 @@ void Launcher::dump_flights(const std::vector<RankReport>& reports) const {
   for (std::size_t i = 0; i < reports.size() && i < ranks_.size(); ++i) {
     const auto path =
         launch_.log_folder / concat("attempt_", attempt_) / concat("flight_rank_", ranks_[i].rank, ".txt");
-    std::ofstream(path) << to_text(ranks_[i].flight->read());
+    const std::string text = to_text(ranks_[i].flight->read());
+    DiskFileSystem().create(path)->write(std::as_bytes(std::span(text)));
   }
 }
 

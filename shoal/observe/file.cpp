@@ -10,10 +10,9 @@
 #include <utility>
 
 #include "shoal/base/error.h"
+#include "shoal/base/file_system.h"
 
 namespace shoal::observe {
-
-static constexpr unsigned kReadableByAll = 0644;
 
 [[noreturn]] static void fail_to(std::string_view what, const std::filesystem::path& path, int reason) {
   const std::string_view remedy =
@@ -24,7 +23,7 @@ static constexpr unsigned kReadableByAll = 0644;
 }
 
 static int open_to_write(const std::filesystem::path& path, int how) {
-  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | how, kReadableByAll);
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | how, file_modes().file);
   if (descriptor < 0) fail_to("write", path, errno);
   return descriptor;
 }
@@ -54,9 +53,7 @@ void write_file(const std::filesystem::path& path, std::string_view bytes) {
 }
 
 void make_folder(const std::filesystem::path& folder) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) fail_to("make the folder", folder, error.value());
+  if (const std::error_code error = make_folders(folder)) fail_to("make the folder", folder, error.value());
   const std::filesystem::path probe = folder / ".shoal_can_write";
   write_file(probe, "yes\n");
   ::unlink(probe.c_str());

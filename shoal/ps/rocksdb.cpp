@@ -12,6 +12,7 @@
 #include <array>
 
 #include "shoal/base/error.h"
+#include "shoal/base/file_system.h"
 #include "shoal/base/text.h"
 #include "shoal/ps/cold_store.h"
 
@@ -48,7 +49,8 @@ class RocksDb final : public ColdStore {
       SHOAL_CHECK(std::filesystem::exists(folder_ / "IDENTITY"), InvalidInput, "ps: ", folder_.string(),
                   " is for cold rows and is emptied, but holds ", entry.path().filename().string(),
                   ", which is none; name another folder");
-    std::filesystem::create_directories(folder_, error);
+    if (const std::error_code made = make_folders(folder_))
+      fail(ErrorKind::Infeasible, "ps: cannot make the folder ", folder_.string(), ": ", made.message());
     const auto cache = rocksdb::NewLRUCache(static_cast<std::size_t>(memory_bytes));
     rocksdb::BlockBasedTableOptions blocks;
     blocks.block_cache = cache;

@@ -3,6 +3,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -14,6 +15,10 @@
 namespace shoal::train {
 
 using nlohmann::json;
+
+Checkpoints::Checkpoints(const runtime::Group* control) : control_(control) {
+  if (const char* readers = std::getenv("SHOAL_FILES"); readers != nullptr) set_readers(readers);
+}
 
 void Checkpoints::on_all(const std::function<void()>& act) const {
   if (control_ == nullptr)

@@ -20,8 +20,9 @@ namespace shoal::train {
 // All ranks call each at once; the first one writes, and what it cannot write all of them throw.
 class Checkpoints {
  public:
-  // `control`: of all ranks, borrowed; null: one device.
-  explicit Checkpoints(const runtime::Group* control) : control_(control) {}
+  // `control`: of all ranks, borrowed; null: one device. SHOAL_FILES in the environment says who may read what is
+  // saved (set_readers()).
+  explicit Checkpoints(const runtime::Group* control);
 
   // Waits for the save before into that folder, and throws Infeasible where it has failed; then takes the
   // time of one copy. The newest `keep` stay, 0: all.

@@ -44,6 +44,28 @@ def uninterrupted(shoal, tiny):
     return wanted, seconds
 
 
+@pytest.mark.parametrize("readers, modes", [(None, {0o600}), ("group", {0o640}), ("all", {0o644})])
+def test_what_is_written_is_for_this_user_unless_more_is_said(shoal, tiny, monkeypatch, readers, modes):
+    if readers:
+        monkeypatch.setenv("SHOAL_FILES", readers)
+    succeeds(shoal("train", tiny, "-n", 2, "--checkpoint.enable=true", f"--log-dir={tiny.parent / 'logs'}"))
+    written = [path for top in ("out", "logs") for path in (tiny.parent / top).rglob("*") if path.is_file()]
+    names = {path.name for path in written}
+    assert {"manifest.json", "metrics.jsonl", "rank_1.log"} <= names, names
+    assert {path.stat().st_mode & 0o777 for path in written} == modes
+    folders = {path.parent.stat().st_mode & 0o777 for path in written}
+    assert folders == {0o700 | mode & 0o77 | (mode & 0o44) >> 2 for mode in modes}
+
+
+def test_another_word_for_who_may_read_is_refused(shoal, tiny, monkeypatch):
+    monkeypatch.setenv("SHOAL_FILES", "world")
+    refused = shoal("train", tiny)
+    assert refused.returncode == 2
+    assert refused.stderr.strip() == (
+        'shoal: SHOAL_FILES is "world"; it says who may read what is written: private, group or all'
+    )
+
+
 def test_thirty_kills_at_random_moments_cost_no_bit(shoal, tiny, uninterrupted):
     wanted, seconds = uninterrupted
     folder = tiny.parent / "killed"
