@@ -91,17 +91,20 @@ class DiskInput final : public InputFile {
 }  // namespace
 
 static constexpr Names<unsigned, 3> kOthersMay = {{{0000, "private"}, {0040, "group"}, {0044, "all"}}};
-static std::atomic<unsigned> others_may = 0;
+static std::atomic<unsigned>& others_may() {
+  static std::atomic<unsigned> may = 0;
+  return may;
+}
 
 void set_readers(std::string_view word) {
   const auto may = parse_in(kOthersMay, word);
   SHOAL_CHECK(may, InvalidInput, "SHOAL_FILES is ", quoted(word),
               "; it says who may read what is written: private, group or all");
-  others_may = *may;
+  others_may() = *may;
 }
 
 FileModes file_modes() {
-  const unsigned may = others_may;  // who may read a folder may enter it
+  const unsigned may = others_may();  // who may read a folder may enter it
   return {.file = 0600 | may, .folder = 0700 | may | may >> 2};
 }
 

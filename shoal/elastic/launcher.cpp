@@ -177,7 +177,8 @@ void Launcher::start_rank(int local, int attempt) {
   rank.err = Lines(prefix);
   if (!launch_.log_folder.empty()) {
     const auto folder = launch_.log_folder / concat("attempt_", attempt);
-    make_folders(folder);
+    if (const std::error_code error = make_folders(folder))
+      fail(ErrorKind::InvalidInput, "run: cannot make the folder ", folder.string(), ": ", error.message());
     const auto path = folder / concat("rank_", rank.rank, ".log");
     rank.log = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, file_modes().file);
     SHOAL_CHECK(rank.log >= 0, InvalidInput, "run: cannot write ", path.string(), ": ", std::strerror(errno));
