@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "shoal/aten/memory.h"
@@ -162,23 +163,40 @@ std::string Model::mode() const { return signature_ + surroundings(); }
 
 // What all ranks have to have alike: not the content of what is watched, as a path or a rank may stand in it,
 // but that it changes at the same steps.
-std::string Model::shared_mode() const { return std::to_string(generation_) + surroundings(); }
+std::string Model::shared_mode() const {
+  return "changes of what forward reads: " + std::to_string(generation_) + surroundings();
+}
 
+// A line each: of ranks that differ, the first is shown.
 std::string Model::surroundings() const {
   std::string text;
+  const auto line = [&](const char* what, auto value) {
+    ((text += '\n') += what) += ": ";
+    if constexpr (std::is_convertible_v<decltype(value), const char*>)
+      text += value;
+    else
+      text += std::to_string(static_cast<int>(value));
+  };
   for (const auto device : {at::kCPU, at::kCUDA})
     if (at::autocast::is_autocast_enabled(device))
-      text += std::string(" autocast ") + c10::toString(at::autocast::get_autocast_dtype(device));
+      line("autocast", c10::toString(at::autocast::get_autocast_dtype(device)));
   const auto& context = at::globalContext();
-  text +=
-      concat(' ', context.deterministicAlgorithms(), context.deterministicCuDNN(), context.benchmarkCuDNN(),
-             static_cast<int>(c10::get_default_dtype_as_scalartype()), context.userEnabledCuDNN(),
-             context.userEnabledMkldnn(), context.userEnabledFlashSDP(), context.userEnabledMathSDP(),
-             context.userEnabledMemEfficientSDP(), static_cast<int>(context.float32MatmulPrecision()),
-             torch::autograd::AnomalyMode::is_enabled(), at::get_num_threads(),
-             at::impl::PythonTorchFunctionTLS::stack_len(), c10::impl::TorchDispatchModeTLS::stack_len());
-  text += keep_outputs_ ? " outputs " : " ";
-  return text + values_;
+  line("deterministic algorithms", context.deterministicAlgorithms());
+  line("deterministic cuDNN", context.deterministicCuDNN());
+  line("cuDNN benchmark", context.benchmarkCuDNN());
+  line("default dtype", c10::toString(c10::get_default_dtype_as_scalartype()));
+  line("cuDNN", context.userEnabledCuDNN());
+  line("MKL-DNN", context.userEnabledMkldnn());
+  line("flash attention", context.userEnabledFlashSDP());
+  line("math attention", context.userEnabledMathSDP());
+  line("memory-efficient attention", context.userEnabledMemEfficientSDP());
+  line("float32 matmul precision", context.float32MatmulPrecision());
+  line("anomaly mode", torch::autograd::AnomalyMode::is_enabled());
+  line("threads", at::get_num_threads());
+  line("torch function modes", at::impl::PythonTorchFunctionTLS::stack_len());
+  line("torch dispatch modes", c10::impl::TorchDispatchModeTLS::stack_len());
+  line("outputs asked for", keep_outputs_);
+  return text + "\nnumbers that forward reads: " + values_;
 }
 
 static std::string sizes_of(const Tree& batch) {

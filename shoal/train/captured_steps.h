@@ -29,6 +29,12 @@ namespace shoal::train {
 // What a graph is run for: a whole step, one of the micro-batches of a step, gradients for somebody else's
 // update, or a look at the loss. All but the last are made of one capture.
 enum class Use { Step, Microbatch, Backward, Evaluation };
+constexpr const char* call_of(Use use) {  // as users know it
+  return use == Use::Step         ? "step()"
+         : use == Use::Microbatch ? "step_over()"
+         : use == Use::Backward   ? "backward()"
+                                  : "evaluate()";
+}
 
 struct CapturedStep {
   std::string key;

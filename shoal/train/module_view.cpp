@@ -33,7 +33,7 @@ ModelView view_of(const std::shared_ptr<torch::nn::Module>& module, LossFunction
   };
   view.outputs = [kept] { return std::exchange(*kept, {}); };
   view.mode = [modules = train::modules_of(module)] {
-    std::string flags;
+    std::string flags = "modules in training mode: ";
     for (const auto& each : modules) flags += each->is_training() ? '1' : '0';
     return flags;
   };

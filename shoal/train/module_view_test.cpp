@@ -4,7 +4,11 @@
 #include <doctest/doctest.h>
 #include <torch/nn.h>
 
+#include <functional>
+#include <future>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "shoal/base/error_test.h"
 #include "shoal/comm/inproc/inproc.h"
@@ -144,6 +148,75 @@ TEST_CASE("nothing that is undefined or null is taken") {
         std::shared_ptr<Net>(), [](std::shared_ptr<Net>&, const Batch&) { return at::zeros({}); }, SGD{});
   };
   CHECK(contains(error_of(null), "the module is null"));
+}
+
+TEST_CASE("two threads in one trainer are told of each other, and calls may stand in each other") {
+  Net net;
+  std::promise<void> inside, go_on;
+  Trainer trainer(
+      net, [](Net& model, const Batch& batch) { return model.forward(batch["x"]).square().mean(); }, SGD{});
+  std::thread other([&] {
+    trainer.step_over(1,
+                      [&](std::size_t) {
+                        CHECK(trainer.state().step == 0);  // of the same thread
+                        inside.set_value();
+                        go_on.get_future().wait();
+                        return batch_of(0);
+                      },
+                      {});
+  });
+  inside.get_future().wait();
+  CHECK(
+      error_of([&] { trainer.evaluate(batch_of(0)); }) ==
+      "trainer: evaluate() is called while another thread is in step_over() of the same trainer. Remedy: one "
+      "thread at a time; a mutex around both, or a trainer each");
+  go_on.set_value();
+  other.join();
+  CHECK(trainer.step(batch_of(0)).step == 2);
+}
+
+TEST_CASE("inference mode around a step changes nothing") {
+  const auto loss_after = [](bool inferring) {
+    torch::manual_seed(1);
+    Net net;
+    Trainer trainer(
+        net, [](Net& model, const Batch& batch) { return model.forward(batch["x"]).square().mean(); },
+        SGD{.lr = 0.1});
+    const c10::InferenceMode mode(inferring);
+    const Batch batch = batch_of(0);
+    trainer.step(batch);
+    trainer.backward(batch);
+    return trainer.evaluate(batch);
+  };
+  CHECK(loss_after(true) == loss_after(false));
+}
+
+TEST_CASE("ranks that call different functions of their trainers are told which") {
+  const auto end_of = [](const std::function<void(Trainer&)>& act_of_rank_1) {
+    std::vector<std::string> ends(2);
+    comm::run_as_threads(comm::inproc(2), [&](comm::Communicator& world) {
+      at::set_num_threads(1);
+      Net net;
+      Trainer trainer(
+          net, [](Net& model, const Batch& batch) { return model.forward(batch["x"]).square().mean(); },
+          SGD{.lr = 0.1},
+          {.parallelism =
+               Parallelism{.mesh = mesh_of(2, 1, 2, 1), .world = &world, .limit = std::chrono::seconds(20)}});
+      ends[static_cast<std::size_t>(world.rank())] = error_of([&] {
+        if (world.rank() == 1)
+          act_of_rank_1(trainer);
+        else
+          trainer.step(batch_of(0));
+      });
+    });
+    CHECK(ends[0] != "");
+    return ends[1];
+  };
+  CHECK(end_of([](Trainer& trainer) { trainer.evaluate(batch_of(0)); }) ==
+        "trainer: ranks differ in what they were given: rank 0 has 'a call of step()', rank 1 has 'a call of "
+        "evaluate()'. Every rank has to run the same code with the same settings");
+  CHECK(contains(end_of([](Trainer& trainer) { trainer.save("/nowhere", "", 0); }),
+                 "trainer: this rank is in save(), another one calls something else (comm: call "));
 }
 
 }  // namespace module_view_test

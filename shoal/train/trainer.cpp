@@ -38,6 +38,7 @@
 #include "shoal/train/memory.h"
 #include "shoal/train/model_tensors.h"
 #include "shoal/train/module_view.h"
+#include "shoal/train/one_call.h"
 #include "shoal/train/optimizer_state.h"
 #include "shoal/train/pipeline.h"
 #include "shoal/train/runnable.h"
@@ -136,6 +137,11 @@ class Trainer::State {
       materialize();
     } catch (const std::exception&) {  // they stay without memory, and reading them says so
     }
+  }
+
+  template <class Act>
+  decltype(auto) alone(const char* name, const Act& act) {
+    return calls_.run(name, act);
   }
 
   StepResult step(const Batch& batch) {
@@ -486,7 +492,7 @@ class Trainer::State {
                 "trainer: it was told that training ends, by end(). Remedy: a new one");
     if (!ranks_) return {batch, {}, false};
     ranks_->drop();
-    std::string text = concat("for ", static_cast<int>(use), ' ', steps_captured_.shared_structure());
+    std::string text = concat("a call of ", train::call_of(use), '\n', steps_captured_.shared_structure());
     if (use == Use::Step || use == Use::Microbatch)
       text += concat("\nseed ", options_.seed, ", learning rates",
                      optimizer_.rates_text(factor(options_.schedule, steps_ + 1)));
@@ -958,6 +964,7 @@ class Trainer::State {
   Runnable* last_ = nullptr;                // of the last update, unless that was a later one
   std::vector<const Runnable*> ran_;        // in the last step
   std::vector<const Runnable*> under_way_;  // through the stages of a pipeline
+  train::OneCall calls_;
   std::int64_t steps_ = 0;
   std::int64_t backwards_ = 0;
   bool has_ended_ = false;
@@ -979,28 +986,40 @@ Trainer::~Trainer() = default;
 Trainer::Trainer(Trainer&&) noexcept = default;
 Trainer& Trainer::operator=(Trainer&&) noexcept = default;
 
-StepResult Trainer::step(const Batch& batch) { return state_->step(batch); }
+StepResult Trainer::step(const Batch& batch) {
+  return state_->alone("step()", [&] { return state_->step(batch); });
+}
 StepResult Trainer::step_over(std::span<const Batch> microbatches) {
-  return state_->step_over(microbatches.size(), [&](std::size_t i) { return microbatches[i]; }, {});
+  return step_over(microbatches.size(), [&](std::size_t i) { return microbatches[i]; }, {});
 }
 StepResult Trainer::step_over(std::size_t count, const std::function<Batch(std::size_t)>& microbatch,
                               const std::function<void()>& after) {
-  return state_->step_over(count, microbatch, after);
+  return state_->alone("step_over()", [&] { return state_->step_over(count, microbatch, after); });
 }
-StepResult Trainer::step_with(Given given) { return state_->step_with(std::move(given)); }
-double Trainer::backward_with(Given given) { return state_->backward_with(std::move(given)); }
+StepResult Trainer::step_with(Given given) {
+  return state_->alone("step_with()", [&] { return state_->step_with(std::move(given)); });
+}
+double Trainer::backward_with(Given given) {
+  return state_->alone("backward_with()", [&] { return state_->backward_with(std::move(given)); });
+}
 double Trainer::loss_of(const Given& given) const { return state_->loss_of(given); }
 std::string Trainer::weighing(const Batch& microbatch) { return state_->weighing(microbatch); }
-double Trainer::backward(const Batch& batch) { return state_->backward(batch); }
-double Trainer::evaluate(const Batch& batch) { return state_->evaluate(batch); }
-ir::Graph Trainer::graph(const Batch& batch) { return state_->graph(batch); }
+double Trainer::backward(const Batch& batch) {
+  return state_->alone("backward()", [&] { return state_->backward(batch); });
+}
+double Trainer::evaluate(const Batch& batch) {
+  return state_->alone("evaluate()", [&] { return state_->evaluate(batch); });
+}
+ir::Graph Trainer::graph(const Batch& batch) {
+  return state_->alone("graph()", [&] { return state_->graph(batch); });
+}
 std::map<std::string, at::Tensor> Trainer::optimizer_state() const { return state_->optimizer_state(); }
 Progress Trainer::progress() const { return state_->progress(); }
 void Trainer::set_seed(std::uint64_t seed) { state_->set_seed(seed); }
 void Trainer::set_progress(const Progress& progress) { state_->set_progress(progress); }
 const std::map<std::string, std::int64_t>& Trainer::updates() const { return state_->updates(); }
 void Trainer::restore(const std::map<std::string, at::Tensor>& optimizer_state, const Progress& progress) {
-  state_->restore(optimizer_state, progress);
+  state_->alone("restore()", [&] { state_->restore(optimizer_state, progress); });
 }
 const std::map<std::string, at::Tensor>& Trainer::outputs() const { return state_->outputs(); }
 const std::string& Trainer::tag() const { return state_->tag(); }
@@ -1012,24 +1031,36 @@ void Trainer::set_optimizers(std::vector<OptimizerPart> optimizers) {
   state_->set_optimizers(std::move(optimizers));
 }
 void Trainer::forget_graphs() { state_->forget_graphs(); }
-void Trainer::release() { state_->release(); }
-void Trainer::end() { state_->end(); }
-void Trainer::materialize() { state_->materialize(); }
+void Trainer::release() {
+  state_->alone("release()", [&] { state_->release(); });
+}
+void Trainer::end() {
+  state_->alone("end()", [&] { state_->end(); });
+}
+void Trainer::materialize() {
+  state_->alone("materialize()", [&] { state_->materialize(); });
+}
 const program::Program& Trainer::program(const Batch& batch) { return state_->program(batch); }
 std::vector<const program::Program*> Trainer::ran() const { return state_->ran(); }
 const rewrite::Placed& Trainer::placed(const Batch& batch) { return state_->placed(batch); }
-TrainingState Trainer::state() const { return state_->state(); }
-void Trainer::restore(const TrainingState& state) { state_->restore(state); }
+TrainingState Trainer::state() const {
+  return state_->alone("state()", [&] { return state_->state(); });
+}
+void Trainer::restore(const TrainingState& state) {
+  state_->alone("restore()", [&] { state_->restore(state); });
+}
 void Trainer::save(const std::filesystem::path& folder, const std::string& note, std::int64_t keep) {
-  state_->save(folder, note, keep);
+  state_->alone("save()", [&] { state_->save(folder, note, keep); });
 }
 std::string Trainer::plan() const { return state_->plan_text(); }
 std::string Trainer::report() const { return state_->report(); }
 void Trainer::wait_for_saves() { state_->wait_for_saves(); }
 std::optional<std::string> Trainer::load(const std::filesystem::path& folder,
                                          const std::function<void(const std::string&)>& check) {
-  return state_->load(folder, check);
+  return state_->alone("load()", [&] { return state_->load(folder, check); });
 }
-std::map<std::string, at::Tensor> Trainer::gradients() const { return state_->gradients(); }
+std::map<std::string, at::Tensor> Trainer::gradients() const {
+  return state_->alone("gradients()", [&] { return state_->gradients(); });
+}
 
 }  // namespace shoal

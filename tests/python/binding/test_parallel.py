@@ -204,3 +204,35 @@ def test_samples_may_lie_in_another_dim_and_ranks_pad_alike():
     done = run_ranks(2, "batches_on_ranks.py")
     assert done.returncode == 0, done.stderr[-5000:]
     assert done.stdout.count("all is well") == 2
+
+
+@pytest.mark.parametrize(
+    ("rank_1", "told"),
+    [
+        ("trainer.evaluate(x)", "rank 0 has 'a call of step()', rank 1 has 'a call of evaluate()'"),
+        ("trainer.save('never')", "this rank is in s"),
+        (
+            "torch.set_default_dtype(torch.float64); trainer.step(x)",
+            "rank 0 has 'default dtype: Float', rank 1 has 'default dtype: Double'",
+        ),
+    ],
+)
+def test_ranks_that_do_different_things_are_told_in_words_of_the_program(rank_1, told):
+    script = (
+        "import torch, shoal\n"
+        "model, x = torch.nn.Linear(2, 1), torch.ones(2, 2)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "loss_of = lambda model, x: model(x).mean()\n"
+        "trainer = shoal.Trainer(model, optimizer, loss_of, parallelism=shoal.Parallelism(shard=2))\n"
+        "try:\n"
+        "    if shoal.rank() == 0:\n"
+        "        trainer.step(x)\n"
+        "    else:\n"
+        f"        {rank_1}\n"
+        "except shoal.InvalidInput as error:\n"
+        "    print('told:', error)\n"
+    )
+    done = run_ranks(2, "-c", script)
+    lines = [line for line in done.stdout.splitlines() if "told:" in line]
+    assert len(lines) == 2, done.stdout + done.stderr
+    assert all(told in line for line in lines), lines
