@@ -13,6 +13,7 @@
 #include <type_traits>
 
 #ifdef __x86_64__
+#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -295,9 +296,17 @@ struct VectorHalf {
 
 }  // namespace
 
+#ifdef __x86_64__
+// clang's __builtin_cpu_supports does not know it.
+static bool has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#endif
+
 Vectors best_vectors() {
 #ifdef __x86_64__
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+  const bool avx2 = __builtin_cpu_supports("avx2") && has_f16c();
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   return avx2 && avx512 ? Vectors::Avx512 : avx2 ? Vectors::Avx2 : Vectors::None;

@@ -215,12 +215,13 @@ ClickMetrics ClickMetrics::from_bytes(std::string_view bytes) {
   const auto must = [&](bool is_so) {
     SHOAL_CHECK(is_so, Corrupt, "metrics: ", bytes.size(), " bytes are not what a worker wrote");
   };
-  must(bytes.size() >= kChecksum && (bytes.size() - kChecksum) % sizeof(std::uint64_t) == 0);
+  must(bytes.size() >= kChecksum + kHead * sizeof(std::uint64_t) &&
+       (bytes.size() - kChecksum) % sizeof(std::uint64_t) == 0);
   const std::string_view text = bytes.substr(0, bytes.size() - kChecksum);
   must(hex(crc32c(text)) == bytes.substr(text.size()));
   std::vector<std::uint64_t> words(text.size() / sizeof(std::uint64_t));
   std::memcpy(words.data(), text.data(), text.size());
-  must(words.size() >= kHead && words[2] <= words.size() && words[3] <= words.size() &&
+  must(words[2] <= words.size() && words[3] <= words.size() &&
        words.size() == kHead + kEntry * (words[2] + words[3]));
   ClickMetrics metrics;
   metrics.make_room();
