@@ -18,9 +18,11 @@ using sharding::Layout;
 static std::string_view take_word(std::string_view& text) {
   while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
   std::size_t end = 0;
-  int depth = 0;  // a placement may have spaces within its brackets
+  int depth = 0;  // a placement may have spaces within its brackets; a name has none
+  bool in_value = false;
   while (end < text.size() && (depth > 0 || (text[end] != ' ' && text[end] != '\t' && text[end] != '\r'))) {
-    depth += text[end] == '(' ? 1 : text[end] == ')' ? -1 : 0;
+    in_value = in_value || text[end] == '=';
+    depth += in_value && text[end] == '(' ? 1 : in_value && text[end] == ')' ? -1 : 0;
     ++end;
   }
   const std::string_view word = text.substr(0, end);
