@@ -95,10 +95,10 @@ class Fitting {
 
   std::int64_t least_modelled() {
     std::int64_t low = 0, high = best_.kept_all;
-    while (!stretches_.cheapest(high)) high += high / 4 + 1;
+    while (!stretches_.can_take(high)) high += high / 4 + 1;
     while (high - low > high / 1000 + 1) {
       const std::int64_t middle = low + (high - low) / 2;
-      (stretches_.cheapest(middle) ? high : low) = middle;
+      (stretches_.can_take(middle) ? high : low) = middle;
     }
     return high;
   }

@@ -290,40 +290,51 @@ struct Label {
 };
 }  // namespace
 
-// Those that no other one is as good as in both; of very many, the one with the least work in each of equal
-// ranges.
-static void thin_out(std::vector<Label>& labels, std::int64_t bytes) {
-  std::ranges::sort(labels, [](const Label& a, const Label& b) {
-    return std::pair(a.kept, a.work) < std::pair(b.kept, b.work);
-  });
-  std::vector<Label> best;
-  for (const Label& label : labels)
-    if (best.empty() || label.work < best.back().work) best.push_back(label);
-  constexpr std::size_t kMost = 256;
-  if (best.size() > kMost) {
-    std::vector<Label> few = {best.front()};
-    const auto range_of = [&](const Label& label) { return label.kept / (bytes / std::int64_t{kMost} + 1); };
-    for (std::size_t i = 1; i < best.size(); ++i)
-      if (i + 1 == best.size() || range_of(best[i]) != range_of(best[i + 1])) few.push_back(best[i]);
-    best = std::move(few);
+// Of both, those that no other one is as good as in both. Each is in order: what keeps more is less work.
+static void merge(std::vector<Label>& labels, const std::vector<Label>& others, std::vector<Label>& scratch) {
+  scratch.clear();
+  const auto add = [&](const Label& label) {
+    if (scratch.empty() || label.work < scratch.back().work) scratch.push_back(label);
+  };
+  auto next = others.begin();
+  for (const Label& label : labels) {
+    for (; next != others.end() && std::pair(next->kept, next->work) < std::pair(label.kept, label.work);
+         ++next)
+      add(*next);
+    add(label);
   }
-  labels = std::move(best);
+  std::for_each(next, others.end(), add);
+  labels.swap(scratch);
+}
+
+// Of very many, the one with the least work in each of equal ranges.
+static void thin_out(std::vector<Label>& labels, std::int64_t bytes) {
+  constexpr std::size_t kMost = 256;
+  if (labels.size() <= kMost) return;
+  std::vector<Label> few = {labels.front()};
+  const auto range_of = [&](const Label& label) { return label.kept / (bytes / std::int64_t{kMost} + 1); };
+  for (std::size_t i = 1; i < labels.size(); ++i)
+    if (i + 1 == labels.size() || range_of(labels[i]) != range_of(labels[i + 1])) few.push_back(labels[i]);
+  labels = std::move(few);
 }
 
 std::optional<Stretches::Cuts> Stretches::cheapest(std::int64_t bytes) {
   std::vector<std::vector<Label>> labels(rows_.size() + 1);
   labels[0].emplace_back();
+  std::vector<Label> longer, scratch;
   for (std::size_t begin = 0; begin < rows_.size(); ++begin) {
     thin_out(labels[begin], bytes);
     if (labels[begin].empty()) continue;
     for (std::size_t end = begin + 1; end <= std::min(rows_.size(), begin + longest_); ++end) {
       const Option& option = cached(begin, end);
       if (!option.is_choice) continue;
+      longer.clear();
       for (std::size_t i = 0; i < labels[begin].size(); ++i) {
         const Label& label = labels[begin][i];
         if (label.kept + option.need > bytes) break;  // the others keep more
-        labels[end].push_back({label.kept + option.kept, label.work + option.work, begin, i});
+        longer.push_back({label.kept + option.kept, label.work + option.work, begin, i});
       }
+      if (!longer.empty()) merge(labels[end], longer, scratch);
     }
   }
   auto& last = labels.back();
@@ -338,6 +349,22 @@ std::optional<Stretches::Cuts> Stretches::cheapest(std::int64_t bytes) {
   }
   std::ranges::reverse(cuts);
   return cuts;
+}
+
+// As above, of the labels that keep least: where one of the others goes on, so do they.
+bool Stretches::can_take(std::int64_t bytes) {
+  std::vector<std::optional<std::int64_t>> least(rows_.size() + 1);  // kept, before the row
+  least[0] = 0;
+  for (std::size_t begin = 0; begin < rows_.size(); ++begin) {
+    if (!least[begin]) continue;
+    for (std::size_t end = begin + 1; end <= std::min(rows_.size(), begin + longest_); ++end) {
+      const Option& option = cached(begin, end);
+      if (!option.is_choice || *least[begin] + option.need > bytes) continue;
+      const std::int64_t kept = *least[begin] + option.kept;
+      least[end] = std::min(least[end].value_or(kept), kept);
+    }
+  }
+  return least.back().has_value();
 }
 
 rewrite::Dropped Stretches::dropped(const Cuts& cuts) const {

@@ -23,6 +23,8 @@ class Stretches {
   using Cuts = std::vector<std::size_t>;  // where stretches end
   // At the least work, of those that take no more than so many bytes of activations; none if all take more.
   std::optional<Cuts> cheapest(std::int64_t bytes);
+  // Whether there are such, which takes far less time to say.
+  bool can_take(std::int64_t bytes);
   // What these cuts let go of; no cuts: nothing but parameters that are gathered again anyway.
   rewrite::Dropped dropped(const Cuts& cuts) const;
   // Whatever is chosen, with each value made at most twice, that much work is done again: at the worst moment
