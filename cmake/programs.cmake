@@ -38,7 +38,11 @@ foreach(folder ${folders})
     if(name MATCHES "^(multi_process|fault)$")
       set(label dist)
     endif()
-    shoal_test(NAME ${name} SOURCES ${sources} LINKS ${all} LABEL ${label})
+    set(by_file)
+    if(name STREQUAL "parallel") # the longest
+      set(by_file BY_FILE)
+    endif()
+    shoal_test(NAME ${name} SOURCES ${sources} LINKS ${all} LABEL ${label} ${by_file})
     if(name STREQUAL "device")
       set_tests_properties(device PROPERTIES LABELS "torch;gpu")
     endif()
@@ -46,7 +50,7 @@ foreach(folder ${folders})
 endforeach()
 
 # The longest begin first.
-set_tests_properties(parallel PROPERTIES COST 400)
+set_tests_properties(parallel_parallel parallel_pipeline parallel_split parallel_stages PROPERTIES COST 100)
 set_tests_properties(oracle PROPERTIES COST 50)
 
 # One program a file, and run as a test.

@@ -66,11 +66,12 @@ function(shoal_in_batches target)
   endif()
 endfunction()
 
-# shoal_test(NAME ir SOURCES ir/graph_test.cpp LINKS shoal_ir LABEL core)
+# shoal_test(NAME ir SOURCES ir/graph_test.cpp LINKS shoal_ir LABEL core [BY_FILE])
 #
-# A doctest program <name>_test that ctest runs from the top of the source tree.
+# A doctest program <name>_test that ctest runs from the top of the source tree: at once, or file by file, side by
+# side.
 function(shoal_test)
-  cmake_parse_arguments(T "" "NAME;LABEL" "SOURCES;LINKS" ${ARGN})
+  cmake_parse_arguments(T "BY_FILE" "NAME;LABEL" "SOURCES;LINKS" ${ARGN})
   add_executable(${T_NAME}_test ${T_SOURCES})
   target_link_libraries(${T_NAME}_test PRIVATE ${T_LINKS} shoal_test_main)
   shoal_compiled_as_ours(${T_NAME}_test)
@@ -78,8 +79,25 @@ function(shoal_test)
     # Instrumented code hides from g++ that std::optional's content is only read when it is there.
     target_compile_options(${T_NAME}_test PRIVATE -Wno-maybe-uninitialized)
   endif()
-  add_test(NAME ${T_NAME} COMMAND ${T_NAME}_test WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})
-  set_tests_properties(${T_NAME} PROPERTIES LABELS ${T_LABEL} TIMEOUT 1800)
+  if(T_BY_FILE)
+    set(files ${T_SOURCES})
+    list(FILTER files INCLUDE REGEX "_test[.]cpp$")
+    foreach(source ${files})
+      cmake_path(GET source FILENAME file)
+      cmake_path(GET source STEM stem)
+      string(REPLACE "_test" "" stem ${stem})
+      list(APPEND tests ${T_NAME}_${stem})
+      add_test(
+        NAME ${T_NAME}_${stem}
+        COMMAND ${T_NAME}_test --source-file=*/${file}
+        WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}
+      )
+    endforeach()
+  else()
+    set(tests ${T_NAME})
+    add_test(NAME ${T_NAME} COMMAND ${T_NAME}_test WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})
+  endif()
+  set_tests_properties(${tests} PROPERTIES LABELS ${T_LABEL} TIMEOUT 1800)
 endfunction()
 
 # Warnings, and the shared precompiled header for what links LibTorch.
