@@ -169,7 +169,7 @@ def test_output_goes_to_a_folder_too(tmp_path):
         (["--nnodes=2", "--master-port=1", "true"], 2, "run: with several hosts --key-file has to be given"),
         (["/no/such/program"], 1, "run: cannot start /no/such/program: No such file or directory"),
         (["--interface=none0", "true"], 1, 'there is no network interface "none0" with an IPv4 address'),
-        (["--log-dir=/proc/no", "true"], 1, "run: cannot write /proc/no/attempt_0/rank_0.log"),
+        (["--log-dir=/proc/no", "true"], 1, "run: cannot make the folder /proc/no/attempt_0: "),
     ],
 )
 def test_what_cannot_be_is_said(arguments, code, message):
