@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <mutex>
+#include <thread>
 
 #include "shoal/comm/call.h"
 #include "shoal/comm/inproc/inproc.h"
@@ -169,6 +171,29 @@ TEST_CASE("a communicator may end as soon as its last call is done: others still
                             theirs[static_cast<std::size_t>(r * 9000 + i)]);
           }
         }) == Ends(3, "ok"));
+}
+
+// Ranks outnumber cores, so that one that looks for who has gone may be stopped while all others finish and go.
+TEST_CASE("ranks that all leave after their last call are nobody's loss") {
+  for (int round = 0; round < 50; ++round) {
+    Ranks ranks = shm_ranks(8);
+    std::mutex mutex;  // guards lost
+    std::string lost;
+    {
+      std::vector<std::jthread> threads;
+      for (auto& each : ranks)
+        threads.emplace_back([&, rank = std::move(each)] {
+          try {
+            if (rank->rank() == 7) std::this_thread::sleep_for(5ms);  // the others look for it meanwhile
+            rank->barrier()->wait(20s);
+          } catch (const Error& error) {
+            const std::lock_guard lock(mutex);
+            lost = error.what();
+          }
+        });
+    }
+    REQUIRE(lost == "");
+  }
 }
 
 TEST_CASE("when a call has been given up no other rank writes to its buffer any more") {

@@ -143,7 +143,7 @@ void Group::wait(Job& job, std::chrono::nanoseconds limit) {
   const Clock::time_point deadline = rendezvous::deadline_after(limit);
   int looks = 0;
   while (!job.finished_) {
-    if (advance_all()) {
+    if (advance_all() || job.finished_) {
       looks = 0;
       continue;
     }
@@ -157,7 +157,7 @@ void Group::wait(Job& job, std::chrono::nanoseconds limit) {
       continue;
     }
     sleep(deadline);
-    if (advance_all()) {
+    if (advance_all() || job.finished_) {
       looks = 0;
       continue;
     }
@@ -213,10 +213,12 @@ void Group::check_peers() {
     if (r == rank_ || !wanted[static_cast<std::size_t>(r)]) continue;
     const bool dead = has_died(r);
     const bool left = control_.state(r).left.load() != 0;
-    if ((!dead && !left) || advance()) continue;  // what it did last may be enough
+    if (!dead && !left) continue;
+    if (advance()) return;  // what it did last was enough, perhaps for all that was wanted of the others too
     end(ErrorKind::PeerLost,
         left ? concat("comm: rank ", r, " has left the group")
              : concat("comm: rank ", r, " (process ", control_.state(r).pid, ") has ended"));
+    return;
   }
 }
 
