@@ -22,8 +22,13 @@ class Pieces {
   TensorType type() {
     TensorType result;
     result.dtype = in_.named(parse_dtype, "a dtype such as f32");
+    const std::size_t begin = in_.where();
     in_.expect("[");
     result.shape = integers("]");
+    std::int64_t bytes = 16;  // of the largest element
+    for (const std::int64_t size : result.shape)
+      if (__builtin_mul_overflow(bytes, std::max<std::int64_t>(size, 1), &bytes))
+        in_.fail_at(begin, "sizes whose product, in bytes, fits 64 bits", "more");
     result.strides = in_.take("{") ? integers("}") : contiguous_strides(result.shape);
     return result;
   }

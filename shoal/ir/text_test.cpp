@@ -210,6 +210,8 @@ TEST_CASE("an error names line, column, what was expected and what was found") {
         "bools, found \"2.0\"");
   CHECK(error_of("graph captured\n%0 : f32[] = f(a=99999999999999999999) @forward\nreturn") ==
         "graph text, line 2, column 18: expected an integer of 64 bits, found \"99999999999999999999\"");
+  CHECK(error_of("graph captured\n%0 = input \"x\" : f32[256, 666666666666666666]\nreturn") ==
+        "graph text, line 2, column 21: expected sizes whose product, in bytes, fits 64 bits, found more");
   CHECK(error_of("graph captured\n%0 = input \"x") ==
         "graph text, line 2, column 14: expected the closing '\"' of a string, found the end of the text");
   CHECK(error_of("graph captured\n%0 = input \"\\q\" : f32[]\nreturn") ==
