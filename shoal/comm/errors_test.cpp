@@ -184,7 +184,9 @@ TEST_CASE("ranks that all leave after their last call are nobody's loss") {
       for (auto& each : ranks)
         threads.emplace_back([&, rank = std::move(each)] {
           try {
-            if (rank->rank() == 7) std::this_thread::sleep_for(5ms);  // the others look for it meanwhile
+            // The last one comes when the others have begun to look for who has gone.
+            const auto late = std::chrono::steady_clock::now() + 8ms;
+            while (rank->rank() == 7 && std::chrono::steady_clock::now() < late) std::this_thread::yield();
             rank->barrier()->wait(20s);
           } catch (const Error& error) {
             const std::lock_guard lock(mutex);
