@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Fuzzers of every parser under the address and undefined-behaviour sanitizers, so many seconds each: 60. They begin
 # with tests/fuzz/seeds/NAME/ and what earlier runs found, in build/fuzz/corpus/NAME/. What ends one is left in
-# build/fuzz/NAME-*, and `build/fuzz/fuzz_NAME FILE` does it again.
+# build/fuzz/NAME-*, and `build/fuzz/fuzz_NAME FILE` does it again. A fresh tree tries the same inputs each time, as
+# far as the seconds go, so that it fails for what has changed in it; FUZZ_SEED=2, say, tries others.
 #
-#   tools/fuzz.sh [SECONDS [NAME …]]
+#   [FUZZ_SEED=N] tools/fuzz.sh [SECONDS [NAME …]]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,8 +19,8 @@ names=("$@")
 one() {
   local name=$1 log=build/fuzz/$1.log
   mkdir -p "build/fuzz/corpus/$name" "tests/fuzz/seeds/$name"
-  if ! "build/fuzz/fuzz_$name" -max_total_time="$2" -timeout=10 -rss_limit_mb=2048 -max_len=16384 -print_final_stats=1 \
-    -artifact_prefix="build/fuzz/$name-" "build/fuzz/corpus/$name" "tests/fuzz/seeds/$name" >"$log" 2>&1; then
+  if ! "build/fuzz/fuzz_$name" -seed="${FUZZ_SEED:-1}" -max_total_time="$2" -timeout=10 -rss_limit_mb=2048 \
+    -max_len=16384 -print_final_stats=1 -artifact_prefix="build/fuzz/$name-" "build/fuzz/corpus/$name" "tests/fuzz/seeds/$name" >"$log" 2>&1; then
     tail -60 "$log" >&2
     echo "fuzz: $name FAILED; see $log" >&2
     return 1
