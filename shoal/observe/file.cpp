@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -54,9 +55,14 @@ void write_file(const std::filesystem::path& path, std::string_view bytes) {
 
 void make_folder(const std::filesystem::path& folder) {
   if (const std::error_code error = make_folders(folder)) fail_to("make the folder", folder, error.value());
-  const std::filesystem::path probe = folder / ".shoal_can_write";
-  write_file(probe, "yes\n");
+  std::string probe = (folder / ".shoal_can_write_XXXXXX").string();  // ranks of other hosts may be here too
+  const int descriptor = ::mkostemp(probe.data(), O_CLOEXEC);
+  if (descriptor < 0) fail_to("write", folder, errno);
+  int reason = write_all(descriptor, "yes\n");
+  if (reason == 0 && ::fsync(descriptor) != 0 && errno != EINVAL) reason = errno;
+  ::close(descriptor);
   ::unlink(probe.c_str());
+  if (reason != 0) fail_to("write", folder, reason);
 }
 
 LineFile::LineFile(std::filesystem::path path, Begin begin)

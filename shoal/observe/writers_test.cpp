@@ -4,12 +4,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <set>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "shoal/base/error.h"
 #include "shoal/observe/chrome_trace.h"
@@ -115,6 +118,25 @@ TEST_CASE("a folder that cannot be made is an error that names it") {
   CHECK_THROWS_WITH_AS(make_folder(below), expected.c_str(), Error);
   make_folder(folder / "x" / "y");
   CHECK(fs::is_empty(folder / "x" / "y"));
+  fs::remove_all(folder);
+}
+
+TEST_CASE("processes that make one folder at the same time do not take each other's probe away") {
+  const fs::path folder = temporary_folder();
+  std::atomic<int> failures = 0;
+  {
+    std::vector<std::jthread> makers;
+    for (int i = 0; i < 4; ++i)
+      makers.emplace_back([&] {
+        for (int round = 0; round < 200; ++round) try {
+            make_folder(folder / "out");
+          } catch (const Error&) {
+            ++failures;
+          }
+      });
+  }
+  CHECK(failures == 0);
+  CHECK(fs::is_empty(folder / "out"));
   fs::remove_all(folder);
 }
 
