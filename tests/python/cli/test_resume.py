@@ -70,11 +70,12 @@ def test_thirty_kills_at_random_moments_cost_no_bit(shoal, tiny, uninterrupted):
     wanted, seconds = uninterrupted
     folder = tiny.parent / "killed"
     chance = random.Random(5)
-    kills = resumed = ends = 0
+    kills = in_saves = resumed = ends = 0
     while kills < 30:
         mode = chance.choice(["async", "disabled"])
         arguments = [*LONG, f"--job.dump_folder={folder}", f"--checkpoint.async_mode={mode}"]
         command = [str(shoal.path), "train", str(tiny), *arguments]
+        began = time.time()
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             try:
                 out, err = process.communicate(timeout=chance.uniform(0.4, 1.1) * seconds)
@@ -82,6 +83,9 @@ def test_thirty_kills_at_random_moments_cost_no_bit(shoal, tiny, uninterrupted):
                 process.kill()
                 out, err = process.communicate()
                 kills += 1
+                # What a save left unfinished, and the next one removes.
+                left = folder.glob("**/.step_*-partial-*")
+                in_saves += any(partial.stat().st_mtime > began for partial in left)
         resumed += "resume:" in out
         assert "CRC" not in err and "whole" not in err, err  # no kill leaves a checkpoint that is damaged
         if process.returncode == 0:
@@ -92,6 +96,9 @@ def test_thirty_kills_at_random_moments_cost_no_bit(shoal, tiny, uninterrupted):
             assert process.returncode == -signal.SIGKILL, err
     succeeds(shoal("train", tiny, *LONG, f"--job.dump_folder={folder}"))
     assert losses(folder) == wanted
+    print(
+        f"\nseen: {kills} kills, {in_saves} of them in a save; {resumed} runs went on from one, {ends} ended"
+    )
     assert resumed >= 5 and ends >= 1
 
 
