@@ -7,57 +7,11 @@
 #include <random>
 
 #include "shoal/base/error_test.h"
+#include "shoal/base/memory_files_test.h"
 
 using namespace shoal;
 using namespace shoal::ps;
 namespace fs = std::filesystem;
-
-namespace {
-
-// Files that are strings, by their path.
-class Memory final : public FileSystem {
- public:
-  std::unique_ptr<OutputFile> create(const fs::path& path) override {
-    contents[path].clear();
-    return std::make_unique<Out>(contents[path], room);
-  }
-  std::unique_ptr<InputFile> open(const fs::path& path) override {
-    return std::make_unique<In>(contents.at(path));
-  }
-  void make_folder(const fs::path&) override {}
-  bool exists(const fs::path& path) override { return contents.contains(path); }
-  std::vector<std::string> list(const fs::path&) override { return {}; }
-  void rename(const fs::path& from, const fs::path& to) override { std::swap(contents[from], contents[to]); }
-  void remove(const fs::path& path) override { contents.erase(path); }
-  void sync_folder(const fs::path&) override {}
-
-  std::map<fs::path, std::string> contents;
-  std::size_t room = ~std::size_t{0};  // bytes of a file
-
- private:
-  struct Out final : OutputFile {
-    Out(std::string& to, std::size_t room) : text(to), most(room) {}
-    void write(std::span<const std::byte> bytes) override {
-      SHOAL_CHECK(text.size() + bytes.size() <= most, Infeasible, "the disk is full");
-      text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    }
-    void sync() override {}
-    std::string& text;
-    std::size_t most;
-  };
-  struct In final : InputFile {
-    explicit In(const std::string& from) : text(from) {}
-    std::int64_t bytes() const override { return static_cast<std::int64_t>(text.size()); }
-    void read(std::int64_t begin, std::span<std::byte> to) const override {
-      const auto at = static_cast<std::size_t>(begin);
-      SHOAL_CHECK(at + to.size() <= text.size(), Corrupt, "the file ends before");
-      std::copy_n(reinterpret_cast<const std::byte*>(text.data()) + at, to.size(), to.begin());
-    }
-    const std::string& text;
-  };
-};
-
-}  // namespace
 
 static Definition definition() {
   return {.name = "ids",
@@ -79,13 +33,13 @@ static void train(Table& table, std::mt19937& random, int pushes) {
   }
 }
 
-static void load_one(Table& table, Memory& files, const fs::path& path) {
+static void load_one(Table& table, MemoryFiles& files, const fs::path& path) {
   load(table, files, std::vector{path});
 }
 
 TEST_CASE("a table that was saved and loaded trains on with the same bits") {
   std::mt19937 random(1);
-  Memory files;
+  MemoryFiles files;
   Table table(definition()), other(definition());
   table.set_day(9);
   train(table, random, 30);
@@ -100,9 +54,17 @@ TEST_CASE("a table that was saved and loaded trains on with the same bits") {
   CHECK(other.digest() == table.digest());
 }
 
+TEST_CASE("a table that decays four thousand million times ends when nothing is left to decay") {
+  std::mt19937 random(1);
+  Table table(definition());
+  train(table, random, 3);
+  table.decay(~std::uint32_t{0});
+  for (std::uint64_t key = 0; key < 2000; ++key) CHECK(table.usage_of(key).shows < 1e-40f);
+}
+
 TEST_CASE("a full save and its deltas are a full save of the end, bit for bit") {
   std::mt19937 random(2);
-  Memory files;
+  MemoryFiles files;
   Table table(definition());
   train(table, random, 20);
   save(table, files, "full", {.origin = 1});
@@ -125,7 +87,7 @@ TEST_CASE("a full save and its deltas are a full save of the end, bit for bit") 
 
 TEST_CASE("a save of three servers loads on one, two and five, with the same rows") {
   std::mt19937 random(3);
-  Memory files;
+  MemoryFiles files;
   Definition of_saved = definition();
   of_saved.life.max_rows = 0;
   Table all(of_saved);
@@ -162,7 +124,7 @@ TEST_CASE("a save of three servers loads on one, two and five, with the same row
 
 TEST_CASE("a base has the values of rows of that score, and no state") {
   std::mt19937 random(4);
-  Memory files;
+  MemoryFiles files;
   Table table(definition()), served(definition());
   train(table, random, 60);
   const SaveReport full = save(table, files, "full", {.origin = 1});
@@ -186,7 +148,7 @@ TEST_CASE("a base has the values of rows of that score, and no state") {
 
 TEST_CASE("a delta is taken after the save before it alone, and into a table of its definition") {
   std::mt19937 random(5);
-  Memory files;
+  MemoryFiles files;
   Table table(definition());
   train(table, random, 5);
   save(table, files, "full", {.origin = 11});
@@ -211,7 +173,7 @@ TEST_CASE("a delta is taken after the save before it alone, and into a table of 
 
 TEST_CASE("a delta that met a full disk loses nothing: the next one has its rows too") {
   std::mt19937 random(7);
-  Memory files;
+  MemoryFiles files;
   Table table(definition()), other(definition());
   train(table, random, 5);
   save(table, files, "full", {.origin = 1});
@@ -229,7 +191,7 @@ TEST_CASE("a delta that met a full disk loses nothing: the next one has its rows
 
 TEST_CASE("a thousand damaged bits, and every cut, are found, and change nothing") {
   std::mt19937 random(6);
-  Memory files;
+  MemoryFiles files;
   Table table(definition());
   train(table, random, 2);
   save(table, files, "full", {.origin = 1});

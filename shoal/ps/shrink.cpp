@@ -5,6 +5,7 @@
 //   rank:  score as 32 bits in its order | hash of the key, 32 bits
 #include <algorithm>
 #include <bit>
+#include <utility>
 #include <vector>
 
 #include "shoal/ps/table.h"
@@ -53,13 +54,18 @@ void Table::decay(std::uint32_t times) {
   if (!definition_.scored) return;
   shrinks_ += times;
   const float decay = definition_.life.decay;
-  for (; times > 0 && decay != 1; --times)
+  // Ends when no bit changes any more: a file may say that there were four thousand million.
+  for (bool has_changed = decay != 1; times > 0 && has_changed; --times) {
+    has_changed = false;
     for (const Index& index : indices_)
       index.for_each([&](std::uint64_t, std::uint32_t slot, bool) {
         Usage& all = usage(slot);
-        all.shows *= decay;
-        all.clicks *= decay;
+        for (float* const each : {&all.shows, &all.clicks}) {
+          const float before = std::exchange(*each, *each * decay);
+          has_changed |= std::bit_cast<std::uint32_t>(before) != std::bit_cast<std::uint32_t>(*each);
+        }
       });
+  }
 }
 
 // The rank below which, with it, there are `count` rows or more: more only where ranks are equal.
