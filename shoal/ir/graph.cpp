@@ -2,7 +2,12 @@
 #include "shoal/ir/graph.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <type_traits>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "shoal/base/error.h"
 #include "shoal/base/names.h"
@@ -30,6 +35,25 @@ static constexpr Names<Form, 2> kForms = {{
     {Form::Captured, "captured"},
     {Form::Local, "local"},
 }};
+
+static bool same_bits(double a, double b) {
+  return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
+}
+
+bool operator==(const Argument& a, const Argument& b) {
+  if (a.name != b.name || a.value.index() != b.value.index()) return false;
+  return std::visit(
+      [&b]<class T>(const T& mine) {
+        const T& other = std::get<T>(b.value);
+        if constexpr (std::is_same_v<T, double>)
+          return same_bits(mine, other);
+        else if constexpr (std::is_same_v<T, std::vector<double>>)
+          return std::ranges::equal(mine, other, same_bits);
+        else
+          return mine == other;
+      },
+      a.value);
+}
 
 std::string_view name_of(Role role) { return name_in(kRoles, role); }
 std::optional<Role> parse_role(std::string_view name) { return parse_in(kRoles, name); }

@@ -77,7 +77,8 @@ using Attribute =
 struct Argument {
   std::string name;  // as in the op's schema
   Attribute value;
-  friend bool operator==(const Argument&, const Argument&) = default;
+  // Numbers by their bits: a NaN is the same as itself, 0 is not -0.
+  friend bool operator==(const Argument& a, const Argument& b);
 };
 
 struct Node {
