@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What every backend has to do, as calls with known results. Each rank runs the same function, as a thread or
-// as a process; what is expected is computed by one thread from what all ranks put in.
+// as a process; what is expected is computed from what all ranks put in, reductions by reference.h.
 #pragma once
 
 #include <chrono>
@@ -12,7 +12,7 @@
 namespace shoal::comm {
 
 struct Conformance {
-  // Element types, and how many elements the large calls move; these are of float32 alone.
+  // Element types, and how many elements the large calls move.
   std::vector<DType> dtypes = {DType::Float64, DType::Float32, DType::Float16, DType::BFloat16,
                                DType::Int64,   DType::Int32,   DType::UInt8};
   std::int64_t large = 70001;
