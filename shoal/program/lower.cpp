@@ -8,6 +8,13 @@
 //   %5, = sgd([%w], [%g])          update        %w, = sgd([%w], [%g])
 //   return parameter "w" %5, buffer "b" %4       copy %4 -> %b
 //
+// A part of a source that all parts are gathered into afterwards is changed where it lies:
+//
+//   %2 = part(%w)                                %2 = part(%w)
+//   %3, = sgd([%2], [%g])          update        %2, = sgd([%2], [%g])
+//   %4 = all_gather_into([%w], %3)               %w = all_gather_into([%w], %2)
+//   return parameter "w" %4
+//
 // Views share memory with what they are taken of, so two questions are asked of sets of aliases, not of
 // values: may an input be written over (nobody else looks at that memory later), and must a value be cloned
 // before the update changes the source under it.
@@ -101,9 +108,17 @@ class Lowering {
 
   // The sources that the update segment will change.
   void find_written() {
-    for (const auto& result : graph_.results)
-      if (const auto* source = source_of(result); source != nullptr && source->value != result.value)
-        written_.insert(source->value);
+    for (const auto& node : graph_.nodes)
+      for (const ValueId input : inputs_of(node)) ++num_readers_[input];
+    for (const auto& result : graph_.results) {
+      ++num_readers_[result.value];
+      const auto* source = source_of(result);
+      if (source == nullptr || source->value == result.value) continue;
+      written_.insert(source->value);
+      if (const auto& producer = graph_.at(result.value).producer;
+          producer && is_in_place_list(in_place_op(graph_.at(*producer).op), "wholes"))
+        written_over_.insert(source->value);
+    }
   }
 
   bool lies_in_written(ValueId value) const {
@@ -135,6 +150,16 @@ class Lowering {
     return slot_of_[value];
   }
 
+  // Whether a part may be changed where it lies: in a source that is written over whole in the end, or in memory of
+  // its own. What else of the update reads that memory reads a clone (kept).
+  bool changes_in_place(ValueId value) const {
+    const Node& node = graph_.at(*graph_.at(value).producer);
+    if (node.op != "shoal::part" || num_readers_.at(value) != 1) return false;
+    const ValueId source = inputs_of(node).front();
+    if (!shares_memory(program::call_of(node), program_.types)) return true;
+    return written_over_.contains(source);
+  }
+
   // The slot that an update op changes: the source's own, or a copy if what it changes was made in this step.
   ValueId changed(ValueId value) {
     if (!graph_.at(value).producer) {
@@ -144,7 +169,7 @@ class Lowering {
     }
     if (const auto moved = slot_of_.find(value); moved != slot_of_.end() && moved->second != value)
       return moved->second;
-    return cloned(value, update());
+    return changes_in_place(value) ? value : cloned(value, update());
   }
 
   void add_update(const Node& node) {
@@ -344,7 +369,9 @@ class Lowering {
   Program program_;
   std::set<ir::NodeId> committed_;      // nodes of the update segment
   std::set<ValueId> written_;           // sources that the update changes
+  std::set<ValueId> written_over_;      // … whole, with what ranks have made of their parts
   std::set<ValueId> changed_;           // … and that an update op has changed by now
+  std::map<ValueId, int> num_readers_;  // nodes, and results
   std::map<ValueId, ValueId> slot_of_;  // where the update segment finds a value
   std::vector<Instruction> clones_;     // run before anything is written
 };

@@ -5,6 +5,7 @@
 #include <random>
 #include <set>
 
+#include "shoal/ir/text.h"
 #include "shoal/program/program.h"
 
 using namespace shoal;
@@ -162,6 +163,44 @@ TEST_CASE("what shares memory with a changed parameter is cloned before the upda
     if (const auto* compute = std::get_if<Compute>(&instruction);
         compute != nullptr && compute->op == "shoal::sgd")
       CHECK(std::get<ir::ValueList>(compute->arguments[1].value)[0]->index >= graph.values.size());
+}
+
+// Rank 1 of 2, in parts along `dim`; `also` reads the part as well.
+static std::string text_of_a_part(int dim, const std::string& also = "", const std::string& result = "") {
+  const std::string half = dim == 0 ? "f32[2, 6]" : "f32[4, 3]";
+  return to_text(lower(ir::from_text(
+      "graph local\n"
+      "%0 = parameter \"w\" : f32[4, 6]\n"
+      "%1 = input \"g\" : " +
+      half +
+      "\n"
+      "%2 : " +
+      half + " = shoal::part(self=%0, dim=" + std::to_string(dim) +
+      ", outer=1, unit=1, index=1, count=2) @update \"\"\n" + also + "%3 : " + half +
+      " = shoal::sgd(parameters=[%2], gradients=[%1], momentum_buffers=%[]) @update \"\"\n"
+      "%4 : f32[4, 6] = shoal::all_gather_into(wholes=[%0], self=%3, axis=\"shard\") @update \"\"\n"
+      "return parameter \"w\" %4" +
+      result + "\n")));
+}
+
+TEST_CASE("a part of what is gathered whole in the end is changed where it lies") {
+  CHECK(text_of_a_part(0) ==
+        "source %0 parameter \"w\" : f32[4, 6]\n"
+        "source %1 input \"g\" : f32[2, 6]\n"
+        "forward:\n"
+        "backward:\n"
+        "%2 : f32[2, 6] = shoal::part(self=%0, dim=0, outer=1, unit=1, index=1, count=2)\n"
+        "update:\n"
+        "%2 : f32[2, 6] = shoal::sgd(parameters=[%2], gradients=[%1], momentum_buffers=%[])\n"
+        "%0 : f32[4, 6] = shoal::all_gather_into(wholes=[%0], self=%2, axis=\"shard\")\n"
+        "free %2\n"
+        "return parameter \"w\" %0\n");
+  // Columns are copied once, by the part itself.
+  CHECK(text_of_a_part(1).find("clone") == std::string::npos);
+  // What forward has read of it may be a view: a copy is changed.
+  const std::string read =
+      text_of_a_part(0, "%5 : f32[2, 6] = aten::neg(self=%2) @forward \"\"\n", ", output \"y\" %5");
+  CHECK(read.find("%6 : f32[2, 6] = aten::clone(self=%2, memory_format=none)\n") != std::string::npos);
 }
 
 TEST_CASE("buffers that change places are copied from clones") {
