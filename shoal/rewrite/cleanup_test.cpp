@@ -6,7 +6,6 @@
 
 #include <bit>
 #include <ctime>
-#include <filesystem>
 #include <fstream>
 #include <random>
 #include <set>
@@ -52,7 +51,7 @@ struct Picture {
 // The pictures in the first comment of a source file: a line with a rule's name, then lines "before | after";
 // lines may be broken anywhere.
 static std::vector<Picture> pictures_of(const std::string& file) {
-  std::ifstream in(std::filesystem::path(__FILE__).parent_path() / file);
+  std::ifstream in("shoal/rewrite/" + file);
   REQUIRE(in);
   std::vector<Picture> pictures;
   std::string last;

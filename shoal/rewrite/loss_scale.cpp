@@ -2,6 +2,7 @@
 #include "shoal/rewrite/loss_scale.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -22,7 +23,7 @@ using ir::ValueId;
 using Alternatives = std::vector<std::vector<std::string_view>>;
 
 // Besides those that may be cut.
-static Alternatives linear_in(std::string_view op) {
+static Alternatives linear_in(const Node& node) {
   static const std::map<std::string_view, Alternatives> whole = {
       {"aten::_fft_c2c", {{"self"}}},
       {"aten::_fft_c2r", {{"self"}}},
@@ -39,8 +40,11 @@ static Alternatives linear_in(std::string_view op) {
       {"aten::take", {{"self"}}},
       {"aten::trace", {{"self"}}},
   };
-  const auto found = whole.find(op);
-  return found != whole.end() ? found->second : sharding::linear_in(op);
+  if (const auto found = whole.find(node.op); found != whole.end()) return found->second;
+  Alternatives all;
+  for (const auto& linear : sharding::linear_in(node))
+    if (std::ranges::all_of(linear.made, std::identity{})) all.push_back(linear.in);
+  return all;
 }
 
 namespace {
@@ -97,11 +101,9 @@ class Multiples {
                                             "aten::diagonal_copy", "aten::max",     "aten::max.dim",
                                             "aten::min",           "aten::min.dim", "aten::relu"};
     if (std::ranges::find(kOfSize, node.op) != std::end(kOfSize)) return true;
-    if (node.op.starts_with("aten::masked_fill") || node.op == "aten::constant_pad_nd")
-      return is_said(node, "value", 0);
     if (node.op == "aten::where.ScalarOther") return is_said(node, "other", 0);
     if (node.op == "aten::where.ScalarSelf") return is_said(node, "self", 0);
-    if (const auto linear = linear_in(node.op); !linear.empty()) return fits(node, linear);
+    if (const auto linear = linear_in(node); !linear.empty()) return fits(node, linear);
     // What PyTorch's own ops make of gradients.
     return node.op.starts_with("aten::") && node.op.find("_backward") != std::string::npos &&
            reads_them_in(node, [](std::string_view name) { return name.starts_with("grad"); });

@@ -375,8 +375,8 @@ std::string dims::nll_loss_backward_parts(const ir::Graph&, const ir::Node& node
   return "grad_output:~ self:.v target:. total_weight: -> .v";
 }
 
-// A causal mask says by position which keys a query sees, so its queries stay together. Several heads of the
-// query may share one of the keys; they stay together too.
+// A causal mask says by position which keys a query sees, so its queries stay together, and keys. Several heads of
+// the query may share one of the keys; they stay together too.
 struct AttentionDims {
   std::string query;  // its dims but the last
   std::string key = "bh..";
@@ -400,7 +400,12 @@ std::string dims::attention(const ir::Graph& graph, const ir::Node& node) {
                 query);
 }
 std::string dims::attention_backward(const ir::Graph& graph, const ir::Node& node) {
-  const auto [query, key, mask] = attention_dims(graph, node);
+  auto [query, key, mask] = attention_dims(graph, node);
+  // By logsumexp each part of the keys knows its share: of the query's gradient every part makes a summand.
+  if (!is_true(node, "is_causal")) {
+    key = "bhk.";
+    mask.back() = 'k';
+  }
   return concat("grad_output:", query, ". query:", query, ". key:", key, " value:", key, " output:", query,
                 ". logsumexp:", query, " attn_mask:", mask, " -> ", query, "., ", key, ", ", key);
 }

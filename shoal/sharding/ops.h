@@ -13,8 +13,10 @@ namespace shoal::sharding {
 struct OpRule {
   std::string_view op;
   std::string_view dims;  // in the language of factors.h; where `dims_of` is set, ignored
-  std::string_view
-      linear;  // "self | other": Partial(sum) in one of these gives Partial(sum); "a+b": in all of them
+  // "self | other": Partial(sum) in one of these gives Partial(sum); "a+b": in all of them; "a if value=0": where
+  // that argument is that number; "a -> +.": in the outputs with a plus, the last sign being for all that follow, and
+  // the others hang on none of these.
+  std::string_view linear;
   std::string (*dims_of)(const ir::Graph& graph, const ir::Node& node) = nullptr;
   bool is_reshape = false;  // cuts follow through_view
   std::string_view sizes =

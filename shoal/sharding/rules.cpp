@@ -2,6 +2,8 @@
 #include "shoal/sharding/rules.h"
 
 #include <algorithm>
+#include <optional>
+#include <string>
 #include <utility>
 #include <variant>
 
@@ -40,10 +42,40 @@ static std::vector<std::string_view> split(std::string_view text, char separator
   }
 }
 
-std::vector<std::vector<std::string_view>> linear_in(std::string_view op) {
-  std::vector<std::vector<std::string_view>> all;
-  if (const OpRule* rule = find_rule(op))
-    for (const std::string_view together : split(rule->linear, '|')) all.push_back(split(together, '+'));
+// The number that an argument is; a truth is 0 or 1.
+static std::optional<double> number_in(const ir::Node& node, std::string_view argument) {
+  const ir::Attribute* found = ir::find(node, argument);
+  if (const auto* truth = std::get_if<bool>(found)) return *truth ? 1 : 0;
+  if (const auto* whole = std::get_if<std::int64_t>(found)) return static_cast<double>(*whole);
+  if (const auto* real = std::get_if<double>(found)) return *real;
+  return std::nullopt;
+}
+
+// Takes what stands behind `word` off the text; empty where the word does not stand there.
+static std::string_view taken(std::string_view& text, std::string_view word) {
+  const std::size_t at = text.find(word);
+  if (at == std::string_view::npos) return {};
+  const std::string_view rest = trimmed(text.substr(at + word.size()));
+  text = trimmed(text.substr(0, at));
+  return rest;
+}
+
+std::vector<Linear> linear_in(const ir::Node& node) {
+  std::vector<Linear> all;
+  const OpRule* rule = find_rule(node.op);
+  if (rule == nullptr) return all;
+  for (std::string_view together : split(rule->linear, '|')) {
+    std::string_view made = taken(together, "->");
+    if (const std::string_view condition = taken(together, " if "); !condition.empty()) {
+      const auto words = split(condition, '=');
+      if (number_in(node, words.at(0)) != std::stod(std::string(words.at(1)))) continue;
+    }
+    if (made.empty()) made = "+";
+    Linear linear = {.in = split(together, '+'), .made = {}};
+    for (std::size_t i = 0; i < node.outputs.size(); ++i)
+      linear.made.push_back(made[std::min(i, made.size() - 1)] == '+');
+    all.push_back(std::move(linear));
+  }
   return all;
 }
 
@@ -131,19 +163,21 @@ static bool holds(DType made, DType from) {
 static void add_linear(const ir::Graph& graph, const ir::Node& node, std::vector<Strategy>& found) {
   const auto names = names_of_inputs(node);
   const auto inputs = ir::inputs_of(node);
-  for (const auto& wanted : linear_in(node.op)) {
+  for (const Linear& linear : linear_in(node)) {
     Strategy strategy;
     bool is_held = true;
     for (std::size_t i = 0; i < names.size(); ++i) {
-      const bool partial = std::ranges::find(wanted, names[i]) != wanted.end();
+      const bool partial = std::ranges::find(linear.in, names[i]) != linear.in.end();
       strategy.in.push_back(partial ? Placement(Partial{}) : Placement(Replicate{}));
-      for (const auto& output : node.outputs)
-        is_held &= !partial || !output || holds(graph.at(*output).type.dtype, graph.at(inputs[i]).type.dtype);
+      for (std::size_t k = 0; k < node.outputs.size(); ++k)
+        is_held &= !partial || !node.outputs[k] || !linear.made[k] ||
+                   holds(graph.at(*node.outputs[k]).type.dtype, graph.at(inputs[i]).type.dtype);
     }
     // An addend that is not there leaves the sum as it is.
     if (!is_held || std::ranges::find(strategy.in, Placement(Partial{})) == strategy.in.end()) continue;
-    for (const auto& output : node.outputs)
-      strategy.out.push_back(output ? Placement(Partial{}) : Placement(Replicate{}));
+    for (std::size_t k = 0; k < node.outputs.size(); ++k)
+      strategy.out.push_back(node.outputs[k] && linear.made[k] ? Placement(Partial{})
+                                                               : Placement(Replicate{}));
     found.push_back(std::move(strategy));
   }
 }

@@ -32,9 +32,14 @@ std::string to_text(const Strategy& strategy);  // "S(0), R -> S(0)"
 std::vector<Strategy> strategies(const ir::Graph& graph, const ir::Node& node);
 bool has_rule(std::string_view op);
 
-// The arguments in which the op is linear, each of these by itself or several together: of addmm {self, mat1} and
-// {self, mat2}. Empty where there are none, or nothing is known.
-std::vector<std::vector<std::string_view>> linear_in(std::string_view op);
+// The arguments in which a node is linear, several together or by themselves: of addmm {self, mat1} and
+// {self, mat2}. Summands in all of them make summands of the outputs; where an output is not among `made`, it hangs
+// on none of them and stays as it is.
+struct Linear {
+  std::vector<std::string_view> in;
+  std::vector<bool> made;  // by output
+};
+std::vector<Linear> linear_in(const ir::Node& node);  // empty where there are none, or nothing is known
 
 // A Shard of a value as it is seen through a view to another shape of as many elements; nothing where the
 // parts of the view would not be views of the parts.
