@@ -27,70 +27,95 @@ static void put_few(std::vector<std::byte>& reply, const wire::Head& head,
   reply = wire::frame(head, std::array{payload});
 }
 
-void Answers::answer(const wire::Head& head, std::span<const std::byte> payload,
+static bool changes(Operation operation) {  // and must not happen twice
+  return operation == Operation::Push || operation == Operation::Put || operation == Operation::Clear ||
+         operation == Operation::Shrink;
+}
+
+bool Answers::answer(const wire::Head& head, std::span<const std::byte> payload,
                      std::vector<std::byte>& reply) {
   wire::check_payload(head, payload);
-  Last* last = nullptr;
-  if (head.operation == Operation::Push ||
-      head.operation == Operation::Shrink) {  // what must not happen twice
-    last = &last_[head.client];
-    if (head.sequence == last->sequence && !last->reply.empty()) {
-      reply = last->reply;
-      return;
+  std::uint64_t last = 0;
+  if (changes(head.operation)) {
+    const Remembered& before = remembered_[head.client];
+    const auto same = std::ranges::find(before, head.sequence, &Answered::sequence);
+    if (same != before.end()) {
+      reply = same->reply;
+      return true;
     }
+    if (!before.empty()) last = before.back().sequence;
   }
   try {
     SHOAL_CHECK(head.epoch == epoch_, PeerLost, "ps: epoch ", head.epoch, " of this job is over; it is at ",
                 epoch_);
-    SHOAL_CHECK(!last || head.sequence > last->sequence, InvalidInput, "ps: request ", head.sequence,
-                " of a client whose request ", last ? last->sequence : 0, " was done already");
-    answer_checked(head, payload, reply);
+    SHOAL_CHECK(last < head.sequence, InvalidInput, "ps: request ", head.sequence,
+                " of a client whose request ", last, " was done already");
+    if (!answer_checked(head, payload, reply)) return false;
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::Corrupt) throw;
     reply = wire::failure(head, error);
-    if (last && head.sequence <= last->sequence) return;
   } catch (const std::bad_alloc&) {
     reply = wire::failure(head, Error(ErrorKind::Infeasible, "ps: the server is out of memory"));
   }
-  if (last) *last = {.sequence = head.sequence, .reply = reply};
+  if (changes(head.operation) && last < head.sequence) remember(head.client, head.sequence, reply);
+  return true;
 }
 
-void Answers::answer_checked(const wire::Head& head, std::span<const std::byte> payload,
+void Answers::remember(std::uint64_t client, std::uint64_t sequence, std::vector<std::byte> reply) {
+  Remembered& all = remembered_[client];
+  all.push_back({.sequence = sequence, .reply = std::move(reply)});
+  if (all.size() > wire::kMostUnderWay) all.pop_front();
+}
+
+bool Answers::answer_checked(const wire::Head& head, std::span<const std::byte> payload,
                              std::vector<std::byte>& reply) {
   wire::Head done = reply_to(head);
   switch (head.operation) {
     case Operation::Create:
       done.table = create(payload);
       put_few(reply, done, {});
-      return;
+      return true;
     case Operation::Pull: {
       const Table& from = table(head);
       const auto keys = wire::keys_of(head, payload);
       check_keys(from, keys);
-      const std::size_t values = keys.size() * from.width();
-      SHOAL_CHECK(values * sizeof(float) <= wire::kMostBytes, InvalidInput, "ps: rows of ", keys.size(),
+      const bool wide = is_wide(from.definition().dtype);
+      const std::size_t bytes = keys.size() * from.width() * (wide ? sizeof(double) : sizeof(float));
+      SHOAL_CHECK(bytes <= wire::kMostBytes, InvalidInput, "ps: rows of ", keys.size(),
                   " keys are more than goes at once; pull fewer");
-      reply.resize(sizeof done + values * sizeof(float));
-      from.pull(keys, {reinterpret_cast<float*>(reply.data() + sizeof done), values});
+      reply.resize(sizeof done + bytes);
+      from.pull(keys, WritableNumbers(std::span(reply).subspan(sizeof done), wide));
       wire::seal(reply, done);
-      return;
+      return true;
     }
     case Operation::Push:
-      push(head, payload);
+      if (!push(head, payload)) return false;
       put_few(reply, done, {});
-      return;
+      return true;
+    case Operation::Refuse:
+      refuse(wire::refusal_of(payload));
+      put_few(reply, done, {});
+      return true;
+    case Operation::Put:
+      put(head, payload);
+      put_few(reply, done, {});
+      return true;
+    case Operation::Clear:
+      table(head).clear();
+      put_few(reply, done, {});
+      return true;
     case Operation::Shrink: {
       Table& whole = table(head);
       whole.set_day(wire::day_of(payload));
       const Shrunk shrunk = whole.shrink(loops_);
       put_few(reply, done, std::as_bytes(std::span(&shrunk, 1)));
-      return;
+      return true;
     }
     case Operation::Digest: {
       const std::array<std::uint64_t, 2> digest = {table(head).digest(),
                                                    static_cast<std::uint64_t>(table(head).num_rows())};
       put_few(reply, done, std::as_bytes(std::span(digest)));
-      return;
+      return true;
     }
     case Operation::Done:
     case Operation::Failed: break;
@@ -116,6 +141,7 @@ std::uint32_t Answers::create(std::span<const std::byte> text) {
   SHOAL_CHECK(wanted.shards >= loops_, InvalidInput, "ps: table ", quoted(wanted.name), ": shards is ",
               wanted.shards, ", and there are ", loops_, " loops of servers to share them");
   tables_.push_back(std::make_unique<Table>(std::move(wanted)));
+  joint_.emplace_back();
   return static_cast<std::uint32_t>(tables_.size() - 1);
 }
 
@@ -134,12 +160,74 @@ void Answers::check_keys(const Table& table, std::span<const std::uint64_t> keys
                 "; do client and servers agree on the number of loops?");
 }
 
-void Answers::push(const wire::Head& head, std::span<const std::byte> payload) {
+// False: it waits for those of other workers.
+bool Answers::push(const wire::Head& head, std::span<const std::byte> payload) {
   Table& to = table(head);
-  const Push push = wire::push_of(head, payload, to.width());
+  const Push push = wire::push_of(head, payload, to.width(), is_wide(to.definition().dtype));
   check_keys(to, push.keys);
-  to.push(push);
-  ++num_applied_;
+  if (push.workers == 0) {
+    to.push(push);
+    ++num_applied_;
+    return true;
+  }
+  SHOAL_CHECK(!refused_ || refused_->round != push.round, InvalidInput, refused_->why);
+  check(push, to.definition(), to.width());
+  JointPush& joint = joint_[head.table];
+  joint.add(push, head.client, head.sequence, to.definition().name);
+  if (!joint.is_complete()) return false;
+  push_jointly(joint, head);
+  return true;
+}
+
+// All parts are there; this one is answered by who called, the others from here.
+void Answers::push_jointly(JointPush& joint, const wire::Head& head) {
+  std::optional<Error> failure;
+  try {
+    tables_[head.table]->push(joint.sum(tables_[head.table]->width()));
+    ++num_applied_;
+  } catch (const Error& error) {
+    failure = error;
+  }
+  for (const JointPush::Maker& maker : joint.makers()) {
+    if (maker.client == head.client) continue;
+    wire::Head done = reply_to(head);
+    done.client = maker.client;
+    done.sequence = maker.sequence;
+    std::vector<std::byte> reply;
+    if (failure)
+      reply = wire::failure(done, *failure);
+    else
+      put_few(reply, done, {});
+    remember(maker.client, maker.sequence, std::move(reply));
+  }
+  joint.clear();
+  wakes_();
+  if (failure) throw Error(*failure);
+}
+
+void Answers::put(const wire::Head& head, std::span<const std::byte> payload) {
+  Table& to = table(head);
+  const auto [keys, values] = wire::rows_of(head, payload, to.width(), is_wide(to.definition().dtype));
+  check_keys(to, keys);
+  to.put(keys, values);
+}
+
+// Parts that wait are answered with it, and those that come.
+void Answers::refuse(const wire::Refusal& refusal) {
+  const Error error(ErrorKind::InvalidInput, std::string(refusal.text));
+  refused_ = {.round = refusal.round, .why = error.what()};
+  for (std::size_t table = 0; table < joint_.size(); ++table) {
+    if (joint_[table].is_empty() || joint_[table].round() != refusal.round) continue;
+    for (const JointPush::Maker& maker : joint_[table].makers()) {
+      const wire::Head head = {.table = static_cast<std::uint32_t>(table),
+                               .epoch = epoch_,
+                               .client = maker.client,
+                               .sequence = maker.sequence};
+      remember(maker.client, maker.sequence, wire::failure(head, error));
+    }
+    joint_[table].clear();
+  }
+  wakes_();
 }
 
 }  // namespace shoal::ps

@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <deque>
 #include <optional>
 #include <string>
 
@@ -28,11 +29,11 @@ struct Client::Remote {
   std::vector<std::uint32_t> numbers;  // by loop
 };
 
-// A connection to each loop.
+// A connection to each loop, and the requests that have no answer yet, in their order.
 class Client::Lines {
  public:
   Lines(const rendezvous::Key& key, std::vector<Endpoint> loops, const ClientOptions& options)
-      : key_(key), loops_(std::move(loops)), options_(options), lines_(loops_.size()), sent_(loops_.size()) {
+      : key_(key), loops_(std::move(loops)), options_(options), lines_(loops_.size()) {
     const auto random = rendezvous::random_bytes();
     std::memcpy(&client_, random.data(), sizeof client_);
     for (std::size_t loop = 0; loop < loops_.size(); ++loop) connect(loop);
@@ -49,71 +50,90 @@ class Client::Lines {
   }
 
   void send(std::size_t loop, std::vector<std::byte> frame) {
-    sent_[loop] = std::move(frame);
+    Line& line = lines_[loop];
+    SHOAL_CHECK(line.under_way.size() < wire::kMostUnderWay, Internal, "ps: ", line.under_way.size(),
+                " requests to a server have no answer");
+    line.under_way.push_back(std::move(frame));
+    if (!line.connection) return;  // receive() sends it again
     try {
-      write(loop);
+      write(line, line.under_way.back());
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::PeerLost) throw;
-      lines_[loop].reset();  // receive() sends it again
+      line.connection.reset();
     }
   }
 
-  // The answer to what was sent last. Its payload, until the next one.
+  // The answer to the oldest one, whose payload is there until the next.
   std::span<const std::byte> receive(std::size_t loop, Head& head) {
+    Line& line = lines_[loop];
     try {
-      if (!lines_[loop]) send_again(loop);
-      read(loop, head);
+      if (!line.connection) send_again(loop);
+      read(line, head);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::PeerLost) throw;
       send_again(loop);
-      read(loop, head);
+      read(line, head);
     }
+    line.under_way.pop_front();
     return payload_;
+  }
+  bool is_owed(std::size_t loop) const { return !lines_[loop].under_way.empty(); }
+  // After an error in the middle.
+  void give_up() {
+    for (Line& line : lines_) {
+      if (line.under_way.empty()) continue;
+      line.under_way.clear();
+      line.connection.reset();  // answers that still come belong to nobody
+    }
   }
 
  private:
+  struct Line {
+    std::unique_ptr<Connection> connection;
+    std::deque<std::vector<std::byte>> under_way;
+  };
+
   void connect(std::size_t loop) {
     const Endpoint& endpoint = loops_[loop];
-    lines_[loop] = Connection::admitted({.address = endpoint.address,
-                                         .port = endpoint.port,
-                                         .magic = wire::kMagic,
-                                         .module = "ps",
-                                         .is = "a parameter server of this version of Shoal",
-                                         .host = "the server"},
-                                        key_, deadline_after(options_.limit));
-    SHOAL_CHECK(lines_[loop], PeerLost, "ps: server loop ", loop, " at ", endpoint.address, ":",
+    lines_[loop].connection = Connection::admitted({.address = endpoint.address,
+                                                    .port = endpoint.port,
+                                                    .magic = wire::kMagic,
+                                                    .module = "ps",
+                                                    .is = "a parameter server of this version of Shoal",
+                                                    .host = "the server"},
+                                                   key_, deadline_after(options_.limit));
+    SHOAL_CHECK(lines_[loop].connection, PeerLost, "ps: server loop ", loop, " at ", endpoint.address, ":",
                 endpoint.port, " is out of reach: ", std::strerror(errno));
   }
   void send_again(std::size_t loop) {
     connect(loop);
-    write(loop);
+    for (const auto& frame : lines_[loop].under_way) write(lines_[loop], frame);
   }
-  void write(std::size_t loop) {
-    lines_[loop]->write({reinterpret_cast<const char*>(sent_[loop].data()), sent_[loop].size()},
-                        deadline_after(options_.limit));
+  void write(const Line& line, const std::vector<std::byte>& frame) {
+    line.connection->write({reinterpret_cast<const char*>(frame.data()), frame.size()},
+                           deadline_after(options_.limit));
   }
-  void read(std::size_t loop, Head& head) {
+  void read(const Line& line, Head& head) {
     const auto deadline = deadline_after(options_.limit);
     std::array<std::byte, sizeof(Head)> begin;
     Head sent;
-    std::memcpy(&sent, sent_[loop].data(), sizeof sent);
+    std::memcpy(&sent, line.under_way.front().data(), sizeof sent);
     do {  // past answers to a request that was given up
-      lines_[loop]->read(begin, deadline, "an answer");
+      line.connection->read(begin, deadline, "an answer");
       head = wire::head_of(begin);
       payload_.resize(head.bytes);
-      lines_[loop]->read(payload_, deadline, "the rest of an answer");
+      line.connection->read(payload_, deadline, "the rest of an answer");
       wire::check_payload(head, payload_);
     } while (head.sequence < sent.sequence);
     SHOAL_CHECK(head.sequence == sent.sequence && head.client == sent.client, Corrupt,
-                "ps: ", lines_[loop]->where(), " answered what was not asked");
+                "ps: ", line.connection->where(), " answered what was not asked");
   }
 
   const rendezvous::Key key_;
   const std::vector<Endpoint> loops_;
   const ClientOptions options_;
   std::uint64_t client_ = 0, sequence_ = 0;
-  std::vector<std::unique_ptr<Connection>> lines_;
-  std::vector<std::vector<std::byte>> sent_;
+  std::vector<Line> lines_;
   std::vector<std::byte> payload_;
 };
 
@@ -121,7 +141,7 @@ namespace {
 
 // What was refused, if anything was: thrown when all answers are read, so that none is left for the next
 // request.
-class Refusal {
+class Refusals {
  public:
   void look(const Head& head, std::span<const std::byte> payload) {
     if (head.operation == Operation::Done || error_) return;
@@ -158,14 +178,14 @@ Client::TableNumber Client::create(const Definition& definition) {
   for (std::size_t loop = 0; loop < lines_->size(); ++loop)
     lines_->send(
         loop, wire::frame(lines_->head(Operation::Create, 0, 0), std::array{std::as_bytes(std::span(text))}));
-  Refusal refusal;
+  Refusals refusals;
   for (std::size_t loop = 0; loop < lines_->size(); ++loop) {
     Head head;
-    const auto payload = lines_->receive(loop, head);
-    refusal.look(head, payload);
+    const auto payload = receive(loop, head);
+    refusals.look(head, payload);
     remote.numbers.push_back(head.table);
   }
-  refusal.rethrow();
+  refusals.rethrow();
   tables_.push_back(std::move(remote));
   return static_cast<TableNumber>(tables_.size() - 1);
 }
@@ -180,90 +200,148 @@ void Client::split(const Remote& remote, std::span<const std::uint64_t> keys) {
   }
 }
 
-void Client::pull(TableNumber table, std::span<const std::uint64_t> keys, std::span<float> rows) {
+static std::size_t number_bytes(const Definition& definition) {
+  return is_wide(definition.dtype) ? sizeof(double) : sizeof(float);
+}
+
+void Client::pull(TableNumber table, std::span<const std::uint64_t> keys, WritableNumbers rows) {
   const Remote& remote = tables_.at(table);
-  SHOAL_CHECK(rows.size() == keys.size() * remote.width, InvalidInput, "ps: a pull of ", keys.size(),
-              " keys of width ", remote.width, " got room for ", rows.size(), " values");
+  SHOAL_CHECK(rows.size() == keys.size() * remote.width &&
+                  (keys.empty() || rows.is_wide() == is_wide(remote.definition.dtype)),
+              InvalidInput, "ps: a pull of ", keys.size(), " keys of width ", remote.width, " of table ",
+              quoted(remote.definition.name), " got room for ", rows.size(), " values in ",
+              rows.is_wide() ? "f64" : "f32");
   split(remote, keys);
   for (std::size_t loop = 0; loop < lines_->size(); ++loop)
     if (!keys_[loop].empty())
       lines_->send(loop, wire::frame(lines_->head(Operation::Pull, remote.numbers[loop], keys_[loop].size()),
                                      std::array{std::as_bytes(std::span(keys_[loop]))}));
-  Refusal refusal;
-  const std::size_t bytes = remote.width * sizeof(float);
+  Refusals refusals;
+  const std::size_t bytes = remote.width * number_bytes(remote.definition);
   for (std::size_t loop = 0; loop < lines_->size(); ++loop) {
     if (keys_[loop].empty()) continue;
     Head head;
-    const auto payload = lines_->receive(loop, head);
-    refusal.look(head, payload);
+    const auto payload = receive(loop, head);
+    refusals.look(head, payload);
     if (head.operation != Operation::Done) continue;
     SHOAL_CHECK(payload.size() == keys_[loop].size() * bytes, Corrupt, "ps: a server answered with ",
                 payload.size(), " bytes of rows, wanted ", keys_[loop].size() * bytes);
     for (std::size_t i = 0; i < places_[loop].size(); ++i)
-      std::memcpy(rows.data() + places_[loop][i] * remote.width, payload.data() + i * bytes, bytes);
+      std::memcpy(rows.bytes().data() + places_[loop][i] * bytes, payload.data() + i * bytes, bytes);
   }
-  refusal.rethrow();
+  refusals.rethrow();
 }
 
-void Client::push(TableNumber table, const Push& push) {
-  const Remote& remote = tables_.at(table);
-  check(push, remote.definition.name, remote.width);  // or some loops would have applied it when one refuses
+// Of some of them, one row each.
+static void append_rows(std::span<const std::byte> rows, std::span<const std::uint32_t> places,
+                        std::size_t bytes, std::vector<std::byte>& to) {
+  to.resize(places.size() * bytes);
+  for (std::size_t i = 0; i < places.size(); ++i)
+    std::memcpy(to.data() + i * bytes, rows.data() + places[i] * bytes, bytes);
+}
+
+static std::vector<float> some_of(std::span<const float> all, std::span<const std::uint32_t> places) {
+  std::vector<float> some;
+  if (!all.empty())
+    for (const std::uint32_t place : places) some.push_back(all[place]);
+  return some;
+}
+
+void Client::send_push(const Remote& remote, const Push& push) {
   split(remote, push.keys);
-  std::vector<float> gradients, shows, clicks;
+  std::vector<std::byte> gradients;
+  for (std::size_t loop = 0; loop < lines_->size(); ++loop) {
+    if (keys_[loop].empty() && push.workers == 0) continue;  // of a joint push others wait for each part
+    append_rows(push.gradients.bytes(), places_[loop], remote.width * number_bytes(remote.definition),
+                gradients);
+    const auto shows = some_of(push.shows, places_[loop]), clicks = some_of(push.clicks, places_[loop]);
+    Push part = push;
+    part.keys = keys_[loop];
+    part.gradients = {gradients, is_wide(remote.definition.dtype)};
+    part.shows = shows;
+    part.clicks = clicks;
+    lines_->send(loop, wire::push_frame(
+                           lines_->head(Operation::Push, remote.numbers[loop], keys_[loop].size()), part));
+  }
+}
+
+void Client::push(std::span<const PushTo> pushes) {
+  for (const auto& [table, push] : pushes)  // or some loops would have applied it when one refuses
+    check(push, tables_.at(table).definition, tables_.at(table).width);
+  for (const auto& [table, push] : pushes) send_push(tables_.at(table), push);
+  receive_all();
+}
+
+void Client::refuse(std::uint64_t round, const std::string& why) {
+  for (std::size_t loop = 0; loop < lines_->size(); ++loop)
+    lines_->send(loop, wire::refusal_frame(lines_->head(Operation::Refuse, 0, 0), {round, why}));
+  receive_all();
+}
+
+void Client::put(TableNumber table, std::span<const std::uint64_t> keys, Numbers values) {
+  const Remote& remote = tables_.at(table);
+  check({.keys = keys, .gradients = values}, remote.definition, remote.width);
+  split(remote, keys);
+  std::vector<std::byte> rows;
   for (std::size_t loop = 0; loop < lines_->size(); ++loop) {
     if (keys_[loop].empty()) continue;
-    gradients.resize(keys_[loop].size() * remote.width);
-    shows.clear();
-    clicks.clear();
-    for (std::size_t i = 0; i < places_[loop].size(); ++i) {
-      const std::size_t from = places_[loop][i];
-      std::copy_n(push.gradients.data() + from * remote.width, remote.width,
-                  gradients.data() + i * remote.width);
-      if (!push.shows.empty()) shows.push_back(push.shows[from]);
-      if (!push.clicks.empty()) clicks.push_back(push.clicks[from]);
-    }
+    append_rows(values.bytes(), places_[loop], remote.width * number_bytes(remote.definition), rows);
     lines_->send(loop,
-                 wire::push_frame(lines_->head(Operation::Push, remote.numbers[loop], keys_[loop].size()),
-                                  {.keys = keys_[loop],
-                                   .gradients = gradients,
-                                   .shows = shows,
-                                   .clicks = clicks,
-                                   .step = push.step,
-                                   .rate = push.rate}));
+                 wire::rows_frame(lines_->head(Operation::Put, remote.numbers[loop], keys_[loop].size()),
+                                  {keys_[loop], {rows, values.is_wide()}}));
   }
-  Refusal refusal;
-  for (std::size_t loop = 0; loop < lines_->size(); ++loop) {
-    if (keys_[loop].empty()) continue;
-    Head head;
-    const auto payload = lines_->receive(loop, head);
-    refusal.look(head, payload);
+  receive_all();
+}
+
+std::span<const std::byte> Client::receive(std::size_t loop, wire::Head& head) {
+  try {
+    return lines_->receive(loop, head);
+  } catch (...) {
+    lines_->give_up();
+    throw;
   }
-  refusal.rethrow();
+}
+
+// Answers that have nothing to say but that it was done.
+void Client::receive_all() {
+  Refusals refusals;
+  for (std::size_t loop = 0; loop < lines_->size(); ++loop)
+    while (lines_->is_owed(loop)) {
+      Head head;
+      const auto payload = receive(loop, head);
+      refusals.look(head, payload);
+    }
+  refusals.rethrow();
 }
 
 // Asks every loop the same, and gives `each` the payloads.
 template <class Each>
-static void ask_all(auto& lines, Operation operation, const std::vector<std::uint32_t>& numbers,
-                    std::span<const std::byte> payload, std::size_t wanted, const Each& each) {
-  for (std::size_t loop = 0; loop < lines.size(); ++loop)
-    lines.send(loop, wire::frame(lines.head(operation, numbers[loop], 0), std::array{payload}));
-  Refusal refusal;
-  for (std::size_t loop = 0; loop < lines.size(); ++loop) {
+void Client::ask_all(TableNumber table, wire::Operation operation, std::span<const std::byte> payload,
+                     std::size_t wanted, const Each& each) {
+  const auto& numbers = tables_.at(table).numbers;
+  for (std::size_t loop = 0; loop < lines_->size(); ++loop)
+    lines_->send(loop, wire::frame(lines_->head(operation, numbers[loop], 0), std::array{payload}));
+  Refusals refusals;
+  for (std::size_t loop = 0; loop < lines_->size(); ++loop) {
     Head head;
-    const auto answer = lines.receive(loop, head);
-    refusal.look(head, answer);
+    const auto answer = receive(loop, head);
+    refusals.look(head, answer);
     if (head.operation != Operation::Done) continue;
     SHOAL_CHECK(answer.size() == wanted, Corrupt, "ps: a server answered with ", answer.size(),
                 " bytes, wanted ", wanted);
     each(answer);
   }
-  refusal.rethrow();
+  refusals.rethrow();
+}
+
+void Client::clear(TableNumber table) {
+  ask_all(table, Operation::Clear, {}, 0, [](std::span<const std::byte>) {});
 }
 
 Shrunk Client::shrink(TableNumber table, std::uint32_t day) {
   Shrunk all;
-  ask_all(*lines_, Operation::Shrink, tables_.at(table).numbers, std::as_bytes(std::span(&day, 1)),
-          sizeof all, [&](std::span<const std::byte> answer) {
+  ask_all(table, Operation::Shrink, std::as_bytes(std::span(&day, 1)), sizeof all,
+          [&](std::span<const std::byte> answer) {
             Shrunk one;
             std::memcpy(&one, answer.data(), sizeof one);
             all = {.rows = all.rows + one.rows,
@@ -276,13 +354,12 @@ Shrunk Client::shrink(TableNumber table, std::uint32_t day) {
 
 std::pair<std::uint64_t, std::int64_t> Client::digest(TableNumber table) {
   std::pair<std::uint64_t, std::int64_t> all = {0, 0};
-  ask_all(*lines_, Operation::Digest, tables_.at(table).numbers, {}, 2 * sizeof(std::uint64_t),
-          [&](std::span<const std::byte> answer) {
-            std::array<std::uint64_t, 2> one;
-            std::memcpy(one.data(), answer.data(), sizeof one);
-            all.first += one[0];
-            all.second += static_cast<std::int64_t>(one[1]);
-          });
+  ask_all(table, Operation::Digest, {}, 2 * sizeof(std::uint64_t), [&](std::span<const std::byte> answer) {
+    std::array<std::uint64_t, 2> one;
+    std::memcpy(one.data(), answer.data(), sizeof one);
+    all.first += one[0];
+    all.second += static_cast<std::int64_t>(one[1]);
+  });
   return all;
 }
 

@@ -10,7 +10,8 @@
 #include <vector>
 
 #include "shoal/ps/server.h"
-#include "shoal/ps/table.h"
+#include "shoal/ps/tables.h"
+#include "shoal/ps/wire.h"
 #include "shoal/rendezvous/key.h"
 
 namespace shoal::ps {
@@ -21,33 +22,38 @@ struct ClientOptions {
       std::chrono::seconds{10};  // of each answer, and for a lost connection to return
 };
 
-// One thread at a time.
-class Client {
+class Client final : public Tables {
  public:
-  using TableNumber = std::uint32_t;
-
   // Endpoints of all loops, in their order. Throws PeerLost where one does not listen, InvalidInput where it
   // has another key.
   Client(const rendezvous::Key& key, std::vector<Endpoint> loops, const ClientOptions& options = {});
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
-  ~Client();
+  ~Client() override;
 
-  // Makes the table, or finds it. Throws InvalidInput naming the field where the servers have another of the
-  // name.
-  TableNumber create(const Definition& definition);
-  // As those of Table. What a server refuses is thrown here; PeerLost where one has gone. A connection that
-  // ends is made anew once a request: a push that was applied is not applied again.
-  void pull(TableNumber table, std::span<const std::uint64_t> keys, std::span<float> rows);
-  void push(TableNumber table, const Push& push);
-  Shrunk shrink(TableNumber table, std::uint32_t day);
-  std::pair<std::uint64_t, std::int64_t> digest(TableNumber table);  // and the number of rows
+  TableNumber create(const Definition& definition) override;
+  // What a server refuses is thrown here; PeerLost where one has gone. A connection that ends is made anew once
+  // a request: a push that was applied is not applied again.
+  void pull(TableNumber table, std::span<const std::uint64_t> keys, WritableNumbers rows) override;
+  void push(std::span<const PushTo> pushes) override;
+  void push(TableNumber table, const Push& one) { push(std::vector<PushTo>{{table, one}}); }
+  void refuse(std::uint64_t round, const std::string& why) override;
+  void put(TableNumber table, std::span<const std::uint64_t> keys, Numbers values) override;
+  void clear(TableNumber table) override;
+  Shrunk shrink(TableNumber table, std::uint32_t day) override;
+  std::pair<std::uint64_t, std::int64_t> digest(TableNumber table) override;
 
  private:
   class Lines;
   struct Remote;
   // Of some keys, which go to each loop: their places.
   void split(const Remote& remote, std::span<const std::uint64_t> keys);
+  void send_push(const Remote& remote, const Push& push);
+  std::span<const std::byte> receive(std::size_t loop, wire::Head& head);
+  void receive_all();
+  template <class Each>
+  void ask_all(TableNumber table, wire::Operation operation, std::span<const std::byte> payload,
+               std::size_t wanted, const Each& each);
 
   std::unique_ptr<Lines> lines_;
   std::vector<Remote> tables_;

@@ -177,7 +177,8 @@ void check(const Definition& d) {
   const auto want = [&](bool holds, const char* field, const auto& value, const char* wanted) {
     SHOAL_CHECK(holds, InvalidInput, where, field, " is ", value, ", wanted ", wanted);
   };
-  want(d.dtype == DType::Float32 || d.dtype == DType::BFloat16, "dtype", name_of(d.dtype), "f32 or bf16");
+  want(d.dtype == DType::Float32 || d.dtype == DType::BFloat16 || d.dtype == DType::Float64, "dtype",
+       name_of(d.dtype), "f32, bf16 or f64");
   want(std::has_single_bit(d.shards) && d.shards <= (1U << 20), "shards", d.shards,
        "a power of two up to 2^20");
   want(!d.parts.empty() && d.parts.size() <= kMostParts, "num_parts", d.parts.size(), "1 to 8");

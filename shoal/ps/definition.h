@@ -61,8 +61,9 @@ struct Life {
 struct Definition {
   std::string name;
   std::uint64_t seed = 0;
-  DType dtype = DType::Float32;  // of the values; or BFloat16. State is float32.
-  std::uint32_t shards = 1024;   // a power of two; over all servers
+  // Of the values; or BFloat16, whose state is float32, or Float64, whose state and arithmetic are too.
+  DType dtype = DType::Float32;
+  std::uint32_t shards = 1024;  // a power of two; over all servers
   std::vector<Part> parts;
   Admission admission;
   bool scored = false;

@@ -13,7 +13,7 @@ static Definition two_parts() {
           .seed = 7,
           .dtype = DType::BFloat16,
           .shards = 4,
-          .parts = {{.width = 1, .optimizer = {.rule = RowRule::Ftrl, .rate = 0.1f, .l1 = 0.3f}},
+          .parts = {{.width = 1, .optimizer = {.rule = RowRule::Ftrl, .rate = 0.1, .l1 = 0.3}},
                     {.width = 8, .lowest = -1, .highest = 1, .earned_at = 2.5f}},
           .admission = {.rule = AdmissionRule::Count, .threshold = 3},
           .scored = true,
@@ -34,7 +34,7 @@ TEST_CASE("a definition is text that reads back") {
 TEST_CASE("two definitions that differ say in which field, and how") {
   Definition other = two_parts();
   CHECK(difference(two_parts(), other) == "");
-  other.parts[1].optimizer.rate = 0.5f;
+  other.parts[1].optimizer.rate = 0.5;
   CHECK(difference(two_parts(), other) == "parts.1.rate is 0.01, and 0.5 there");
   other.parts.pop_back();
   CHECK(difference(two_parts(), other) == "num_parts is 2, and 1 there");
@@ -56,7 +56,7 @@ TEST_CASE("a definition that is wrong is refused by its field") {
   CHECK(refusal([](Definition& d) { d.parts[0].earned_at = 1; }) ==
         "ps: table \"ids\": parts.0.earned_at is 1, wanted 0: the first part is made with its row");
   CHECK(refusal([](Definition& d) { d.dtype = DType::Float16; }) ==
-        "ps: table \"ids\": dtype is f16, wanted f32 or bf16");
+        "ps: table \"ids\": dtype is f16, wanted f32, bf16 or f64");
   CHECK(refusal([](Definition& d) { d.admission.threshold = 2.5f; }) ==
         "ps: table \"ids\": admission.threshold is 2.5, wanted a whole number from 1 to 4095");
   CHECK(refusal([](Definition& d) { d.scored = false; }) ==

@@ -38,10 +38,11 @@ static std::array<float, 2> normal(std::uint32_t a, std::uint32_t b) {
   return {static_cast<float>(radius * std::cos(angle)), static_cast<float>(radius * std::sin(angle))};
 }
 
-void fill(const Initial& initial, Stream stream, std::uint64_t key, std::uint32_t part,
-          std::span<float> values) {
+template <class T>
+static void fill_with(const Initial& initial, Stream stream, std::uint64_t key, std::uint32_t part,
+                      std::span<T> values) {
   if (initial.rule == InitialRule::Constant) {
-    std::ranges::fill(values, initial.scale);
+    std::ranges::fill(values, T{initial.scale});
     return;
   }
   for (std::size_t begin = 0; begin < values.size(); begin += 4) {
@@ -61,6 +62,15 @@ void fill(const Initial& initial, Stream stream, std::uint64_t key, std::uint32_
     std::copy_n(four.begin(), std::min<std::size_t>(4, values.size() - begin),
                 values.begin() + static_cast<std::ptrdiff_t>(begin));
   }
+}
+
+void fill(const Initial& initial, Stream stream, std::uint64_t key, std::uint32_t part,
+          std::span<float> values) {
+  fill_with(initial, stream, key, part, values);
+}
+void fill(const Initial& initial, Stream stream, std::uint64_t key, std::uint32_t part,
+          std::span<double> values) {
+  fill_with(initial, stream, key, part, values);
 }
 
 double draw(Stream stream, std::uint64_t key, std::uint64_t step) {

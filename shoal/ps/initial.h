@@ -31,6 +31,8 @@ Stream stream_of(std::uint64_t seed, std::string_view table);
 
 void fill(const Initial& initial, Stream stream, std::uint64_t key, std::uint32_t part,
           std::span<float> values);
+void fill(const Initial& initial, Stream stream, std::uint64_t key, std::uint32_t part,
+          std::span<double> values);  // the same floats
 
 // In [0, 1), for one key and step.
 double draw(Stream stream, std::uint64_t key, std::uint64_t step);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a gradient changes a row: functions over its values and its state. A row knows nothing of other rows,
-// so what counts steps (Adam) counts those of this row.
+// How a gradient changes a row: functions over its values and its state, in float, and for tables of float64
+// in double. A row knows nothing of other rows, so what counts steps (Adam) counts those of this row.
 #pragma once
 
 #include <cstddef>
@@ -27,26 +27,31 @@ std::optional<RowRule> parse_rule(std::string_view name);
 
 struct RowOptimizer {
   RowRule rule = RowRule::Adagrad;
-  float rate = 0.01f;
-  float beta1 = 0.9f;      // momentum, adam
-  float beta2 = 0.999f;    // adam, rms_prop
-  float epsilon = 1e-10f;  // ftrl: the paper's beta
-  float start = 0;         // what the sums of squares of adagrad and ftrl begin with
-  float l1 = 0, l2 = 0;    // l1: ftrl; l2: the others too, added to the gradient
+  double rate = 0.01;
+  double beta1 = 0.9;      // momentum, adam
+  double beta2 = 0.999;    // adam, rms_prop
+  double epsilon = 1e-10;  // ftrl: the paper's beta
+  double start = 0;        // what the sums of squares of adagrad and ftrl begin with
+  double l1 = 0, l2 = 0;   // l1: ftrl; l2: the others too, added to the gradient
   friend bool operator==(const RowOptimizer&, const RowOptimizer&) = default;
 };
 
-// Floats of state that a row of this many values has.
+// Numbers of state that a row of this many values has.
 std::size_t state_width(const RowOptimizer& optimizer, std::size_t values);
 void begin_state(const RowOptimizer& optimizer, std::size_t values, std::span<float> state);
+void begin_state(const RowOptimizer& optimizer, std::size_t values, std::span<double> state);
 
 // All of a row: state.size() is state_width(), gradient.size() that of the values. `scale` multiplies the
 // rate.
-void update(const RowOptimizer& optimizer, float scale, std::span<float> values, std::span<float> state,
+void update(const RowOptimizer& optimizer, double scale, std::span<float> values, std::span<float> state,
             std::span<const float> gradient);
+void update(const RowOptimizer& optimizer, double scale, std::span<double> values, std::span<double> state,
+            std::span<const double> gradient);
 
 void bound(std::span<float> values, float lowest, float highest);
+void bound(std::span<double> values, float lowest, float highest);
 bool all_finite(std::span<const float> numbers);
+bool all_finite(std::span<const double> numbers);
 
 // A row stored as bfloat16, in floats and back. Nearest rounding would lose every change below 1/256 of a
 // value for good; here a value is rounded up as often as it lies above, drawn from its own bits and `salt`.

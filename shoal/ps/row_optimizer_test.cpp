@@ -31,14 +31,14 @@ static bool near(const Three& got, const std::array<double, 3>& wanted) {
 
 // Wanted: torch.optim 2.13 in float64.
 TEST_CASE("three updates of a row are those of torch.optim") {
-  CHECK(near(trained({.rule = RowRule::Sgd, .rate = 0.1f, .l2 = 0.01f}, kGradients),
+  CHECK(near(trained({.rule = RowRule::Sgd, .rate = 0.1, .l2 = 0.01}, kGradients),
              {0.508611450, -0.174430650, 0.129645350}));
-  CHECK(near(trained({.rule = RowRule::Momentum, .rate = 0.1f}, kGradients), {0.4155, -0.022, 0.11425}));
-  CHECK(near(trained({.rule = RowRule::Adagrad, .rate = 0.1f, .start = 0.1f}, kGradients),
+  CHECK(near(trained({.rule = RowRule::Momentum, .rate = 0.1}, kGradients), {0.4155, -0.022, 0.11425}));
+  CHECK(near(trained({.rule = RowRule::Adagrad, .rate = 0.1, .start = 0.1}, kGradients),
              {0.474743568, -0.178063260, 0.122684864}));
-  CHECK(near(trained({.rule = RowRule::Adam, .rate = 0.1f, .epsilon = 1e-8f}, kGradients),
+  CHECK(near(trained({.rule = RowRule::Adam, .rate = 0.1, .epsilon = 1e-8}, kGradients),
              {0.334822635, -0.062573765, 0.050344145}));
-  CHECK(near(trained({.rule = RowRule::RmsProp, .rate = 0.1f, .beta2 = 0.99f, .epsilon = 1e-8f}, kGradients),
+  CHECK(near(trained({.rule = RowRule::RmsProp, .rate = 0.1, .beta2 = 0.99, .epsilon = 1e-8}, kGradients),
              {0.113973339, 0.503479996, -0.105199439}));
 }
 
@@ -66,7 +66,7 @@ static std::array<double, 3> ftrl_reference(double alpha, double beta, double l1
 }
 
 TEST_CASE("ftrl is the paper's, and l1 makes zeros") {
-  const RowOptimizer weak = {.rule = RowRule::Ftrl, .rate = 0.1f, .epsilon = 1, .l1 = 0.01f, .l2 = 0.1f};
+  const RowOptimizer weak = {.rule = RowRule::Ftrl, .rate = 0.1, .epsilon = 1, .l1 = 0.01, .l2 = 0.1};
   CHECK(near(trained(weak, kGradients), ftrl_reference(0.1, 1, 0.01, 0.1)));
   RowOptimizer strong = weak;
   strong.l1 = 10;

@@ -28,7 +28,8 @@ namespace {
 class Loop {
  public:
   Loop(const rendezvous::Key& key, const ServerOptions& options, std::uint32_t loop)
-      : answers_(loop, options.all_loops, options.epoch), door_(key, wire::kMagic) {
+      : answers_(loop, options.all_loops, options.epoch, [this] { woken_.cancel(); }),
+        door_(key, wire::kMagic) {
     asio::error_code error;
     const asio::ip::address address = asio::ip::make_address(options.address, error);
     SHOAL_CHECK(!error && !address.is_unspecified(), InvalidInput, "ps: ", quoted(options.address),
@@ -82,13 +83,19 @@ class Loop {
         const wire::Head head = wire::head_of(begin);
         payload.resize(head.bytes);
         co_await asio::async_read(socket, asio::buffer(payload), use_awaitable);
-        answers_.answer(head, payload, reply);
+        while (!answers_.answer(head, payload, reply)) co_await others();
         co_await asio::async_write(socket, asio::buffer(reply), use_awaitable);
       }
     } catch (const std::exception&) {  // the other end has gone, or does not speak frames
       asio::error_code ignored;
       std::ignore = socket.close(ignored);
     }
+  }
+
+  // Until one of those that wait for other workers has an answer.
+  awaitable<void> others() {
+    asio::error_code cancelled;
+    co_await woken_.async_wait(asio::redirect_error(use_awaitable, cancelled));
   }
 
   Endpoint endpoint_;
@@ -99,6 +106,7 @@ class Loop {
 
   asio::io_context context_{1};  // its coroutines use what stands above
   tcp::acceptor acceptor_{context_};
+  asio::steady_timer woken_{context_, asio::steady_timer::time_point::max()};
   std::thread thread_;
 };
 

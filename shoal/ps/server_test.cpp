@@ -120,8 +120,7 @@ static std::vector<float> train(const PushTo& push, const PullFrom& pull) {
     pull(keys, rows);
     for (std::size_t i = 0; i < rows.size(); ++i)
       gradients[i] = rows[i] + static_cast<float>(random() % 10) * 0.1f;
-    push(
-        {.keys = keys, .gradients = gradients, .shows = shows, .clicks = clicks, .step = step, .rate = 0.5f});
+    push({.keys = keys, .gradients = gradients, .shows = shows, .clicks = clicks, .step = step, .rate = 0.5});
     seen.insert(seen.end(), rows.begin(), rows.end());
   }
   return seen;
@@ -244,4 +243,108 @@ TEST_CASE("a key that belongs to another loop is refused, and so is an epoch tha
         std::string::npos);
   Client late(servers.key, servers.endpoints, {.epoch = 2});
   CHECK(error_of([&] { late.create(definition()); }) == "ps: epoch 2 of this job is over; it is at 1");
+}
+
+// Three workers push the same rounds; what comes of it, and what the last of them is told.
+TEST_CASE("workers push together: one push of their sums, the same bits with one server and with four") {
+  const auto part = [](std::uint32_t worker, std::uint64_t round) {
+    std::pair<std::vector<std::uint64_t>, std::vector<float>> made;
+    for (std::uint64_t i = 0; i < 40; ++i) made.first.push_back((worker * 13 + i * (round + 1)) % 70);
+    for (std::size_t i = 0; i < 120; ++i)
+      made.second.push_back(0.1f * static_cast<float>((i * 7 + worker + round) % 11) - 0.3f);
+    return made;
+  };
+  std::vector<std::uint64_t> digests;
+  for (const std::vector<std::uint32_t>& loops : {std::vector<std::uint32_t>{1}, {4}, {1, 2, 1}}) {
+    Servers servers(loops);
+    std::vector<std::thread> workers;
+    for (std::uint32_t worker = 0; worker < 3; ++worker)
+      workers.emplace_back([&, worker] {
+        Client client(servers.key, servers.endpoints);
+        const auto table = client.create(definition());
+        for (std::uint64_t round = 0; round < 20; ++round) {
+          const auto [keys, gradients] = part(worker, round);
+          client.push(table,
+                      {.keys = keys, .gradients = gradients, .worker = worker, .workers = 3, .round = round});
+        }
+      });
+    for (std::thread& worker : workers) worker.join();
+    Client client(servers.key, servers.endpoints);
+    digests.push_back(client.digest(client.create(definition())).first);
+    const std::uint32_t all = std::accumulate(loops.begin(), loops.end(), 0U);
+    std::int64_t applied = 0;
+    for (const auto& server : servers.servers) applied += server->num_applied();
+    CHECK(applied == 20 * all);
+  }
+  CHECK(digests[0] == digests[1]);
+  CHECK(digests[0] == digests[2]);
+}
+
+TEST_CASE("a worker that cannot push says so to those that wait, and the next round goes on") {
+  Servers servers({2});
+  Client one(servers.key, servers.endpoints), other(servers.key, servers.endpoints);
+  const auto table = one.create(definition());
+  other.create(definition());
+  const std::vector<std::uint64_t> keys = {1, 2, 3};
+  const std::vector<float> gradients(9, 1);
+  Push push = {.keys = keys, .gradients = gradients, .workers = 2, .round = 4};
+  std::string told;
+  std::thread waits([&] { told = error_of([&] { one.push(table, push); }); });
+  other.refuse(4, "worker 1: the gradient of key 5 is not finite");
+  waits.join();
+  CHECK(told == "worker 1: the gradient of key 5 is not finite");
+  CHECK(other.digest(table).second == 0);
+  push.round = 5;
+  Push second = push;
+  second.worker = 1;
+  std::thread again([&] { one.push(table, push); });
+  other.push(table, second);
+  again.join();
+  CHECK(other.digest(table).second == 3);
+}
+
+TEST_CASE("a part whose answer is lost is sent again and counts once") {
+  Servers servers({1});
+  Relay relay(servers.endpoints[0]);
+  Client one(servers.key, {relay.endpoint}), other(servers.key, servers.endpoints);
+  const auto table = one.create(definition());
+  other.create(definition());
+  Table local(definition());
+  for (std::uint64_t round = 1; round < 9; ++round) {
+    relay.swallows = round % 2 == 0;
+    const std::vector<std::uint64_t> keys = {1, 2, 9 + round};
+    const std::vector<float> gradients(9, 0.1f);
+    const std::vector<float> sums(9, 0.1f + 0.1f);
+    Push push = {.keys = keys, .gradients = gradients, .workers = 2, .round = round};
+    std::thread waits([&] { one.push(table, push); });
+    Push second = push;
+    second.worker = 1;
+    other.push(table, second);
+    waits.join();
+    local.push({.keys = keys, .gradients = sums});
+  }
+  CHECK(relay.num_swallowed == 4);
+  CHECK(other.digest(table).first == local.digest());
+}
+
+TEST_CASE("rows that are put begin there, and float64 goes through without loss") {
+  Definition wide = definition();
+  wide.name = "wide";
+  wide.dtype = DType::Float64;
+  wide.parts[0].optimizer = {.rule = RowRule::Sgd, .rate = 0.5};
+  Servers servers({1, 1});
+  Client client(servers.key, servers.endpoints);
+  const auto table = client.create(wide);
+  const std::vector<std::uint64_t> keys = {5, 6, 7};
+  std::vector<double> rows(9, 1.0 / 3);
+  client.put(table, keys, rows);
+  const std::vector<double> gradients(9, 0.1);
+  client.push(table, {.keys = keys, .gradients = gradients, .rate = 0.1});
+  client.pull(table, keys, rows);
+  CHECK(rows == std::vector<double>(9, 1.0 / 3 - 0.5 * 0.1 * 0.1));
+  std::vector<float> narrow(9);
+  CHECK(error_of([&] { client.pull(table, keys, narrow); }) ==
+        "ps: a pull of 3 keys of width 3 of table \"wide\" got room for 9 values in f32");
+  CHECK(error_of([&] { client.push(table, {.keys = keys, .gradients = narrow}); }) ==
+        "ps: table \"wide\": a push has gradients in f32, and its rows are f64");
 }

@@ -20,7 +20,7 @@ void Table::describe(Row& row, std::uint64_t key, std::uint32_t slot) const {
     if (!at) continue;
     row.parts |= 1U << part;
     row.content.emplace_back(at + place.values, place.value_bytes);
-    row.content.emplace_back(at + place.state, place.state_width * sizeof(float));
+    row.content.emplace_back(at + place.state, place.state_bytes);
   }
 }
 
@@ -45,6 +45,42 @@ void Table::put(const Row& row) {
   put_here(row);
 }
 
+void Table::clear() {
+  std::vector<std::uint64_t> keys;
+  for (std::uint32_t shard = 0; shard < definition_.shards; ++shard) {
+    keys.clear();
+    for_each_row(shard, false, [&](const Row& row) { keys.push_back(row.key); });
+    erase_all(shard, keys);
+    shards_[shard].candidates = Candidates(candidates_a_shard());
+    shards_[shard].removed = {};
+  }
+  day_ = 0;
+  saved_ = {};
+  shrinks_ = shrinks_saved_ = 0;
+  saves_ = 1;
+}
+
+void Table::put(std::span<const std::uint64_t> keys, Numbers values) {
+  check({.keys = keys, .gradients = values}, definition_, width_);
+  Row row;
+  std::vector<std::uint16_t> halves;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    row = {.key = keys[i], .usage = {.day = day_}};
+    halves.resize(width_);
+    for (std::size_t part = 0; part < places_.size(); ++part) {
+      const Place& place = places_[part];
+      if (place.late >= 0) continue;
+      const Numbers of_part = values.subspan(i * width_ + place.first, place.width);
+      const auto stored = std::span(halves).subspan(place.first, place.width);
+      if (definition_.dtype == DType::BFloat16) narrow(of_part.of<float>(), stored, keys[i]);
+      row.parts |= 1U << part;
+      row.content.push_back(definition_.dtype == DType::BFloat16 ? std::as_bytes(stored) : of_part.bytes());
+      row.content.emplace_back();
+    }
+    put(row);
+  }
+}
+
 void Table::put_here(const Row& row) {
   const std::uint64_t hash = mixed(row.key);
   const std::uint32_t slot = make_row(hash, row.key);
@@ -56,7 +92,7 @@ void Table::put_here(const Row& row) {
     std::byte* const at = place.late < 0 ? rows_->at(slot) : make_late(hash, slot, part, row.key);
     const auto values = row.content[next++], state = row.content[next++];
     std::memcpy(at + place.values, values.data(), place.value_bytes);
-    if (!state.empty()) std::memcpy(at + place.state, state.data(), place.state_width * sizeof(float));
+    if (!state.empty()) std::memcpy(at + place.state, state.data(), place.state_bytes);
   }
 }
 

@@ -15,8 +15,9 @@ namespace shoal::ps {
 
 static constexpr std::uint32_t kNoSlot = Index::kAbsent;
 
-static std::span<float> floats(std::byte* at, std::size_t count) {
-  return {reinterpret_cast<float*>(at), count};
+template <class T>
+static std::span<T> numbers(std::byte* at, std::size_t count) {
+  return {reinterpret_cast<T*>(at), count};
 }
 
 static std::span<std::uint16_t> halves(std::byte* at, std::size_t count) {
@@ -30,16 +31,16 @@ Table::Table(Definition definition, Cold cold)
   shard_shift_ = 32 - std::countr_zero(definition_.shards);
   lay_out();
   indices_.resize(definition_.shards);
-  const std::uint64_t candidates =
-      std::max<std::uint64_t>(16, definition_.admission.candidates / definition_.shards);
   shards_.reserve(definition_.shards);
   for (std::uint32_t i = 0; i < definition_.shards; ++i)
-    shards_.emplace_back(candidates).late.resize(late_.size());
+    shards_.emplace_back(candidates_a_shard()).late.resize(late_.size());
   if (cold_) bound_memory(cold);
 }
 
 void Table::lay_out() {
   constexpr std::size_t kAlign = 16;
+  is_wide_ = is_wide(definition_.dtype);
+  number_bytes_ = is_wide_ ? sizeof(double) : sizeof(float);
   const std::size_t value_size = static_cast<std::size_t>(bytes_of(definition_.dtype));
   const auto rounded = [](std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; };
   for (const Part& part : definition_.parts) {
@@ -47,6 +48,7 @@ void Table::lay_out() {
                        .width = part.width,
                        .value_bytes = part.width * value_size,
                        .state_width = state_width(part.optimizer, part.width)});
+    places_.back().state_bytes = places_.back().state_width * number_bytes_;
     width_ += part.width;
   }
   std::size_t row = 0;
@@ -55,18 +57,17 @@ void Table::lay_out() {
       places_[i].values = row;
       row += places_[i].value_bytes;
     }
-  row = rounded(row, sizeof(float));
+  row = rounded(row, number_bytes_);
   for (std::size_t i = 0; i < places_.size(); ++i) {
     Place& place = places_[i];
     if (definition_.parts[i].earned_at == 0) {
       place.state = row;
-      row += place.state_width * sizeof(float);
+      row += place.state_bytes;
       continue;
     }
     place.late = static_cast<int>(late_.size());
-    place.state = rounded(place.value_bytes, sizeof(float));
-    late_.push_back(std::make_unique<Arena>(
-        std::vector{rounded(place.state + place.state_width * sizeof(float), kAlign)}));
+    place.state = rounded(place.value_bytes, number_bytes_);
+    late_.push_back(std::make_unique<Arena>(std::vector{rounded(place.state + place.state_bytes, kAlign)}));
   }
   std::vector<std::size_t> columns = {rounded(row, kAlign)};
   if (definition_.scored) columns.push_back(sizeof(Usage));
@@ -75,29 +76,37 @@ void Table::lay_out() {
   touched_ = columns.size();
   if (cold_) columns.push_back(sizeof(std::uint8_t));
   rows_ = std::make_unique<Arena>(columns);
-  is_plain_ = places_.size() == 1 && definition_.dtype == DType::Float32;
+  is_plain_ = places_.size() == 1 && definition_.dtype != DType::BFloat16;
 }
 
-void check(const Push& push, std::string_view table, std::size_t width) {
+void check(const Push& push, const Definition& table, std::size_t width) {
   const std::size_t count = push.keys.size();
+  const std::string where = concat("ps: table ", quoted(table.name), ": ");
   const auto fits = [&](std::size_t size, std::size_t wanted, const char* what) {
-    SHOAL_CHECK(size == wanted, InvalidInput, "ps: table ", quoted(table), ": a push of ", count,
-                " keys has ", size, " ", what, ", wanted ", wanted);
+    SHOAL_CHECK(size == wanted, InvalidInput, where, "a push of ", count, " keys has ", size, " ", what,
+                ", wanted ", wanted);
   };
+  SHOAL_CHECK(count == 0 || push.gradients.is_wide() == is_wide(table.dtype), InvalidInput, where,
+              "a push has gradients in ", push.gradients.is_wide() ? "f64" : "f32", ", and its rows are ",
+              name_of(table.dtype));
   fits(push.gradients.size(), count * width, "numbers of gradients");
   if (!push.shows.empty()) fits(push.shows.size(), count, "shows");
   if (!push.clicks.empty()) fits(push.clicks.size(), count, "clicks");
-  SHOAL_CHECK(std::isfinite(push.rate) && push.rate >= 0, InvalidInput, "ps: table ", quoted(table),
-              ": a push's rate is ", push.rate, ", wanted a number not below 0");
+  SHOAL_CHECK(std::isfinite(push.rate) && push.rate >= 0, InvalidInput, where, "a push's rate is ", push.rate,
+              ", wanted a number not below 0");
   const auto good = [](float number) { return std::isfinite(number) && number >= 0; };
-  for (std::size_t i = 0; i < count; ++i) {
-    SHOAL_CHECK(all_finite(push.gradients.subspan(i * width, width)), InvalidInput, "ps: table ",
-                quoted(table), ": the gradient of key ", push.keys[i],
-                " is not finite; nothing was pushed. Is the learning rate too high?");
+  with_number(push.gradients.is_wide(), [&](auto number) {
+    const auto gradients = push.gradients.of<decltype(number)>();
+    if (all_finite(gradients)) return;
+    for (std::size_t i = 0; i < count; ++i)
+      SHOAL_CHECK(all_finite(gradients.subspan(i * width, width)), InvalidInput, where,
+                  "the gradient of key ", push.keys[i],
+                  " is not finite; nothing was pushed. Is the learning rate too high?");
+  });
+  for (std::size_t i = 0; i < count; ++i)
     SHOAL_CHECK((push.shows.empty() || good(push.shows[i])) && (push.clicks.empty() || good(push.clicks[i])),
-                InvalidInput, "ps: table ", quoted(table), ": shows or clicks of key ", push.keys[i],
+                InvalidInput, where, "shows or clicks of key ", push.keys[i],
                 " are not numbers from 0 on; nothing was pushed");
-  }
 }
 
 std::byte* Table::part_at(std::uint32_t slot, const Place& place) const {
@@ -106,12 +115,14 @@ std::byte* Table::part_at(std::uint32_t slot, const Place& place) const {
   return late == kNoSlot ? nullptr : late_[static_cast<std::size_t>(place.late)]->at(late);
 }
 
-void Table::pull(std::span<const std::uint64_t> keys, std::span<float> rows) const {
-  SHOAL_CHECK(rows.size() == keys.size() * width_, InvalidInput, "ps: table ", quoted(definition_.name),
-              ": a pull of ", keys.size(), " keys of width ", width_, " got room for ", rows.size(),
-              " values");
+void Table::pull(std::span<const std::uint64_t> keys, WritableNumbers rows) const {
+  SHOAL_CHECK(rows.size() == keys.size() * width_ && (rows.size() == 0 || rows.is_wide() == is_wide_),
+              InvalidInput, "ps: table ", quoted(definition_.name), ": a pull of ", keys.size(),
+              " keys of width ", width_, " got room for ", rows.size(), " values in ",
+              rows.is_wide() ? "f64" : "f32");
   const std::size_t value_bytes = places_[0].value_bytes,
                     near = places_.size() == 1 ? value_bytes : rows_->stride();
+  std::byte* const first = rows.bytes().data();
   std::vector<std::size_t> missing;
   in_blocks(
       keys, [&](std::uint64_t hash) { return indices_[shard_at(hash)].home(hash); },
@@ -121,7 +132,7 @@ void Table::pull(std::span<const std::uint64_t> keys, std::span<float> rows) con
         return slot;
       },
       [&](std::size_t i, std::uint32_t slot) {
-        float* const to = rows.data() + i * width_;
+        std::byte* const to = first + i * row_bytes();
         if (slot == kNoSlot && cold_)
           missing.push_back(i);
         else if (slot == kNoSlot)
@@ -131,60 +142,70 @@ void Table::pull(std::span<const std::uint64_t> keys, std::span<float> rows) con
         else
           copy_row(slot, to);
       });
-  if (!missing.empty()) pull_cold(keys, missing, rows);
+  if (!missing.empty()) pull_cold(keys, missing, first);
 }
 
-void Table::copy_row(std::uint32_t slot, float* to) const {
+// A part's values as they are stored, null where it is not earned, to where they are handed out.
+void Table::copy_values(const std::byte* from, const Place& place, std::byte* to) const {
+  if (from == nullptr)
+    std::memset(to, 0, place.width * number_bytes_);
+  else if (definition_.dtype == DType::BFloat16)
+    widen({reinterpret_cast<const std::uint16_t*>(from), place.width}, numbers<float>(to, place.width));
+  else
+    std::memcpy(to, from, place.value_bytes);
+}
+
+void Table::copy_row(std::uint32_t slot, std::byte* to) const {
   for (const Place& place : places_) {
-    std::byte* const at = part_at(slot, place);
-    const std::span<float> part(to + place.first, place.width);
-    if (!at)
-      std::ranges::fill(part, 0.0f);
-    else if (definition_.dtype == DType::BFloat16)
-      widen(halves(at + place.values, place.width), part);
-    else
-      std::memcpy(part.data(), at + place.values, place.value_bytes);
+    const std::byte* const at = part_at(slot, place);
+    copy_values(at == nullptr ? nullptr : at + place.values, place, to + place.first * number_bytes_);
   }
 }
 
-void Table::copy_initial(std::uint64_t key, float* to) const {
+void Table::copy_initial(std::uint64_t key, std::byte* to) const {
   std::vector<std::uint16_t> stored;
-  for (std::size_t i = 0; i < places_.size(); ++i) {
-    const Part& part = definition_.parts[i];
-    const std::span<float> values(to + places_[i].first, places_[i].width);
-    if (places_[i].late >= 0) {
-      std::ranges::fill(values, 0.0f);
+  for (std::size_t part = 0; part < places_.size(); ++part) {
+    const Place& place = places_[part];
+    std::byte* const at = to + place.first * number_bytes_;
+    if (place.late >= 0) {
+      copy_values(nullptr, place, at);
       continue;
     }
-    fill(part.initial, stream_, key, static_cast<std::uint32_t>(i), values);
-    bound(values, part.lowest, part.highest);
-    if (definition_.dtype == DType::BFloat16) {
-      stored.resize(values.size());
-      narrow(values, stored, key);
-      widen(stored, values);
-    }
+    begin_values(part, key, at);
+    if (definition_.dtype != DType::BFloat16) continue;
+    stored.resize(place.width);
+    narrow(numbers<float>(at, place.width), stored, key);
+    widen(stored, numbers<float>(at, place.width));
   }
+}
+
+// What a part begins with, in the numbers that are handed out.
+void Table::begin_values(std::size_t i, std::uint64_t key, std::byte* values) const {
+  const Part& part = definition_.parts[i];
+  with_number(is_wide_, [&](auto number) {
+    const auto all = numbers<decltype(number)>(values, part.width);
+    fill(part.initial, stream_, key, static_cast<std::uint32_t>(i), all);
+    bound(all, part.lowest, part.highest);
+  });
 }
 
 void Table::begin_part(std::size_t i, std::byte* row, std::uint64_t key) const {
   const Part& part = definition_.parts[i];
   const Place& place = places_[i];
-  std::vector<float> wide;
-  std::span<float> values;
-  if (definition_.dtype == DType::Float32) {
-    values = floats(row + place.values, place.width);
+  if (definition_.dtype == DType::BFloat16) {
+    std::vector<float> wide(place.width);
+    begin_values(i, key, reinterpret_cast<std::byte*>(wide.data()));
+    narrow(wide, halves(row + place.values, place.width), key);
   } else {
-    wide.resize(place.width);
-    values = wide;
+    begin_values(i, key, row + place.values);
   }
-  fill(part.initial, stream_, key, static_cast<std::uint32_t>(i), values);
-  bound(values, part.lowest, part.highest);
-  if (definition_.dtype == DType::BFloat16) narrow(values, halves(row + place.values, place.width), key);
-  begin_state(part.optimizer, place.width, floats(row + place.state, place.state_width));
+  with_number(is_wide_, [&](auto number) {
+    begin_state(part.optimizer, place.width, numbers<decltype(number)>(row + place.state, place.state_width));
+  });
 }
 
 void Table::push(const Push& push) {
-  check(push, definition_.name, width_);
+  check(push, definition_, width_);
   if (cold_) return push_cold(push);
   std::vector<float> scratch(definition_.dtype == DType::BFloat16 ? width_ : 0);
   in_blocks(
@@ -226,17 +247,26 @@ void Table::push_one(const Push& push, std::size_t at, std::uint64_t hash, std::
   }
 }
 
-void Table::apply(std::size_t i, std::byte* row, const Push& push, std::size_t at,
+void Table::apply(std::size_t part, std::byte* row, const Push& push, std::size_t at,
                   std::span<float> scratch) const {
+  const Place& place = places_[part];
+  if (is_wide_) return apply_in(part, row, push, at, numbers<double>(row + place.values, place.width));
+  if (definition_.dtype == DType::Float32)
+    return apply_in(part, row, push, at, numbers<float>(row + place.values, place.width));
+  const auto values = scratch.first(place.width);
+  widen(halves(row + place.values, place.width), values);
+  apply_in(part, row, push, at, values);
+  narrow(values, halves(row + place.values, place.width), push.keys[at] ^ mixed(push.step));
+}
+
+template <class T>
+void Table::apply_in(std::size_t i, std::byte* row, const Push& push, std::size_t at,
+                     std::span<T> values) const {
   const Part& part = definition_.parts[i];
   const Place& place = places_[i];
-  const auto gradient = push.gradients.subspan(at * width_ + place.first, place.width);
-  const bool is_wide = definition_.dtype == DType::Float32;
-  const auto values = is_wide ? floats(row + place.values, place.width) : scratch.first(place.width);
-  if (!is_wide) widen(halves(row + place.values, place.width), values);
-  update(part.optimizer, push.rate, values, floats(row + place.state, place.state_width), gradient);
+  const auto gradient = push.gradients.of<T>().subspan(at * width_ + place.first, place.width);
+  update(part.optimizer, push.rate, values, numbers<T>(row + place.state, place.state_width), gradient);
   if (std::isfinite(part.lowest) || std::isfinite(part.highest)) bound(values, part.lowest, part.highest);
-  if (!is_wide) narrow(values, halves(row + place.values, place.width), push.keys[at] ^ mixed(push.step));
 }
 
 bool Table::is_admitted(std::uint64_t hash, std::uint64_t key, const Usage& seen, std::uint64_t step) {

@@ -14,6 +14,7 @@
 // worked on. Calls with keys of different shards may run at the same time; everything else takes turns.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -28,21 +29,26 @@
 #include "shoal/ps/cold_store.h"
 #include "shoal/ps/definition.h"
 #include "shoal/ps/index.h"
+#include "shoal/ps/numbers.h"
 
 namespace shoal::ps {
 
 // Gradients of keys, one row of the table's width each, summed for each key. Borrowed.
 struct Push {
   std::span<const std::uint64_t> keys;
-  std::span<const float> gradients;
+  Numbers gradients;
   std::span<const float> shows = {}, clicks = {};  // of each key; none: 1 and 0
   std::uint64_t step = 0;                          // with the key, what admission by probability draws from
-  float rate = 1;                                  // multiplies every part's
+  double rate = 1;                                 // multiplies every part's
+  // Of workers that push together (joint_push.h): which of how many this is, and the number of the push, the
+  // same for all. 0 workers: it is applied by itself.
+  std::uint32_t worker = 0, workers = 0;
+  std::uint64_t round = 0;
 };
 
-// Throws InvalidInput, naming table and key, where it is not of the right size or has a number that is not
-// finite.
-void check(const Push& push, std::string_view table, std::size_t width);
+// Throws InvalidInput, naming table and key, where it is not of the right size and type or has a number that is
+// not finite. `width`: of a row of that table.
+void check(const Push& push, const Definition& table, std::size_t width);
 
 struct Usage {
   float shows = 0, clicks = 0;
@@ -82,7 +88,7 @@ class Table {
 
   // A key without a row reads as the row that it would begin with, a part that is not earned as zeros. Makes
   // nothing, so that evaluation leaves no trace.
-  void pull(std::span<const std::uint64_t> keys, std::span<float> rows) const;
+  void pull(std::span<const std::uint64_t> keys, WritableNumbers rows) const;
   // All or nothing: throws InvalidInput for a number that is not finite, naming the key, and changes nothing.
   void push(const Push& push);
 
@@ -114,11 +120,14 @@ class Table {
   void decay(std::uint32_t times);  // as so many shrinks do, without what they remove
   // For loading: makes or overwrites a row; state that is empty begins anew.
   void put(const Row& row);
+  // Rows that begin with these values, but for parts that are to be earned.
+  void put(std::span<const std::uint64_t> keys, Numbers values);
   bool erase(std::uint64_t key);
+  void clear();  // as it was made
   // Bytes of a part's values, and of these and its state.
   std::size_t value_bytes(std::size_t part) const { return places_[part].value_bytes; }
   std::size_t part_bytes(std::size_t part) const {
-    return places_[part].value_bytes + places_[part].state_width * sizeof(float);
+    return places_[part].value_bytes + places_[part].state_bytes;
   }
 
  private:
@@ -127,7 +136,7 @@ class Table {
   // Where a part lies.
   struct Place {
     std::size_t first = 0;  // its first value in a pulled row
-    std::size_t width = 0, value_bytes = 0, state_width = 0;
+    std::size_t width = 0, value_bytes = 0, state_width = 0, state_bytes = 0;
     std::size_t values = 0, state = 0;  // bytes from the begin of its row
     int late = -1;                      // which of the arenas for parts to be earned; -1: the main one
   };
@@ -154,14 +163,21 @@ class Table {
   };
 
   std::size_t shard_at(std::uint64_t hash) const { return (hash >> 32) >> shard_shift_; }
+  std::uint64_t candidates_a_shard() const {
+    return std::max<std::uint64_t>(16, definition_.admission.candidates / definition_.shards);
+  }
   void lay_out();
   std::byte* part_at(std::uint32_t slot, const Place& place) const;  // null where it is not earned
   Usage& usage(std::uint32_t slot) const { return *reinterpret_cast<Usage*>(rows_->at(slot, kUsage)); }
   std::uint32_t& late_slot(std::uint32_t slot, int late) const {
     return reinterpret_cast<std::uint32_t*>(rows_->at(slot, kLateSlots))[late];
   }
-  void copy_row(std::uint32_t slot, float* to) const;
-  void copy_initial(std::uint64_t key, float* to) const;
+  // Rows as they are handed out.
+  std::size_t row_bytes() const { return width_ * number_bytes_; }
+  void copy_row(std::uint32_t slot, std::byte* to) const;
+  void copy_initial(std::uint64_t key, std::byte* to) const;
+  void copy_values(const std::byte* from, const Place& place, std::byte* to) const;
+  void begin_values(std::size_t part, std::uint64_t key, std::byte* values) const;
   bool is_admitted(std::uint64_t hash, std::uint64_t key, const Usage& seen, std::uint64_t step);
   std::uint32_t make_row(std::uint64_t hash, std::uint64_t key);
   void begin_part(std::size_t part, std::byte* row, std::uint64_t key) const;
@@ -170,6 +186,9 @@ class Table {
                 std::span<float> scratch);
   void apply(std::size_t part, std::byte* row, const Push& push, std::size_t at,
              std::span<float> scratch) const;
+  template <class T>
+  void apply_in(std::size_t part, std::byte* row, const Push& push, std::size_t at,
+                std::span<T> values) const;
   bool erase_quietly(std::uint64_t key);  // the save hears nothing of it
   bool erase_here(std::uint64_t key);     // in memory
   void erase_all(std::uint32_t shard, std::span<const std::uint64_t> keys);
@@ -192,7 +211,7 @@ class Table {
   void demote(const Demotion& demotion);
   void make_room(std::uint32_t shard);
   void pull_cold(std::span<const std::uint64_t> keys, std::span<const std::size_t> missing,
-                 std::span<float> rows) const;
+                 std::byte* rows) const;
   std::string record_of(const Row& row, bool changed) const;
   ColdHead read_record(std::string_view record, Row& row) const;
   bool is_cold(std::uint64_t key, Usage* usage = nullptr) const;
@@ -208,7 +227,9 @@ class Table {
   std::size_t width_ = 0;
   std::vector<Place> places_;  // as definition_.parts
   bool has_late_ = false;
-  bool is_plain_ = false;  // one part of float32: a row's values are what is pulled
+  bool is_plain_ = false;                     // one part, not of bfloat16: a row's values are what is pulled
+  bool is_wide_ = false;                      // of float64
+  std::size_t number_bytes_ = sizeof(float);  // of what is pulled, and of state
   std::uint32_t day_ = 0;
   std::unique_ptr<Arena> rows_;  // columns: parts, usage, slots in late_; what there is none of has none
   std::vector<std::unique_ptr<Arena>> late_;  // of parts to be earned

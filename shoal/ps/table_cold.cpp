@@ -179,7 +179,7 @@ void Table::make_room(std::uint32_t shard) {
 }
 
 void Table::pull_cold(std::span<const std::uint64_t> keys, std::span<const std::size_t> missing,
-                      std::span<float> rows) const {
+                      std::byte* rows) const {
   std::vector<std::pair<std::uint64_t, std::size_t>> wanted;
   for (const std::size_t i : missing) wanted.emplace_back(mixed(keys[i]), i);
   std::ranges::sort(wanted);
@@ -193,35 +193,25 @@ void Table::pull_cold(std::span<const std::uint64_t> keys, std::span<const std::
   begins.push_back(wanted.size());
   std::vector<bool> is_there(hashes.size());
   Row row;
-  std::vector<std::uint16_t> halves;
+  std::vector<std::byte> aligned;
   cold_->read(hashes, [&](std::size_t at, std::string_view record) {
     read_record(record, row);
     is_there[at] = true;
-    float* const first = rows.data() + wanted[begins[at]].second * width_;
+    std::byte* const first = rows + wanted[begins[at]].second * row_bytes();
     std::size_t next = 0;
     for (std::size_t part = 0; part < places_.size(); ++part) {
-      const Place& place = places_[part];
-      const std::span<float> values(first + place.first, place.width);
-      if (((row.parts >> part) & 1U) == 0) {
-        std::ranges::fill(values, 0.0f);
-        continue;
-      }
-      const std::byte* const from = row.content[next].data();
-      next += 2;
-      if (definition_.dtype == DType::BFloat16) {
-        halves.resize(place.width);
-        std::memcpy(halves.data(), from, place.value_bytes);
-        widen(halves, values);
-      } else {
-        std::memcpy(values.data(), from, place.value_bytes);
-      }
+      const bool is_earned = ((row.parts >> part) & 1U) != 0;
+      if (is_earned) aligned.assign(row.content[next].begin(), row.content[next].end());
+      copy_values(is_earned ? aligned.data() : nullptr, places_[part],
+                  first + places_[part].first * number_bytes_);
+      if (is_earned) next += 2;
     }
   });
   for (std::size_t at = 0; at < hashes.size(); ++at) {
-    float* const first = rows.data() + wanted[begins[at]].second * width_;
+    std::byte* const first = rows + wanted[begins[at]].second * row_bytes();
     if (!is_there[at]) copy_initial(keys[wanted[begins[at]].second], first);
     for (std::size_t i = begins[at] + 1; i < begins[at + 1]; ++i)
-      std::memcpy(rows.data() + wanted[i].second * width_, first, width_ * sizeof(float));
+      std::memcpy(rows + wanted[i].second * row_bytes(), first, row_bytes());
   }
 }
 

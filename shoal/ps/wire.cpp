@@ -17,10 +17,13 @@ namespace {
 
 struct PushHead {
   std::uint64_t step = 0;
-  float rate = 1;
+  double rate = 1;
+  std::uint64_t round = 0;
+  std::uint32_t worker = 0, workers = 0;
   std::uint32_t with = 0;  // bits: shows, clicks
+  std::uint32_t zero = 0;
 };
-static_assert(sizeof(PushHead) == 16);
+static_assert(sizeof(PushHead) == 40);
 
 }  // namespace
 
@@ -92,12 +95,23 @@ std::span<const std::uint64_t> keys_of(const Head& head, std::span<const std::by
   return keys;
 }
 
-Push push_of(const Head& head, std::span<const std::byte> payload, std::size_t width) {
+static Numbers numbers(std::span<const std::byte>& from, std::size_t count, bool is_wide) {
+  return with_number(is_wide, [&](auto number) { return Numbers(taken<decltype(number)>(from, count)); });
+}
+
+Push push_of(const Head& head, std::span<const std::byte> payload, std::size_t width, bool is_wide) {
   const PushHead& begin = taken<PushHead>(payload, 1)[0];
-  SHOAL_CHECK(begin.with <= 3, Corrupt, "ps: a push has what there is not: ", begin.with);
-  Push push = {.step = begin.step, .rate = begin.rate};
+  SHOAL_CHECK(begin.with <= 3 && begin.zero == 0, Corrupt, "ps: a push has what there is not: ", begin.with);
+  SHOAL_CHECK(
+      begin.workers == 0 ? begin.worker == 0 : begin.worker < begin.workers && begin.workers <= kMostWorkers,
+      Corrupt, "ps: a push of worker ", begin.worker, " of ", begin.workers);
+  Push push = {.step = begin.step,
+               .rate = begin.rate,
+               .worker = begin.worker,
+               .workers = begin.workers,
+               .round = begin.round};
   push.keys = taken<std::uint64_t>(payload, head.count);
-  push.gradients = taken<float>(payload, head.count * width);
+  push.gradients = numbers(payload, head.count * width, is_wide);
   if ((begin.with & 1) != 0) push.shows = taken<float>(payload, head.count);
   if ((begin.with & 2) != 0) push.clicks = taken<float>(payload, head.count);
   check_end(payload);
@@ -107,10 +121,35 @@ Push push_of(const Head& head, std::span<const std::byte> payload, std::size_t w
 std::vector<std::byte> push_frame(const Head& head, const Push& push) {
   const PushHead begin = {.step = push.step,
                           .rate = push.rate,
+                          .round = push.round,
+                          .worker = push.worker,
+                          .workers = push.workers,
                           .with = (push.shows.empty() ? 0U : 1U) | (push.clicks.empty() ? 0U : 2U)};
   return frame(
-      head, std::array{std::as_bytes(std::span(&begin, 1)), std::as_bytes(push.keys),
-                       std::as_bytes(push.gradients), std::as_bytes(push.shows), std::as_bytes(push.clicks)});
+      head, std::array{std::as_bytes(std::span(&begin, 1)), std::as_bytes(push.keys), push.gradients.bytes(),
+                       std::as_bytes(push.shows), std::as_bytes(push.clicks)});
+}
+
+Rows rows_of(const Head& head, std::span<const std::byte> payload, std::size_t width, bool is_wide) {
+  Rows rows = {.keys = taken<std::uint64_t>(payload, head.count), .values = {}};
+  rows.values = numbers(payload, head.count * width, is_wide);
+  check_end(payload);
+  return rows;
+}
+
+std::vector<std::byte> rows_frame(const Head& head, const Rows& rows) {
+  return frame(head, std::array{std::as_bytes(rows.keys), rows.values.bytes()});
+}
+
+Refusal refusal_of(std::span<const std::byte> payload) {
+  const std::uint64_t round = taken<std::uint64_t>(payload, 1)[0];
+  SHOAL_CHECK(payload.size() <= kMostText, Corrupt, "ps: a refusal of ", payload.size(), " bytes");
+  return {.round = round, .text = {reinterpret_cast<const char*>(payload.data()), payload.size()}};
+}
+
+std::vector<std::byte> refusal_frame(const Head& head, const Refusal& refusal) {
+  return frame(head, std::array{std::as_bytes(std::span(&refusal.round, 1)),
+                                std::as_bytes(std::span(refusal.text.substr(0, kMostText)))});
 }
 
 std::uint32_t day_of(std::span<const std::byte> payload) {

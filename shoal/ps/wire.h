@@ -6,10 +6,15 @@
 //     4        1        1      2 |   4      4   |   8   |   8    |    8     |   4       4    |
 //
 //   create   the definition as text                                ─► the table's number, in `table`
-//   pull     keys                                                  ─► values of their rows, float32
-//   push     step, rate, 0 | keys | gradients | shows | clicks     ─► nothing
+//   pull     keys                                                  ─► values of their rows, float32, or float64
+//                                                                     of a table of it
+//   push     step, rate, round, worker, workers, 0 | keys | gradients | shows | clicks     ─► nothing
+//            (where there are several workers, when the pushes of all are there)
+//   refuse   round | text                                          ─► nothing: that round is not to be
+//   put      keys | values                                         ─► nothing: rows that begin with these
+//   clear    nothing                                               ─► nothing: no rows are left
 //   shrink   the day                                               ─► what went, and why
-//            (a push or shrink that comes again with its sequence is answered as before, and not done again)
+//            (a push, put or shrink that comes again with its sequence is answered as before, and not done again)
 //   digest   nothing                                               ─► the digest and the number of rows of
 //                                                                     this loop
 //
@@ -30,17 +35,30 @@
 
 namespace shoal::ps::wire {
 
-constexpr std::string_view kMagic = "shoalp1\n";  // of the handshake
+constexpr std::string_view kMagic = "shoalp2\n";  // of the handshake
 constexpr std::uint32_t kMostBytes = 256U << 20;  // of a payload
 constexpr std::uint32_t kMostKeys = 1U << 22;     // of a frame
 constexpr std::uint32_t kMostText = 1U << 16;     // of a definition or an error
+constexpr std::size_t kMostUnderWay = 64;         // requests of a client without an answer, at a loop
+constexpr std::uint32_t kMostWorkers = 1U << 16;  // that push together
 
-enum class Operation : std::uint8_t { Create = 1, Pull, Push, Shrink, Digest, Done, Failed };
+enum class Operation : std::uint8_t {
+  Create = 1,
+  Pull,
+  Push,
+  Refuse,
+  Put,
+  Clear,
+  Shrink,
+  Digest,
+  Done,
+  Failed
+};
 constexpr Operation kLastOperation = Operation::Failed;
 
 struct Head {
   std::uint32_t magic = 0x46505353;  // "SSPF"
-  std::uint8_t version = 1;
+  std::uint8_t version = 2;
   Operation operation = Operation::Done;
   std::uint16_t zero = 0;
   std::uint32_t table = 0, count = 0;
@@ -65,11 +83,24 @@ void check_payload(const Head& head, std::span<const std::byte> payload);
 // What a request's payload says, borrowed from it; throw Corrupt where it is not of the size that it has to
 // have. It lies at an address that 8 divides.
 std::span<const std::uint64_t> keys_of(const Head& head, std::span<const std::byte> payload);
-Push push_of(const Head& head, std::span<const std::byte> payload, std::size_t width);
+// Of a table whose rows have so many values, in double if it is wide.
+Push push_of(const Head& head, std::span<const std::byte> payload, std::size_t width, bool is_wide);
 std::uint32_t day_of(std::span<const std::byte> payload);
+struct Rows {
+  std::span<const std::uint64_t> keys;
+  Numbers values;
+};
+Rows rows_of(const Head& head, std::span<const std::byte> payload, std::size_t width, bool is_wide);
+struct Refusal {
+  std::uint64_t round = 0;
+  std::string_view text;
+};
+Refusal refusal_of(std::span<const std::byte> payload);
 
-// The same, to be sent. The push is borrowed.
+// The same, to be sent. What they send is borrowed.
 std::vector<std::byte> push_frame(const Head& head, const Push& push);
+std::vector<std::byte> rows_frame(const Head& head, const Rows& rows);
+std::vector<std::byte> refusal_frame(const Head& head, const Refusal& refusal);
 
 // An error as a payload, and thrown from one.
 std::vector<std::byte> failure(const Head& request, const Error& error);

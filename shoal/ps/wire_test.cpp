@@ -34,9 +34,12 @@ static std::vector<Bytes> frames() {
       wire::push_frame(head(wire::Operation::Push, 3), {.keys = keys, .gradients = gradients}),
       wire::push_frame(
           head(wire::Operation::Push, 3),
-          {.keys = keys, .gradients = gradients, .shows = shows, .clicks = clicks, .step = 9, .rate = 0.5f}),
+          {.keys = keys, .gradients = gradients, .shows = shows, .clicks = clicks, .step = 9, .rate = 0.5}),
       wire::frame(head(wire::Operation::Shrink, 0), std::array{std::as_bytes(std::span(&day, 1))}),
       wire::frame(head(wire::Operation::Digest, 0), {}),
+      wire::rows_frame(head(wire::Operation::Put, 3), {keys, gradients}),
+      wire::refusal_frame(head(wire::Operation::Refuse, 0), {7, "worker 1 cannot"}),
+      wire::frame(head(wire::Operation::Clear, 0), {}),
   };
 }
 
@@ -127,16 +130,16 @@ TEST_CASE("a push is what was sent") {
   const auto all = std::span<const std::byte>(frame);
   const wire::Head head = wire::head_of(all.first(sizeof(wire::Head)));
   const Bytes payload(all.begin() + sizeof head, all.end());
-  const Push push = wire::push_of(head, payload, 2);
+  const Push push = wire::push_of(head, payload, 2, false);
   CHECK(std::ranges::equal(push.keys, std::array<std::uint64_t, 3>{1, 2, 1ULL << 40}));
-  CHECK(std::ranges::equal(push.gradients, std::array<float, 6>{1, 2, 3, 4, 5, 6}));
+  CHECK(std::ranges::equal(push.gradients.of<float>(), std::array<float, 6>{1, 2, 3, 4, 5, 6}));
   CHECK(std::ranges::equal(push.shows, std::array<float, 3>{1, 1, 2}));
   CHECK(std::ranges::equal(push.clicks, std::array<float, 3>{0, 1, 1}));
   CHECK(push.step == 9);
   CHECK(push.rate == 0.5f);
-  CHECK(error_of([&] { wire::push_of(head, payload, 3); }) ==
+  CHECK(error_of([&] { wire::push_of(head, payload, 3, false); }) ==
         "ps: a frame has fewer bytes than its count says");
-  CHECK(error_of([&] { wire::push_of(head, payload, 1); }) ==
+  CHECK(error_of([&] { wire::push_of(head, payload, 1, false); }) ==
         "ps: a frame has more bytes than its count says");
 }
 
@@ -145,8 +148,8 @@ TEST_CASE("a frame that announces too much is refused before its payload is wait
   const auto refusal = [&] { return error_of([&] { wire::head_of(std::as_bytes(std::span(&head, 1))); }); };
   CHECK(refusal() == "ps: a frame announces 1 keys and 268435457 bytes");
   head.bytes = 0;
-  head.version = 2;
-  CHECK(refusal() == "ps: a frame of version 2, wanted 1; do all processes run the same Shoal?");
+  head.version = 1;
+  CHECK(refusal() == "ps: a frame of version 1, wanted 2; do all processes run the same Shoal?");
 }
 
 TEST_CASE("a push or shrink that comes again is answered again and not done again") {
@@ -181,8 +184,10 @@ TEST_CASE("a push or shrink that comes again is answered again and not done agai
   ask(wire::Operation::Push, 3, second);
   CHECK(digest() != after);
   CHECK(answers.num_applied() == 2);
-  ask(wire::Operation::Push, 2, second);
+  ask(wire::Operation::Push, 2, second);  // the one before is remembered too, as several are under way
+  CHECK(second == first);
+  ask(wire::Operation::Push, 1, second);
   CHECK(error_of([&] { wire::throw_failure(std::span(second).subspan(sizeof(wire::Head))); }) ==
-        "ps: request 2 of a client whose request 3 was done already");
+        "ps: request 1 of a client whose request 3 was done already");
   CHECK(answers.num_applied() == 2);
 }

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/base/error.h"
+#include "shoal/base/text.h"
+#include "shoal/ps/tables.h"
+
+namespace shoal::ps {
+
+namespace {
+
+class InProcess final : public Tables {
+ public:
+  TableNumber create(const Definition& definition) override {
+    for (std::size_t i = 0; i < tables_.size(); ++i) {
+      if (tables_[i]->definition().name != definition.name) continue;
+      const std::string differs = difference(tables_[i]->definition(), definition);
+      SHOAL_CHECK(differs.empty(), InvalidInput, "ps: table ", quoted(definition.name),
+                  " is there already, and another one: ", differs);
+      return static_cast<TableNumber>(i);
+    }
+    tables_.push_back(std::make_unique<Table>(definition));
+    return static_cast<TableNumber>(tables_.size() - 1);
+  }
+  void pull(TableNumber table, std::span<const std::uint64_t> keys, WritableNumbers rows) override {
+    tables_.at(table)->pull(keys, rows);
+  }
+  void push(std::span<const PushTo> pushes) override {
+    for (const auto& [table, push] : pushes) {
+      const Table& to = *tables_.at(table);
+      check(push, to.definition(), to.width());
+      SHOAL_CHECK(push.workers <= 1, InvalidInput, "ps: table ", quoted(to.definition().name),
+                  " is in the process of one worker, and ", push.workers,
+                  " push to it together; give them servers");
+    }
+    for (const auto& [table, push] : pushes) tables_.at(table)->push(push);
+  }
+  void refuse(std::uint64_t, const std::string&) override {}
+  void put(TableNumber table, std::span<const std::uint64_t> keys, Numbers values) override {
+    tables_.at(table)->put(keys, values);
+  }
+  void clear(TableNumber table) override { tables_.at(table)->clear(); }
+  Shrunk shrink(TableNumber table, std::uint32_t day) override {
+    tables_.at(table)->set_day(day);
+    return tables_.at(table)->shrink();
+  }
+  std::pair<std::uint64_t, std::int64_t> digest(TableNumber table) override {
+    return {tables_.at(table)->digest(), tables_.at(table)->num_rows()};
+  }
+
+ private:
+  std::vector<std::unique_ptr<Table>> tables_;
+};
+
+}  // namespace
+
+std::unique_ptr<Tables> tables_in_process() { return std::make_unique<InProcess>(); }
+
+}  // namespace shoal::ps

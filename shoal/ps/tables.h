@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where a worker's tables are: on servers (client.h), or in its own process.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shoal/ps/table.h"
+
+namespace shoal::ps {
+
+// One thread at a time.
+class Tables {
+ public:
+  using TableNumber = std::uint32_t;
+  struct PushTo {
+    TableNumber table = 0;
+    Push push;
+  };
+
+  virtual ~Tables() = default;
+  // Makes the table, or finds it. Throws InvalidInput naming the field where there is another of the name.
+  virtual TableNumber create(const Definition& definition) = 0;
+  // As those of Table.
+  virtual void pull(TableNumber table, std::span<const std::uint64_t> keys, WritableNumbers rows) = 0;
+  // Looks at all of them before it sends the first. One that several workers make is done when all have.
+  virtual void push(std::span<const PushTo> pushes) = 0;
+  // Instead of pushing jointly: the others, those that wait among them, get an InvalidInput of that text.
+  virtual void refuse(std::uint64_t round, const std::string& why) = 0;
+  // Rows that begin with these values from now on, those that were there too.
+  virtual void put(TableNumber table, std::span<const std::uint64_t> keys, Numbers values) = 0;
+  virtual void clear(TableNumber table) = 0;  // no rows are left, nor what was remembered of keys
+  virtual Shrunk shrink(TableNumber table, std::uint32_t day) = 0;
+  virtual std::pair<std::uint64_t, std::int64_t> digest(TableNumber table) = 0;  // and the number of rows
+};
+
+// In this process, for one worker.
+std::unique_ptr<Tables> tables_in_process();
+
+}  // namespace shoal::ps

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// One of the workers that train a model whose rows are in tables: ids in, rows out; gradients in, one push a
+// step. An id is asked for and pushed once, however often a batch has it.
+//
+//   ids      7  3  7  9       distinct  7 3 9  ── pull ─►  rows of 7, 3, 9
+//   places   0  1  0  2       row i of the batch is that of distinct[places[i]]
+//   gradients of the batch's rows, summed by place  ── push ─►  7: g0 + g2   3: g1   9: g3
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "shoal/ps/places.h"
+#include "shoal/ps/tables.h"
+
+namespace shoal::ps {
+
+struct WorkerOptions {
+  std::uint32_t worker = 0, workers = 1;
+};
+
+// One thread at a time.
+class Worker {
+ public:
+  using TableNumber = Tables::TableNumber;
+  static constexpr std::int32_t kPadding = -1;  // the place of an id whose gradients go nowhere
+  // What the row of a padding id is: zeros, or as it was put into the table.
+  enum class Padding { Zeros, Row };
+
+  // Borrows the tables.
+  Worker(Tables& tables, const WorkerOptions& options) : tables_(tables), options_(options) {}
+
+  // `num_ids`: ids are below it; 0: any that is not negative. Throws as Tables::create.
+  TableNumber add(const Definition& definition, std::uint64_t num_ids, Padding padding = Padding::Zeros);
+  std::uint64_t num_ids(TableNumber table) const { return of_.at(table).num_ids; }
+  const Definition& definition(TableNumber table) const { return of_.at(table).definition; }
+  std::size_t width(TableNumber table) const { return of_.at(table).width; }
+
+  // The rows of ids, and their places. Throws InvalidInput naming table and id for one that there cannot be.
+  void pull(TableNumber table, std::span<const std::int64_t> ids, std::int64_t padding,
+            std::span<std::int32_t> places, WritableNumbers rows);
+
+  // Gradients of rows that were pulled, as the pull had ids and places.
+  struct Pulled {
+    TableNumber table = 0;
+    std::span<const std::int64_t> ids;
+    std::span<const std::int32_t> places;
+    Numbers gradients;
+  };
+  // Of a step: all workers call it alike, with those of their part of the batch. Nothing is pushed where a
+  // gradient of any of them is not finite: throws InvalidInput then, on all of them.
+  void push(std::span<const Pulled> pulled, std::uint64_t step, double rate);
+  // The same of several micro-batches: each adds `weight` times its gradients to the sums, the first one clears
+  // them before.
+  void add_up(std::span<const Pulled> pulled, bool is_first, double weight);
+  void push_sums(double divisor, std::uint64_t step, double rate);
+
+  // What multiplies the rate of each push, of this table alone.
+  void set_rate(TableNumber table, double factor) { of_.at(table).rate = factor; }
+
+  void clear(TableNumber table) { tables_.clear(of_.at(table).number); }
+  std::int64_t num_rows(TableNumber table) { return tables_.digest(of_.at(table).number).second; }
+  // Rows that begin with these values; of ids from `first` on.
+  void put(TableNumber table, std::span<const std::int64_t> ids, Numbers values);
+  void note_put(TableNumber table, std::span<const std::int64_t> ids);  // that some worker has put
+  void put(TableNumber table, std::int64_t first, Numbers values);
+  // Rows of ids from `first` on.
+  void read(TableNumber table, std::int64_t first, WritableNumbers rows);
+
+ private:
+  // What is to be pushed of a table.
+  struct Sums {
+    Places places;
+    bool has_places = false;  // of the keys; those of one pull alone are the pull's
+    std::vector<std::uint64_t> keys;
+    std::vector<std::byte> gradients;
+    std::vector<float> shows;
+    void clear();
+  };
+  struct OfTable {
+    Definition definition;
+    TableNumber number = 0;  // of tables_
+    std::size_t width = 0;
+    std::uint64_t num_ids = 0;
+    bool is_wide = false;
+    Padding padding = Padding::Zeros;
+    std::set<std::int64_t> put = {};  // ids, where padding reads as zeros
+    double rate = 1;
+    Sums sums = {};
+    std::uint64_t end() const { return num_ids == 0 ? std::uint64_t{1} << 63 : num_ids; }  // of ids
+    std::size_t row_bytes() const { return width * (is_wide ? sizeof(double) : sizeof(float)); }
+  };
+
+  template <class T>
+  static void add(OfTable& to, const Pulled& pulled, double weight);
+  void add(const Pulled& pulled, double weight);
+  void push_all(std::uint64_t step, double rate);
+
+  Tables& tables_;
+  const WorkerOptions options_;
+  std::vector<OfTable> of_;
+  std::uint64_t round_ = 0;
+  // Of a pull.
+  Places places_;
+  std::vector<std::uint64_t> keys_;
+  std::vector<std::byte> rows_;
+};
+
+}  // namespace shoal::ps
