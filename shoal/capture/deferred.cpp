@@ -17,6 +17,8 @@
 #include <algorithm>
 #include <exception>
 #include <optional>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "shoal/aten/memory.h"
@@ -41,6 +43,7 @@ struct Origin final : aten::Origin {
 
   std::shared_ptr<Tape> tape;  // of all that were made together; null: of shapes alone
   std::size_t storage;
+  mutable std::optional<Endless> endless;
 };
 
 const Origin* origin_of(const at::Tensor& tensor) {
@@ -86,10 +89,17 @@ class Deferring final : public Interceptor {
   void call(const c10::OperatorHandle& op, torch::jit::Stack& stack) override {
     if (is_view(op)) return op.callBoxed(stack);
     const c10::FunctionSchema& schema = op.schema();
-    const torch::jit::Stack in = popped(stack, schema.arguments().size());
+    torch::jit::Stack in = popped(stack, schema.arguments().size());
     const auto written = written_by(schema, in);
     std::optional<torch::jit::Stack> results;
-    if (can_wait(op, in, written)) results = written.empty() ? deferred(op, in) : write(op, in);
+    if (const auto rows = endless_rows(op, in))
+      results = deferred(op, in, Endless{.rows = *rows});
+    else if (const auto endless = copied_endless(op, in))
+      results = deferred(op, in, endless);
+    else if (written.size() == 1 && is_ours(written[0]) && origin_of(written[0])->endless)
+      results = begun(op, in, written[0]);
+    else if (can_wait(op, in, written))
+      results = written.empty() ? deferred(op, in) : write(op, in);
     if (!results) results = run(op, in, written);
     stack.insert(stack.end(), results->begin(), results->end());
   }
@@ -120,6 +130,48 @@ class Deferring final : public Interceptor {
            });
   }
 
+  // Of a factory of a matrix that has more bytes than any memory: its rows, of which `in` says fewer from then on.
+  std::optional<std::int64_t> endless_rows(const c10::OperatorHandle& op, torch::jit::Stack& in) {
+    constexpr std::int64_t kMost = std::int64_t{1} << 60;  // bytes
+    if (!wants_factory(op) || in.empty() || !in[0].isIntList()) return std::nullopt;
+    auto sizes = in[0].toIntVector();
+    if (sizes.size() != 2 || sizes[1] <= 0) return std::nullopt;
+    const std::int64_t most = kMost / static_cast<std::int64_t>(sizeof(double)) / sizes[1];
+    if (sizes[0] <= most) return std::nullopt;
+    const std::int64_t rows = std::exchange(sizes[0], most);
+    in[0] = sizes;
+    return rows;
+  }
+
+  // Of a copy of one, in another type perhaps, what it is a copy of.
+  std::optional<Endless> copied_endless(const c10::OperatorHandle& op, const torch::jit::Stack& in) const {
+    const std::string& name = op.schema().name();
+    if ((name != "aten::_to_copy" && name != "aten::clone") || !is_ours(in[0].toTensor()))
+      return std::nullopt;
+    return origin_of(in[0].toTensor())->endless;
+  }
+
+  // What an endless matrix begins with. A part of it is nobody's beginning: the row of a padding id, say.
+  torch::jit::Stack begun(const c10::OperatorHandle& op, const torch::jit::Stack& in, const at::Tensor& all) {
+    Endless& endless = *origin_of(all)->endless;
+    const bool is_all = all.dim() == 2 && all.storage_offset() == 0 && all.is_contiguous() &&
+                        static_cast<std::size_t>(all.numel()) * all.element_size() == all.storage().nbytes();
+    if (!is_all) return {in[0]};
+    const std::string name = op.schema().name();
+    const auto number = [&](std::size_t at) { return in.at(at).toScalar().toDouble(); };
+    using enum Endless::Begin;
+    if (name == "aten::zero_")
+      std::tie(endless.begin, endless.first, endless.second) = std::tuple(Constant, 0.0, 0.0);
+    else if (name == "aten::fill_" && in.at(1).isScalar())
+      std::tie(endless.begin, endless.first, endless.second) = std::tuple(Constant, number(1), 0.0);
+    else if (name == "aten::uniform_" || name == "aten::normal_")
+      std::tie(endless.begin, endless.first, endless.second) =
+          std::tuple(name == "aten::normal_" ? Normal : Uniform, number(1), number(2));
+    else
+      endless.begin = Unknown;
+    return {in[0]};
+  }
+
   // A call that writes over what is deferred returns it.
   torch::jit::Stack write(const c10::OperatorHandle& op, const torch::jit::Stack& in) {
     const c10::FunctionSchema& schema = op.schema();
@@ -137,7 +189,8 @@ class Deferring final : public Interceptor {
 
   // What the call makes, without memory; nothing where Meta does not know what that is, or it is so little
   // that it is made at once.
-  std::optional<torch::jit::Stack> deferred(const c10::OperatorHandle& op, const torch::jit::Stack& in) {
+  std::optional<torch::jit::Stack> deferred(const c10::OperatorHandle& op, const torch::jit::Stack& in,
+                                            const std::optional<Endless>& endless = {}) {
     auto results = on_meta(op, in);
     if (!results || results->empty()) return std::nullopt;
     bool is_small = true, is_plain = true;
@@ -156,10 +209,11 @@ class Deferring final : public Interceptor {
     for (c10::IValue& result : *results)
       result = with_tensors(result, [&](const at::Tensor& meta) {
         const at::Tensor tensor = without_memory(meta);
+        origin_of(tensor)->endless = endless;
         made.push_back(place_of(tensor));
         return tensor;
       });
-    record(op, in, std::move(made));
+    if (!endless) record(op, in, std::move(made));
     return results;
   }
 
@@ -252,11 +306,18 @@ Deferral::~Deferral() = default;
 
 }  // namespace capture
 
+std::optional<Endless> endless_of(const at::Tensor& tensor) {
+  return is_deferred(tensor) ? capture::origin_of(tensor)->endless : std::nullopt;
+}
+
 bool is_deferred(const at::Tensor& tensor) { return tensor.defined() && aten::origin_of(tensor) != nullptr; }
 
 void materialize(const at::Tensor& tensor, const std::string& name) {
   if (!is_deferred(tensor)) return;
   const auto* origin = capture::origin_of(tensor);
+  SHOAL_CHECK(
+      !origin->endless, InvalidInput, name, " has ", origin->endless->rows,
+      " rows, and no memory has room for them. Remedy: a table has its rows (TrainerOptions::tables)");
   SHOAL_CHECK(origin->tape != nullptr, InvalidInput, name,
               " is of a model of shapes alone, and nothing says how it is made");
   aten::give_memory(tensor, origin->tape->made(origin->storage));

@@ -9,7 +9,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -48,6 +50,17 @@ auto deferred_init(Make&& make) {
   const capture::Deferral deferral;
   return std::forward<Make>(make)();
 }
+
+// A matrix of more rows than any memory has, made under deferred_init: one for each id there may ever be. It
+// is given to tables (train/tables.h), and cannot be made. Its size says fewer rows, as PyTorch counts elements
+// in 63 bits.
+struct Endless {
+  enum class Begin { Unknown, Constant, Uniform, Normal };  // the last that was written to all of it
+  std::int64_t rows = 0;
+  Begin begin = Begin::Unknown;
+  double first = 0, second = 0;  // the constant; from, to; mean, deviation
+};
+std::optional<Endless> endless_of(const at::Tensor& tensor);
 
 bool is_deferred(const at::Tensor& tensor);
 // Makes it, with all that share its memory, as it would be had it not been deferred; in any order, whatever

@@ -191,4 +191,38 @@ TEST_CASE("a tensor without values says so, and what makes it") {
         std::string::npos);
 }
 
+TEST_CASE("a matrix of more rows than any memory is made of a name, and says how its rows begin") {
+  const auto table = [](auto... change) {
+    return deferred_init([&] {
+      torch::nn::Embedding made(torch::nn::EmbeddingOptions(std::int64_t{1} << 62, 16).padding_idx(3));
+      (change(made->weight), ...);
+      return made;
+    });
+  };
+  auto plain = table();
+  const auto endless = endless_of(plain->weight);
+  REQUIRE(endless);
+  CHECK(endless->rows == std::int64_t{1} << 62);
+  CHECK(endless->begin == Endless::Begin::Normal);
+  CHECK(endless->second == 1);
+  CHECK(plain->weight.size(1) == 16);
+  const auto drawn = endless_of(table([](Tensor& w) { torch::nn::init::uniform_(w, -0.5, 0.25); })->weight);
+  CHECK(drawn->begin == Endless::Begin::Uniform);
+  CHECK(drawn->first == -0.5);
+  CHECK(drawn->second == 0.25);
+  CHECK(endless_of(table([](Tensor& w) { torch::nn::init::constant_(w, 2); })->weight)->first == 2);
+  CHECK(endless_of(table([](Tensor& w) { w.detach().cauchy_(); })->weight)->begin == Endless::Begin::Unknown);
+  auto wide = deferred_init([] {
+    torch::nn::Embedding made(std::int64_t{1} << 62, 16);
+    made->to(at::kDouble);
+    return made;
+  });
+  CHECK(endless_of(wide->weight)->rows == std::int64_t{1} << 62);
+  CHECK(endless_of(wide->weight)->begin == Endless::Begin::Normal);
+  CHECK(error_of([&] { materialize(*plain); }) ==
+        "weight has 4611686018427387904 rows, and no memory has room for them. Remedy: a table has its rows "
+        "(TrainerOptions::tables)");
+  CHECK(!endless_of(deferred_init([] { return torch::nn::Linear(300, 100); })->weight));
+}
+
 }  // namespace deferred_test
