@@ -23,6 +23,7 @@
 #include "shoal/rewrite/precision.h"
 #include "shoal/rewrite/recompute.h"
 #include "shoal/rewrite/stage_of_rank.h"
+#include "shoal/rewrite/tables.h"
 
 namespace shoal::compile {
 
@@ -54,6 +55,33 @@ static bool always(Then) { return true; }
 static bool has_forward(Then then) { return then != Then::UpdateSums && then != Then::UpdateGiven; }
 static bool accumulates(Then then) { return then == Then::Accumulate; }
 static bool updates(Then then) { return then == Then::Update || !has_forward(then); }
+
+// Parameters of the graph that are tables by the plan.
+static std::vector<std::string> tables_of(const Plan& plan, const ir::Graph& graph) {
+  std::vector<std::string> names;
+  for (const auto& source : graph.sources)
+    if (graph.at(source.value).role == ir::Role::Parameter && is_table(plan, source.name))
+      names.push_back(source.name);
+  return names;
+}
+
+static void place_in_tables(Unit& unit) {
+  Whole& whole = unit.whole();
+  const auto names = tables_of(whole.plan, whole.graph);
+  if (names.empty()) return;
+  SHOAL_CHECK(whole.plan.precision.compute != DType::Float16, InvalidInput,
+              "tables: gradients of rows go to their tables as backward makes them, and float16 scales the "
+              "loss. Remedy: precision bfloat16, which scales nothing");
+  SHOAL_CHECK(num_stages_of(whole.plan, whole.mesh) == 1, InvalidInput,
+              "tables: all ranks push the rows of a step together, and those of a pipeline's other stages "
+              "have none of ",
+              names.front(), ". Remedy: data parallel ranks");
+  using enum rewrite::RowGradients;
+  whole.graph = rewrite::tables(std::move(whole.graph), names,
+                                unit.then() == Then::Update       ? Push
+                                : unit.then() == Then::Accumulate ? AddUp
+                                                                  : None);
+}
 
 static void lower_precision(Unit& unit) {
   Whole& whole = unit.whole();
@@ -256,6 +284,7 @@ static void recompute(Unit& unit) {
 }
 
 static constexpr Move kMoves[] = {
+    {"tables", Move::Of::All, Move::On::Any, has_forward, place_in_tables},
     {"precision", Move::Of::All, Move::On::Any, has_forward, lower_precision},
     {"cleanup", Move::Of::All, Move::On::Any, has_forward, clean},
     {"stages", Move::Of::All, Move::On::Stages, has_forward, stages},

@@ -2,7 +2,8 @@
 // The one way from a captured graph to what a rank runs: a list of moves, each a rewrite with a verifier
 // after it.
 //
-//   precision     of all ranks     products of matrices in bfloat16 or float16, if that is said
+//   tables        of all ranks     lookups of rows that are elsewhere are pulls, and their gradients pushes
+//   precision                      products of matrices in bfloat16 or float16, if that is said
 //   cleanup                        views and copies that change nothing, repeated and dead nodes
 //   stages                         which stage of a pipeline each node is of
 //   accumulate                     gradients are added to those of the micro-batches before     (one or the other)

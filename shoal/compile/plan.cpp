@@ -97,6 +97,10 @@ class Line {
     end();
   }
 
+  void read_table() {
+    plan_.tables.push_back(name());
+    end();
+  }
   void read_stage() {
     plan_.stages.push_back(name());
     end();
@@ -263,9 +267,9 @@ class Line {
 };
 }  // namespace
 
-static constexpr std::string_view kVerbs[] = {"mesh",      "batch",   "input",        "zero",    "parameter",
-                                              "output",    "find",    "pipeline",     "stage",   "accumulate",
-                                              "recompute", "offload", "gather_ahead", "buckets", "precision"};
+static constexpr std::string_view kVerbs[] = {
+    "mesh",  "batch",      "input",     "zero",    "parameter",    "output",  "find",      "pipeline",
+    "stage", "accumulate", "recompute", "offload", "gather_ahead", "buckets", "precision", "table"};
 
 static void read_line(std::string_view text, const std::string& where, Plan& plan) {
   text = text.substr(0, text.find('#'));
@@ -296,6 +300,8 @@ static void read_line(std::string_view text, const std::string& where, Plan& pla
     line.read_precision();
   else if (verb == "recompute")
     line.read_recompute();
+  else if (verb == "table")
+    line.read_table();
   else if (verb == "offload")
     line.read_offload();
   else if (verb == "gather_ahead")

@@ -16,6 +16,7 @@
 //   pipeline     pipeline schedule=1f1b microbatches=8   the axis whose ranks have stages, in which order
 //   stage        h.6                                 where each but the first begins; none: found
 //   accumulate   reduce=each                         of several micro-batches
+//   table        emb.*.weight                        parameters whose rows are in tables (rewrite/tables.h)
 //   precision    bfloat16                            of products; the rest is float32 (rewrite/precision.h)
 //                                                    or float16 scale=65536 grows_after=2000; master=kahan
 //   recompute    full transformer.h.*                what backward makes again: none, full, selective, or auto
@@ -74,6 +75,8 @@ struct Plan {
   // --- accumulate: gradients of several micro-batches are reduced once a step, or one after the other, which
   // keeps them in parts. Not said: once at stages 0 and 1, each at 2 and 3, whose point is less memory.
   std::optional<bool> reduces_each = {};
+  // --- tables, of one device too: names of parameters, with '*' for any characters but '.'
+  std::vector<std::string> tables = {};
   // --- precision, of one device too
   rewrite::Precision precision = {};
   // --- recompute
@@ -103,6 +106,9 @@ rewrite::Precision precision_from_text(std::string_view words, std::string_view 
 rewrite::Recompute recompute_from_text(std::string_view words, std::string_view name = "recompute");
 // Likewise: "optimizer_state activations least=1MiB".
 rewrite::Offload offload_from_text(std::string_view words, std::string_view name = "offload");
+
+// Whether the rows of a parameter of that name are in a table.
+bool is_table(const Plan& plan, std::string_view parameter);
 
 // The ranks of the pipeline's axis: 1 where the mesh has none.
 int num_stages_of(const Plan& plan, const sharding::Mesh& mesh);

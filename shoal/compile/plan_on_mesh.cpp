@@ -13,6 +13,11 @@ using sharding::Layout;
 using sharding::Mesh;
 using sharding::Placement;
 
+bool is_table(const Plan& plan, std::string_view parameter) {
+  return std::ranges::any_of(
+      plan.tables, [&](const std::string& pattern) { return rewrite::matches(pattern, parameter); });
+}
+
 // All sizes of so many axes that multiply to that many ranks: "1 x 4, 2 x 2, 4 x 1".
 static std::string sizes_of(int ranks, std::size_t axes) {
   if (axes == 1) return concat(ranks);

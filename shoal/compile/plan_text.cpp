@@ -65,6 +65,7 @@ std::string to_text(const Plan& plan) {
   }
   for (const auto& begin : plan.stages) text += concat("stage ", begin, '\n');
   if (plan.reduces_each) text += concat("accumulate reduce=", *plan.reduces_each ? "each" : "once", '\n');
+  for (const auto& pattern : plan.tables) text += concat("table ", pattern, '\n');
   if (plan.precision != defaults.precision) {
     text += concat("precision ", name_of_float(plan.precision.compute));
     for (const std::string& op : plan.precision.lower) text += concat(" lower=", op);

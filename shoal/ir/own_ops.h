@@ -17,6 +17,7 @@ struct OwnOp {
     Move,     // brings a value to where it is wanted, and leaves it what it is: parts, packing, unpacking
     Random,   // numbers from (seed, step, ordinal, position)
     Update,   // of parameters and state
+    Rows,     // reads rows of a table that is elsewhere, or changes them: never twice for once
     Plan,     // says what has to be done, until a rewrite says how: it has no kernel
   };
 

@@ -85,10 +85,12 @@ class Lowering {
     return {node.op, node.arguments, node.outputs, std::nullopt, node.module};
   }
 
-  // Whether a node belongs to the update segment: it changes a source, or it reads what such a node made. An
-  // update node that only looks at gradients (their norm) runs before the step is committed.
+  // Whether a node belongs to the update segment: it changes a source or a table's rows, or it reads what such a
+  // node made. An update node that only looks at gradients (their norm) runs before the step is committed.
   bool commits(const Node& node) const {
     if (node.phase != ir::Phase::Update) return false;
+    const ir::OwnOp* own = ir::find_own_op(node.op);
+    if (own != nullptr && own->kind == ir::OwnOp::Kind::Rows) return true;
     return in_place_op(node.op) != nullptr || std::ranges::any_of(inputs_of(node), [&](ValueId input) {
              const auto& producer = graph_.at(input).producer;
              return producer.has_value() && committed_.contains(*producer);

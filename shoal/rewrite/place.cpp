@@ -266,6 +266,7 @@ class Placing {
   // Each tensor of an update is where its parameter is updated, of a sum where the sum is; what else it reads
   // is whole.
   void place_update(const ir::Node& node, PlacedNode& placed) {
+    if (ir::find(node, "places") != nullptr) return place_push(node, placed);
     const auto* parameters = std::get_if<ir::ValueList>(ir::find(node, "parameters"));
     const auto* gradients = std::get_if<ir::ValueList>(ir::find(node, "gradients"));
     const auto* sums = ir::find(node, "sums");
@@ -300,6 +301,22 @@ class Placing {
     for (std::size_t i = 0; i < others; ++i)
       placed.out[i] = is_number(graph_, *node.outputs[i]) ? replicated() : updated.at(i % updated.size());
     std::ranges::copy(maxima, placed.out.begin() + static_cast<std::ptrdiff_t>(others));
+  }
+
+  // Gradients of rows as their ids were pulled: each rank those of its part of the ids; of ids that ranks have
+  // alike, a summand.
+  void place_push(const ir::Node& node, PlacedNode& placed) {
+    const auto list = [&](std::string_view name) { return std::get<ir::ValueList>(*ir::find(node, name)); };
+    const auto tables = list("tables"), ids = list("ids"), places = list("places");
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      const Layout& as_pulled = values_[places[i]->index].front();
+      Layout gradient = as_pulled;
+      for (std::size_t axis = 0; axis < mesh_.axes.size(); ++axis)
+        if (mesh_.axes[axis].size > 1 && is_whole(gradient.placements[axis]))
+          gradient.placements[axis] = Partial{};
+      placed.in[tables.size() + i] = placed.in[tables.size() + ids.size() + i] = as_pulled;
+      placed.in[tables.size() + 2 * ids.size() + i] = gradient;
+    }
   }
 
   std::size_t source_at(ValueId value) const {

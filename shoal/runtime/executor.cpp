@@ -78,15 +78,17 @@ struct Executor::State {
   std::vector<bool> checks_types;            // likewise: in its next run
   std::vector<UnderWay*> sends;              // of all segments
   FileMemory* files;
+  const RowTables* tables;
 
-  State(Program lowered, const Groups* groups, FileMemory* offloads_to)
+  State(Program lowered, const Groups* groups, FileMemory* offloads_to, const RowTables* row_tables)
       : program(std::move(lowered)),
         frames(1, Slots(program.types.size())),
         is_source(program.types.size()),
         has_peers(groups != nullptr),
         actions(program.segments.size()),
         checks_types(program.segments.size()),
-        files(offloads_to) {
+        files(offloads_to),
+        tables(row_tables) {
     for (const auto& source : program.sources) is_source[source.slot.index] = true;
     for (std::size_t segment = 0; segment < actions.size(); ++segment)
       for (const auto& instruction : program.segments[segment].instructions)
@@ -118,6 +120,7 @@ struct Executor::State {
 
   std::unique_ptr<Kernel> kernel_of(const Compute& compute, const Groups* groups) {
     if (sharding::is_collective(compute.op)) return make_collective(program, compute, groups, &sends);
+    if (is_of_rows(compute.op)) return make_of_rows(program, compute, tables);
     if (compute.op != "shoal::to_file") return make_kernel(program, compute);
     SHOAL_CHECK(files != nullptr, InvalidInput, "executor: the program offloads, and there is no file");
     return make_to_file(compute, *files);
@@ -197,8 +200,8 @@ struct Executor::State {
   }
 };
 
-Executor::Executor(Program program, const Groups* groups, FileMemory* files)
-    : state_(std::make_unique<State>(std::move(program), groups, files)) {
+Executor::Executor(Program program, const Groups* groups, FileMemory* files, const RowTables* tables)
+    : state_(std::make_unique<State>(std::move(program), groups, files, tables)) {
   install_allocator();
 }
 Executor::~Executor() = default;

@@ -14,6 +14,7 @@
 #include "shoal/program/program.h"
 #include "shoal/runtime/file_memory.h"
 #include "shoal/runtime/groups.h"
+#include "shoal/runtime/row_kernels.h"
 
 namespace shoal::runtime {
 
@@ -21,9 +22,10 @@ namespace shoal::runtime {
 class Executor {
  public:
   // Throws InvalidInput naming an op that is not loaded or an argument that does not fit its schema. A
-  // program with collectives is given the communicators of its mesh, and one that offloads the memory that it
-  // does so to; both outlive the executor.
-  explicit Executor(program::Program program, const Groups* groups = nullptr, FileMemory* files = nullptr);
+  // program with collectives is given the communicators of its mesh, one that offloads the memory that it does
+  // so to, and one that reads rows of tables those; all outlive the executor.
+  explicit Executor(program::Program program, const Groups* groups = nullptr, FileMemory* files = nullptr,
+                    const RowTables* tables = nullptr);
   ~Executor();
   Executor(Executor&&) noexcept;
   Executor& operator=(Executor&&) noexcept;

@@ -533,6 +533,8 @@ TEST_CASE("each op of Shoal's own has a kernel") {
         make_collective(program, compute, &groups);
       else if (compute.op == "shoal::to_file")
         make_to_file(compute, files);
+      else if (is_of_rows(compute.op))
+        make_of_rows(program, compute, nullptr);
       else
         make_kernel(program, compute);
     } catch (const std::exception& wrong) {  // an argument is missing

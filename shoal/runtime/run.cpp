@@ -6,8 +6,8 @@
 
 namespace shoal::runtime {
 
-NamedTensors run(const ir::Graph& graph, const NamedTensors& sources) {
-  Executor executor(program::lower(graph));
+NamedTensors run(const ir::Graph& graph, const NamedTensors& sources, const RowTables* tables) {
+  Executor executor(program::lower(graph), nullptr, nullptr, tables);
   for (const auto& [name, tensor] : sources) executor.bind(name.first, name.second, tensor.detach().clone());
   executor.run_gradients();
   executor.run_update();

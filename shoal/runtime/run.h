@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "shoal/ir/graph.h"
+#include "shoal/runtime/row_kernels.h"
 
 namespace shoal::runtime {
 
@@ -16,7 +17,7 @@ namespace shoal::runtime {
 using NamedTensors = std::map<std::pair<ir::Role, std::string>, at::Tensor>;
 
 // The graph's results. Sources are cloned first: what the update changes is in the results alone. Throws what
-// Executor throws.
-NamedTensors run(const ir::Graph& graph, const NamedTensors& sources);
+// Executor throws. `tables`: of one that reads rows of tables.
+NamedTensors run(const ir::Graph& graph, const NamedTensors& sources, const RowTables* tables = nullptr);
 
 }  // namespace shoal::runtime

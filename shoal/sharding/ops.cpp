@@ -224,6 +224,7 @@ constexpr OpRule kOps[] = {
     {"shoal::bernoulli_tensor", "p:* seed: step: -> *", "", nullptr, false, "", true},
     {"shoal::exponential", "seed: step: -> *", "", nullptr, false, "shape", true},
     {"shoal::normal", "seed: step: -> *", "", nullptr, false, "shape", true},
+    {"shoal::pull_rows", "table:. ids:* -> *., *", ""},
     {"shoal::randint", "seed: step: -> *", "", nullptr, false, "shape", true},
     {"shoal::uniform", "seed: step: -> *", "", nullptr, false, "shape", true},
 };

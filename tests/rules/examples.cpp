@@ -17,6 +17,7 @@
 #include "shoal/base/error.h"
 #include "shoal/capture/capture.h"
 #include "shoal/ir/text.h"
+#include "shoal/ps/worker.h"
 #include "shoal/runtime/run.h"
 
 namespace shoal {
@@ -180,7 +181,7 @@ struct Given {
 struct Alone {
   std::string_view node;
   std::vector<Given> in;
-  std::optional<ir::TensorType> out = {};
+  std::vector<ir::TensorType> out = {};
 };
 
 }  // namespace
@@ -305,25 +306,28 @@ static std::vector<Alone> alone() {
       {"aten::embedding_dense_backward(grad_output=%0, indices=%1, num_weights=9, padding_idx=2, "
        "scale_grad_by_freq=false)",
        {{{5, 3, 4}}, below(9, {5, 3})}},
+      {"shoal::pull_rows(table=%0, ids=%1, padding_idx=2)",
+       {{{0}}, below(9, {5, 3})},
+       {ir::contiguous(DType::Float64, {5, 3, 4}), ir::contiguous(DType::Int32, {5, 3})}},
       // Random numbers.
       {"shoal::bernoulli(p=0.5, shape=[4, 6], dtype=f32, seed=%0, step=%1, ordinal=3)",
        {kSeed, kSeed},
-       drawn_type},
+       {drawn_type}},
       {"shoal::bernoulli_tensor(p=%0, dtype=f32, seed=%1, step=%2, ordinal=3)",
        {{{4, 6}, 2}, kSeed, kSeed},
-       drawn_type},
+       {drawn_type}},
       {"shoal::exponential(lambda=2.0, shape=[4, 6], dtype=f32, seed=%0, step=%1, ordinal=3)",
        {kSeed, kSeed},
-       drawn_type},
+       {drawn_type}},
       {"shoal::normal(mean=0.0, std=1.0, shape=[4, 6], dtype=f32, seed=%0, step=%1, ordinal=3)",
        {kSeed, kSeed},
-       drawn_type},
+       {drawn_type}},
       {"shoal::randint(low=0, high=1000, shape=[4, 6], dtype=f32, seed=%0, step=%1, ordinal=3)",
        {kSeed, kSeed},
-       drawn_type},
+       {drawn_type}},
       {"shoal::uniform(from=0.0, to=1.0, shape=[4, 6], dtype=f32, seed=%0, step=%1, ordinal=3)",
        {kSeed, kSeed},
-       drawn_type},
+       {drawn_type}},
       // What cauchy_ and geometric_ are made of.
       {"aten::ceil(self=%0)", {kX}},
       {"aten::tan(self=%0)", {kX}},
@@ -352,6 +356,16 @@ static ir::TensorType type_of_output(const ir::Graph& graph, const ir::Node& nod
   return graph.at(node.outputs[index].value()).type;
 }
 
+// The table that an example's first tensor is.
+static const runtime::RowTables& rows() {
+  static const auto tables = ps::tables_in_process();
+  static ps::Worker worker(*tables, {});
+  static const runtime::RowTables rows = {
+      .worker = &worker,
+      .numbers = {{"x0", worker.add({.name = "x0", .dtype = DType::Float64, .parts = {{.width = 4}}}, 9)}}};
+  return rows;
+}
+
 static Outputs run_alone(const ir::Graph& graph, const ir::Node& node, const std::vector<Tensor>& in) {
   ir::Graph alone;
   runtime::NamedTensors sources;
@@ -371,7 +385,7 @@ static Outputs run_alone(const ir::Graph& graph, const ir::Node& node, const std
   const auto outputs = alone.at(id).outputs;
   for (const auto& output : outputs)
     if (output) alone.add_result(ir::Role::Output, concat(output->index), *output);
-  const auto results = runtime::run(alone, sources);
+  const auto results = runtime::run(alone, sources, &rows());
   Outputs out;
   for (const auto& output : outputs)
     out.push_back(output ? std::optional(results.at({ir::Role::Output, concat(output->index)}))
@@ -426,8 +440,8 @@ class Corpus {
     ir::Node node = std::exchange(graph.nodes, {}).at(0);
     for (const ir::ValueId input : ir::inputs_of(node)) made.in.push_back(sources.at(input.index));
     std::vector<std::optional<ir::TensorType>> types;
-    if (one.out) {
-      types.emplace_back(*one.out);
+    if (!one.out.empty()) {
+      types.assign(one.out.begin(), one.out.end());
     } else {
       const Outputs outputs = made_by(graph, node, made.in);
       for (const auto& output : outputs)

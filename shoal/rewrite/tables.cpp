@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/rewrite/tables.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "shoal/base/error.h"
+#include "shoal/ir/rebuild.h"
+
+namespace shoal::rewrite {
+
+using ir::Graph;
+using ir::Node;
+using ir::NodeId;
+using ir::Role;
+using ir::ValueId;
+
+static constexpr std::string_view kRemedy =
+    ". Remedy: leave it out of the tables, or look its rows up by embedding alone";
+
+static const ValueId& value_in(const Node& node, std::string_view argument) {
+  return std::get<ValueId>(*ir::find(node, argument));
+}
+static bool is_true(const Node& node, std::string_view argument) {
+  const auto* found = ir::find(node, argument);
+  const bool* is = found == nullptr ? nullptr : std::get_if<bool>(found);
+  return is != nullptr && *is;
+}
+static std::int64_t padding_of(const Node& node) {
+  const auto* found = ir::find(node, "padding_idx");
+  const auto* padding = found == nullptr ? nullptr : std::get_if<std::int64_t>(found);
+  return padding == nullptr || *padding < 0 ? -1 : *padding;
+}
+
+namespace {
+
+// A lookup: what it reads of which table.
+struct Lookup {
+  ValueId table, ids;
+  std::int64_t padding = -1;
+  friend auto operator<=>(const Lookup&, const Lookup&) = default;
+};
+
+// What a table gets of its rows' gradients.
+struct RowGradient {
+  Lookup lookup;
+  ValueId gradient;
+};
+
+class Placing {
+ public:
+  Placing(Graph graph, const std::vector<std::string>& parameters) : old_(std::move(graph)) {
+    readers_.resize(old_.values.size());
+    for (std::size_t i = 0; i < old_.nodes.size(); ++i)
+      for (const ValueId input : ir::inputs_of(old_.nodes[i]))
+        readers_[input.index].push_back({static_cast<std::uint32_t>(i)});
+    for (const auto& source : old_.sources)
+      if (old_.at(source.value).role == Role::Parameter &&
+          std::ranges::find(parameters, source.name) != parameters.end())
+        tables_.emplace(source.value, source.name);
+  }
+
+  Graph run(RowGradients then) {
+    for (const auto& [table, name] : tables_) {
+      check_readers(table, name);
+      find_gradients(table, name);
+      ir::TensorType& type = old_.values[table.index].type;
+      type = ir::contiguous(type.dtype, {0});
+    }
+    Graph made = ir::rebuild(old_, [&](Graph& graph, const Node& node, const ir::Mapped& in) {
+      const auto id = NodeId{static_cast<std::uint32_t>(&node - old_.nodes.data())};
+      if (dropped_.contains(id)) return std::optional(ir::Outputs(node.outputs.size()));
+      return node.op == "aten::embedding" && tables_.contains(value_in(node, "weight"))
+                 ? std::optional(look_up(graph, node, in))
+                 : remember(graph, node, in);
+    });
+    if (then != RowGradients::None && !gradients_.empty()) append(made, then);
+    return made;
+  }
+
+ private:
+  static Lookup lookup_of(const Node& node, ValueId table) {
+    return {.table = table, .ids = value_in(node, "indices"), .padding = padding_of(node)};
+  }
+
+  void check_readers(ValueId table, const std::string& name) const {
+    for (const NodeId reader : readers_[table.index]) {
+      const Node& node = old_.at(reader);
+      SHOAL_CHECK(node.op == "aten::embedding" && value_in(node, "weight") == table &&
+                      value_in(node, "indices") != table,
+                  InvalidInput, "tables: parameter ", name, " is read by ", node.op, " in module \"",
+                  node.module, "\", and a table's rows are looked up by embedding alone", kRemedy);
+      SHOAL_CHECK(!is_true(node, "scale_grad_by_freq"), InvalidInput, "tables: the embedding of ", name,
+                  " in module \"", node.module,
+                  "\" scales gradients by how often an id is in the batch (scale_grad_by_freq), which its "
+                  "servers do not",
+                  kRemedy);
+    }
+    for (const auto& result : old_.results)
+      SHOAL_CHECK(result.role != Role::Parameter || result.name != name, InvalidInput, "tables: parameter ",
+                  name, " is written to by the model itself (max_norm of an embedding does so)", kRemedy);
+  }
+
+  // The result goes, with all that it is made of down to the gradients of rows.
+  void find_gradients(ValueId table, const std::string& name) {
+    const auto result = std::ranges::find_if(old_.results, [&](const ir::Result& each) {
+      return each.role == Role::Gradient && each.name == name;
+    });
+    if (result == old_.results.end()) return;
+    const ValueId gradient = result->value;
+    old_.results.erase(result);
+    collect(gradient, table, name);
+  }
+
+  void collect(ValueId value, ValueId table, const std::string& name) {
+    const auto& producer = old_.at(value).producer;
+    SHOAL_CHECK(producer, InvalidInput, "tables: the gradient of ", name, " is no node's output", kRemedy);
+    const Node& node = old_.at(*producer);
+    dropped_.insert(*producer);
+    for (const NodeId reader : readers_[value.index])
+      SHOAL_CHECK(dropped_.contains(reader), InvalidInput, "tables: the gradient of ", name, " is read by ",
+                  old_.at(reader).op, " in module \"", old_.at(reader).module,
+                  "\", and goes to its servers row by row", kRemedy);
+    if (node.op == "aten::embedding_dense_backward") {
+      gradients_.push_back({lookup_of(node, table), value_in(node, "grad_output")});
+      return;
+    }
+    const auto* factor = ir::find(node, "alpha");
+    const bool adds =
+        node.op == "aten::add.Tensor" && factor != nullptr && *factor == ir::Attribute(std::int64_t{1});
+    SHOAL_CHECK(adds || node.op == "aten::detach" || node.op == "aten::clone", InvalidInput,
+                "tables: the gradient of ", name, " is made by ", node.op, " in module \"", node.module,
+                "\" (a hook?), and what goes to its servers is the sum of its rows' gradients", kRemedy);
+    for (const ValueId input : ir::inputs_of(node)) collect(input, table, name);
+  }
+
+  struct Pulled {
+    ValueId rows, places;
+  };
+
+  ir::Outputs look_up(Graph& made, const Node& node, const ir::Mapped& in) {
+    const Lookup lookup = lookup_of(node, value_in(node, "weight"));
+    if (const auto known = pulled_.find(lookup); known != pulled_.end()) return {known->second.rows};
+    Node pull{
+        .op = "shoal::pull_rows",
+        .arguments = {{"table", in(lookup.table)}, {"ids", in(lookup.ids)}, {"padding_idx", lookup.padding}},
+        .outputs = {},
+        .phase = node.phase,
+        .module = node.module,
+        .stage = node.stage};
+    const auto& rows = old_.at(*node.outputs[0]).type;
+    const auto id =
+        made.add_node(std::move(pull), {rows, ir::contiguous(DType::Int32, old_.at(lookup.ids).type.shape)});
+    const Pulled pulled = {*made.at(id).outputs[0], *made.at(id).outputs[1]};
+    pulled_.emplace(lookup, pulled);
+    return {pulled.rows};
+  }
+
+  // Where values went that a push reads.
+  std::optional<ir::Outputs> remember(Graph& made, const Node& node, const ir::Mapped& in) {
+    auto outputs = ir::copy(old_, node, in, made);
+    for (std::size_t i = 0; i < outputs.size(); ++i)
+      if (node.outputs[i] && outputs[i]) stands_for_[*node.outputs[i]] = *outputs[i];
+    return outputs;
+  }
+  ValueId in_made(ValueId value) const {
+    const auto found = stands_for_.find(value);
+    return found == stands_for_.end() ? value : found->second;  // sources keep their ids
+  }
+
+  void append(Graph& made, RowGradients then) {
+    Node node{.op = then == RowGradients::Push ? "shoal::push_rows" : "shoal::add_up_rows",
+              .phase = ir::Phase::Update};
+    ir::ValueList tables, ids, places, gradients;
+    std::vector<std::int64_t> of;
+    for (const auto& [lookup, gradient] : gradients_) {
+      const auto pulled = pulled_.find(lookup);
+      SHOAL_CHECK(pulled != pulled_.end(), InvalidInput, "tables: ", tables_.at(lookup.table),
+                  " has a gradient of a lookup that the graph does not make", kRemedy);
+      auto table = std::ranges::find(tables, std::optional(in_made(lookup.table)));
+      if (table == tables.end()) table = tables.insert(tables.end(), in_made(lookup.table));
+      of.push_back(table - tables.begin());
+      ids.emplace_back(in_made(lookup.ids));
+      places.emplace_back(pulled->second.places);
+      gradients.emplace_back(in_made(gradient));
+    }
+    node.arguments = {{"tables", std::move(tables)},
+                      {"of", std::move(of)},
+                      {"ids", std::move(ids)},
+                      {"places", std::move(places)},
+                      {"gradients", std::move(gradients)}};
+    const bool pushes = then == RowGradients::Push;
+    const auto scalar = [&](std::string_view name, DType dtype) {
+      node.arguments.push_back({std::string(name.substr(name.find('.') + 1)),
+                                made.add_source(Role::Scalar, std::string(name), ir::contiguous(dtype, {}))});
+    };
+    scalar(pushes ? kRowsStep : kRowsKeep, pushes ? DType::Int64 : DType::Float64);
+    scalar(pushes ? kRowsRate : kRowsWeight, DType::Float64);
+    made.add_node(std::move(node), {});
+  }
+
+  Graph old_;
+  std::vector<std::vector<NodeId>> readers_;  // by value
+  std::map<ValueId, std::string> tables_;
+  std::vector<RowGradient> gradients_;
+  std::set<NodeId> dropped_;
+  std::map<Lookup, Pulled> pulled_;
+  std::map<ValueId, ValueId> stands_for_;
+};
+
+}  // namespace
+
+Graph tables(Graph graph, const std::vector<std::string>& parameters, RowGradients then) {
+  return Placing(std::move(graph), parameters).run(then);
+}
+
+void append_push_of_sums(Graph& graph) {
+  Node node{.op = "shoal::push_sums", .phase = ir::Phase::Update};
+  for (const auto& [name, dtype] :
+       {std::pair{kRowsDivisor, DType::Float64}, {kRowsStep, DType::Int64}, {kRowsRate, DType::Float64}})
+    node.arguments.push_back({std::string(name.substr(name.find('.') + 1)),
+                              graph.add_source(Role::Scalar, std::string(name), ir::contiguous(dtype, {}))});
+  graph.add_node(std::move(node), {});
+}
+
+}  // namespace shoal::rewrite
