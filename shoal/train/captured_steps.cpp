@@ -52,7 +52,8 @@ CapturedSteps::Key CapturedSteps::key_of(const SharedBatch& batch, Use use) cons
     }
   });
   key << ' ' << structure() << ' ';
-  for (const auto& [name, parameter] : model_.parameters()) key << parameter.requires_grad();
+  for (const auto* parameters : {&model_.parameters(), &model_.tables()})
+    for (const auto& [name, parameter] : *parameters) key << parameter.requires_grad();
   auto text = std::move(key).str();
   const auto without_sizes = std::hash<std::string>{}(text);
   return {std::move(text.append(" ").append(sizes.view())), without_sizes};
@@ -212,8 +213,10 @@ capture::Request CapturedSteps::request_of(const Batch& batch, Use use) {
       for (auto& [name, tensor] : view_.outputs()) named.push_back({name, tensor});
       return named;
     };
+  auto parameters = model_.parameters();
+  parameters.insert(parameters.end(), model_.tables().begin(), model_.tables().end());
   return {
-      .parameters = model_.parameters(),
+      .parameters = std::move(parameters),
       .buffers = model_.buffers(),
       .inputs = inputs_of(batch),
       .loss =

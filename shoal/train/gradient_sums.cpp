@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "shoal/compile/accumulate.h"
+#include "shoal/rewrite/tables.h"
 
 namespace shoal::train {
 
@@ -13,8 +14,11 @@ using ir::Role;
 
 static void bind_weights(Runnable& microbatch, std::size_t number, double keep, double weight,
                          double divisor) {
-  for (const auto& [name, value] :
-       {std::pair{compile::kKeep, keep}, {compile::kWeight, weight}, {compile::kDivisor, divisor}})
+  for (const auto& [name, value] : {std::pair{compile::kKeep, keep},
+                                    {compile::kWeight, weight},
+                                    {compile::kDivisor, divisor},
+                                    {rewrite::kRowsKeep, keep},
+                                    {rewrite::kRowsWeight, weight}})
     if (program::find_source(microbatch.program(), Role::Scalar, name) != nullptr)
       microbatch.executor().bind(Role::Scalar, name, at::scalar_tensor(value, at::kDouble), number);
 }

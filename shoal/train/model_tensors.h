@@ -6,6 +6,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "shoal/capture/capture.h"
@@ -26,6 +27,9 @@ class ModelTensors {
   bool are(const ModelView::NamedTensors& parameters, const ModelView::NamedTensors& buffers) const;
 
   const NamedTensors& parameters() const { return parameters_; }
+  // Parameters whose rows are in tables (model_tables.h), beside the others.
+  const NamedTensors& tables() const { return tables_; }
+  void set_tables(NamedTensors tables) { tables_ = std::move(tables); }
   const NamedTensors& buffers() const { return buffers_; }
   const at::Tensor* find_parameter(const std::string& name) const;  // null: there is none
 
@@ -50,7 +54,7 @@ class ModelTensors {
     bool follow(const at::Tensor& tensor);
   };
 
-  NamedTensors parameters_, buffers_;
+  NamedTensors parameters_, tables_, buffers_;
   std::vector<Place> places_;
   Distribution* ranks_ = nullptr;
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shoal/train/runnable.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
 
@@ -11,6 +12,7 @@
 #include "shoal/compile/accumulate.h"
 #include "shoal/compile/pins.h"
 #include "shoal/rewrite/loss_scale.h"
+#include "shoal/rewrite/tables.h"
 #include "shoal/train/shared_batch.h"
 
 namespace shoal::train {
@@ -26,8 +28,8 @@ std::vector<capture::NamedTensor> inputs_of(const Batch& batch) {
 }
 
 Runnable::Runnable(compile::Compiled compiled, const std::vector<std::string>& inputs,
-                   const runtime::Groups* groups, runtime::FileMemory* files)
-    : whole_(std::move(compiled.whole)), executor_(std::move(compiled.program), groups, files) {
+                   const runtime::Groups* groups, runtime::FileMemory* files, const runtime::RowTables* rows)
+    : whole_(std::move(compiled.whole)), executor_(std::move(compiled.program), groups, files, rows) {
   whole_.settings = {};  // it borrows
   whole_.graph = {};
   if constexpr (SHOAL_CHECKS_TYPES)
@@ -45,6 +47,8 @@ Runnable::Runnable(compile::Compiled compiled, const std::vector<std::string>& i
 void Runnable::bind_lasting(const ModelTensors& model, const std::vector<at::Tensor>& constants) {
   std::map<std::string, at::Tensor> by_name;
   for (const auto& [name, tensor] : model.parameters()) by_name.emplace(name, model.kept(name, tensor));
+  for (const auto& [name, tensor] : model.tables())
+    by_name.emplace(name, at::empty({0}, tensor.scalar_type()));
   for (const auto& [name, tensor] : model.buffers()) by_name.emplace(name, tensor.detach());
   for (const auto& source : program().sources) {
     if (source.role == Role::Parameter || source.role == Role::Buffer)
@@ -66,6 +70,18 @@ void Runnable::bind_batch(const Batch& batch, std::size_t microbatch) {
 void Runnable::bind_draws(const at::Tensor& seed, std::int64_t step, std::size_t microbatch) {
   executor_.bind(Role::Scalar, "seed", seed, microbatch);
   executor_.bind(Role::Scalar, "step", at::scalar_tensor(step, at::kLong), microbatch);
+}
+
+void Runnable::bind_rows(std::int64_t step, double rate, double divisor) {
+  for (const auto& [name, value] : {std::pair(rewrite::kRowsStep, at::scalar_tensor(step, at::kLong)),
+                                    {rewrite::kRowsRate, at::scalar_tensor(rate, at::kDouble)},
+                                    {rewrite::kRowsDivisor, at::scalar_tensor(divisor, at::kDouble)}})
+    if (const auto* source = program::find_source(program(), Role::Scalar, name))
+      executor_.bind(source->slot, value);
+}
+
+bool Runnable::adds_up_rows() const {
+  return program::find_source(program(), Role::Scalar, rewrite::kRowsKeep) != nullptr;
 }
 
 void Runnable::bind_loss_scale(const at::Tensor& scale, std::size_t microbatch) {

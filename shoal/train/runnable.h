@@ -29,8 +29,9 @@ class Runnable {
  public:
   // `inputs`: the names of the batch's tensors, in their order. `groups`: of several ranks. `files`: of one
   // that offloads.
+  // `rows`: of one that reads rows of tables.
   Runnable(compile::Compiled compiled, const std::vector<std::string>& inputs, const runtime::Groups* groups,
-           runtime::FileMemory* files);
+           runtime::FileMemory* files, const runtime::RowTables* rows = nullptr);
 
   runtime::Executor& executor() { return executor_; }
   const runtime::Executor& executor() const { return executor_; }
@@ -44,6 +45,10 @@ class Runnable {
   // `microbatch`, here and below: the executor's; several are under way at once in a pipeline alone.
   void bind_batch(const Batch& batch, std::size_t microbatch = 0);
   void bind_draws(const at::Tensor& seed, std::int64_t step, std::size_t microbatch = 0);
+
+  // Of a step that pushes rows: which update it is, and what multiplies their rates.
+  void bind_rows(std::int64_t step, double rate, double divisor = 1);
+  bool adds_up_rows() const;  // of one of several micro-batches
 
   void bind_loss_scale(const at::Tensor& scale, std::size_t microbatch = 0);
 

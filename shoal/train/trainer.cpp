@@ -24,6 +24,7 @@
 #include "shoal/ir/text.h"
 #include "shoal/rewrite/placed_text.h"
 #include "shoal/rewrite/report.h"
+#include "shoal/rewrite/tables.h"
 #include "shoal/runtime/redistribution.h"
 #include "shoal/train/agreement.h"
 #include "shoal/train/capture_cost.h"
@@ -36,6 +37,7 @@
 #include "shoal/train/half_products.h"
 #include "shoal/train/loss_scale.h"
 #include "shoal/train/memory.h"
+#include "shoal/train/model_tables.h"
 #include "shoal/train/model_tensors.h"
 #include "shoal/train/module_view.h"
 #include "shoal/train/one_call.h"
@@ -60,6 +62,7 @@ struct LaterUpdate {
   std::vector<std::string> parameters;  // those that have a gradient
   Then then;
   std::unique_ptr<Runnable> runnable;
+  bool pushes = false;  // rows of tables
 };
 
 }  // namespace
@@ -100,6 +103,7 @@ class Trainer::State {
       loss_scale_.emplace(precision);
     }
     train::refuse_shared_memory(view_.parameters);
+    place_in_tables();
     if (plan().offload.has_any()) check_can_offload();
     set_seed(options_.seed);
     optimizer_.set_master(plan().precision.master);
@@ -131,7 +135,7 @@ class Trainer::State {
   ~State() {
     view_ = {};  // its functions hold the module
     const bool is_alone = module_ == nullptr || module_.use_count() == 1;
-    if (!ranks_ || is_alone) return;
+    if ((!ranks_ && !tables_) || is_alone) return;
     if (std::uncaught_exceptions() > exceptions_) return;
     try {
       materialize();
@@ -153,6 +157,7 @@ class Trainer::State {
     const auto [runnable, shared] = ready(batch, Use::Step, number, 0);
     const double scale = factor(options_.schedule, number);
     optimizer_.bind_rates(runnable->executor(), runnable->whole().groups, scale);
+    runnable->bind_rows(number, scale);
     runnable->executor().run_gradients(options_.trace);
     const auto [loss, grad_norm] = runnable->loss_and_norm();
     StepResult result{.loss = loss,
@@ -180,6 +185,7 @@ class Trainer::State {
   }
 
   double backward(const Batch& batch) {
+    check_has_no_tables("backward()");
     const observe::Span span(options_.trace, "backward", 0, "trainer");
     const auto [runnable, shared] = ready(batch, Use::Backward, backwards_ + 1, kOfBackward);
     run_in_range(*runnable);
@@ -194,6 +200,7 @@ class Trainer::State {
   }
 
   StepResult step_with(Given given) {
+    check_has_no_tables("step_with()");
     check_has_optimizer();
     reduce(given);
     StepResult result{.loss = given.loss, .grad_norm = 0, .learning_rate = 0, .step = steps_ + 1};
@@ -214,6 +221,7 @@ class Trainer::State {
     return result;
   }
   double backward_with(Given given) {
+    check_has_no_tables("backward_with()");
     reduce(given);
     train::add_gradients(model_.parameters(), std::move(given.gradients));
     ++backwards_;
@@ -306,6 +314,12 @@ class Trainer::State {
 
   void materialize() {
     if (ranks_) ranks_->materialize();
+    if (tables_) tables_->materialize();
+  }
+  train::ModelTables& tables(const std::string& parameter) {
+    SHOAL_CHECK(tables_ && tables_->has(parameter), InvalidInput, "trainer: ", parameter,
+                " is no parameter whose rows are in a table (TrainerOptions::tables)");
+    return *tables_;
   }
 
   void release() {
@@ -321,6 +335,7 @@ class Trainer::State {
     sums_.clear();
     optimizer_.clear();
     if (ranks_) ranks_->end();
+    if (tables_) tables_->materialize();
     has_ended_ = true;
   }
 
@@ -338,6 +353,7 @@ class Trainer::State {
   }
 
   void restore(const TrainingState& from) {
+    check_has_no_tables("restore()");
     using checkpoint::Types;
     const auto here = state();
     std::vector<checkpoint::TensorShape> wanted;
@@ -422,6 +438,7 @@ class Trainer::State {
   const std::string& tag() const { return tag_; }
 
   void set_tensors(ModelView::NamedTensors parameters, ModelView::NamedTensors buffers) {
+    if (tables_) parameters = tables_->without(std::move(parameters));
     if (model_.are(parameters, buffers)) return;
     SHOAL_CHECK(
         !ranks_, InvalidInput,
@@ -435,9 +452,13 @@ class Trainer::State {
     forget_graphs();
   }
 
-  void set_learning_rate(std::size_t part, double lr) { optimizer_.set_rate(part, lr); }
+  void set_learning_rate(std::size_t part, double lr) {
+    optimizer_.set_rate(part, lr);
+    if (tables_) tables_->set_learning_rate(part, lr);
+  }
 
   void set_optimizers(std::vector<OptimizerPart> optimizers) {
+    if (tables_) tables_->follow(optimizers);
     optimizer_.set_parts(std::move(optimizers));
     forget_later();
     steps_captured_.forget_runnables();
@@ -462,6 +483,33 @@ class Trainer::State {
     SHOAL_CHECK(!optimizer_.parts().empty(), InvalidInput,
                 "trainer: there is no optimizer to step with. Remedy: give the Trainer one, or call "
                 "backward(batch), which leaves gradients in the parameters, and update them yourself");
+  }
+  // Parameters that the options name, and the plan's lines: they leave the others.
+  void place_in_tables() {
+    auto& parallelism = options_.parallelism;
+    const auto of_plan = parallelism ? parallelism->plan.tables : std::vector<std::string>();
+    if (options_.tables.placements.empty() && of_plan.empty()) return;
+    SHOAL_CHECK(
+        options_.clip_norm == 0, InvalidInput, "trainer: clip_norm is ", options_.clip_norm,
+        ", and the norm of all gradients would lack those of rows in tables, which are summed up where "
+        "the rows are. Remedy: clip_norm 0");
+    const bool has_ranks = parallelism && parallelism->world != nullptr;
+    if (has_ranks) control_ = {parallelism->world, parallelism->limit};
+    tables_.emplace(options_.tables, of_plan, view_.parameters, optimizer_.parts(),
+                    has_ranks ? &control_ : nullptr);
+    view_.parameters = tables_->without(std::move(view_.parameters));
+    model_.set(view_);
+    model_.set_tables(tables_->parameters());
+    if (!parallelism) return;
+    parallelism->plan.tables.clear();
+    for (const auto& [name, tensor] : tables_->parameters()) parallelism->plan.tables.push_back(name);
+  }
+  void check_has_no_tables(const char* call) const {
+    SHOAL_CHECK(!tables_, InvalidInput, "trainer: ", call,
+                " has nothing to say of parameters whose rows are "
+                "in tables, as ",
+                tables_ ? tables_->parameters().front().name : "",
+                " is. Remedy: step() and step_over() update them, save() and load() keep them");
   }
   void check_can_offload() const {
     for (const auto& [name, tensor] : model_.parameters())
@@ -490,6 +538,7 @@ class Trainer::State {
   train::SharedBatch agree(const Batch& batch, Use use) {
     SHOAL_CHECK(!has_ended_, InvalidInput,
                 "trainer: it was told that training ends, by end(). Remedy: a new one");
+    if (tables_) tables_->check();
     if (!ranks_) return {batch, {}, false};
     ranks_->drop();
     std::string text = concat("a call of ", train::call_of(use), '\n', steps_captured_.shared_structure());
@@ -578,7 +627,12 @@ class Trainer::State {
     const bool is_fast = !on_cpu || !train::product_instructions(compute).empty();
     return !(ranks_ ? train::on_all(ranks_->control(), is_fast) : is_fast);
   }
-  compile::Plan plan() const { return options_.parallelism ? options_.parallelism->plan : compile::Plan{}; }
+  compile::Plan plan() const {
+    if (options_.parallelism) return options_.parallelism->plan;
+    compile::Plan plan;
+    for (const auto& [name, tensor] : model_.tables()) plan.tables.push_back(name);
+    return plan;
+  }
   compile::Settings settings_of(Then then) const {
     compile::Settings settings{
         .then = then, .emulates = emulates_.value_or(false), .verifies = SHOAL_CHECKS_TYPES};
@@ -613,15 +667,17 @@ class Trainer::State {
       if (!ranks_->is_settled()) settle(whole);
       train::together(ranks_->control(), [&] {  // a stage may be refused alone
         runnable = std::make_unique<Runnable>(compile::compile_local(std::move(whole), ranks_->rank().number),
-                                              inputs, &ranks_->groups(), offloading_.files());
+                                              inputs, &ranks_->groups(), offloading_.files(), rows());
       });
     } else {
       runnable = std::make_unique<Runnable>(compile::compile(graph, plan(), {}, 0, settings), inputs, nullptr,
-                                            offloading_.files());
+                                            offloading_.files(), rows());
     }
     optimizer_.bind(runnable->executor());
     return runnable;
   }
+
+  const runtime::RowTables* rows() const { return tables_ ? tables_->rows() : nullptr; }
 
   // From the first captured step on, each rank keeps what its stage has, and what was found for it.
   void settle(const compile::Whole& whole) {
@@ -729,6 +785,7 @@ class Trainer::State {
                   const std::function<void()>& after, StepResult& result) {
     using Kind = Normaliser::Kind;
     double total = 0;
+    adds_up_rows_ = false;
     std::optional<Kind> kind;
     for (std::size_t i = 0; i < count; ++i) {
       const Batch batch = microbatch(i);
@@ -752,11 +809,13 @@ class Trainer::State {
         result.loss += weight * loss;
       }
       total += weight;
+      adds_up_rows_ = adds_up_rows_ || part->adds_up_rows();
       const bool is_mean = *kind == Kind::Value || *kind == Kind::Elements;
       SHOAL_CHECK(!is_mean || total != 0 || i + 1 < count, InvalidInput, "trainer: no target of step ",
                   result.step, " counts: all are ignored, and there is no mean of none. Nothing was updated");
       const double divisor = is_mean && i + 1 == count ? total : 1;
       sums_.weigh(*part, i == 0, weight, divisor);
+      rows_divisor_ = divisor;
       commit(*part, shared);
       result.loss /= divisor;
       part->release();
@@ -867,13 +926,16 @@ class Trainer::State {
         names.push_back(name);
         parameters.emplace_back(name, aten::type_of(tensor));
       }
-    if (later_ && later_->then == then && later_->parameters == names &&
+    const bool pushes = then == Then::UpdateSums && adds_up_rows_;
+    if (later_ && later_->then == then && later_->parameters == names && later_->pushes == pushes &&
         optimizer_.is_current(later_->runnable->whole().groups))
       return *later_;
     forget_later();
-    auto runnable = compiled(compile::graph_of_sums(parameters, plan().precision.master), then, {});
+    ir::Graph graph = compile::graph_of_sums(parameters, plan().precision.master);
+    if (pushes) rewrite::append_push_of_sums(graph);
+    auto runnable = compiled(graph, then, {});
     runnable->bind_lasting(model_, {});
-    later_ = LaterUpdate{std::move(names), then, std::move(runnable)};
+    later_ = LaterUpdate{std::move(names), then, std::move(runnable), pushes};
     return *later_;
   }
 
@@ -886,6 +948,7 @@ class Trainer::State {
     for (const auto& name : update.parameters) executor.bind(Role::Gradient, name, sums_.tensors().at(name));
     const auto& groups = update.runnable->whole().groups;
     optimizer_.bind_rates(executor, groups, scale);
+    update.runnable->bind_rows(result.step, scale, rows_divisor_);
     executor.run_gradients(options_.trace);
     if (update.runnable->has_grad_norm())
       result.grad_norm = executor.result(Role::Output, "grad_norm").item<double>();
@@ -947,6 +1010,10 @@ class Trainer::State {
   ModelView view_;
   TrainerOptions options_;
   train::ModelTensors model_;
+  runtime::Group control_;  // of all ranks, for tables
+  std::optional<train::ModelTables> tables_;
+  bool adds_up_rows_ = false;  // the last step's micro-batches did
+  double rows_divisor_ = 1;    // of their sums
   train::Offloading offloading_;
   train::OptimizerState optimizer_;
   std::unique_ptr<train::Distribution> ranks_;     // null: one device
@@ -1054,6 +1121,15 @@ void Trainer::save(const std::filesystem::path& folder, const std::string& note,
 }
 std::string Trainer::plan() const { return state_->plan_text(); }
 std::string Trainer::report() const { return state_->report(); }
+at::Tensor Trainer::rows(const std::string& parameter, const at::Tensor& ids) {
+  return state_->alone("rows()", [&] { return state_->tables(parameter).read(parameter, ids); });
+}
+void Trainer::set_rows(const std::string& parameter, const at::Tensor& ids, const at::Tensor& values) {
+  state_->alone("set_rows()", [&] { state_->tables(parameter).write(parameter, ids, values); });
+}
+at::Tensor Trainer::rows(const std::string& parameter) {
+  return state_->alone("rows()", [&] { return state_->tables(parameter).read(parameter); });
+}
 void Trainer::wait_for_saves() { state_->wait_for_saves(); }
 std::optional<std::string> Trainer::load(const std::filesystem::path& folder,
                                          const std::function<void(const std::string&)>& check) {

@@ -29,6 +29,7 @@
 #include "shoal/train/batch.h"
 #include "shoal/train/model_view.h"
 #include "shoal/train/parallelism.h"
+#include "shoal/train/tables.h"
 #include "shoal/train/training_state.h"
 
 namespace shoal {
@@ -58,6 +59,8 @@ struct TrainerOptions {
   // Of one rank among several: every rank has a trainer of the same model, and calls it alike, with its part
   // of each batch. What it gives back (losses, norms, states, gradients) is that of all ranks together.
   std::optional<Parallelism> parallelism = {};
+  // Parameters whose rows are in tables, beside those that the plan's lines `table` name.
+  TableOptions tables = {};
 };
 
 struct StepResult {
@@ -233,6 +236,13 @@ class Trainer {
   // Parameters that ranks keep in parts are gathered into the module, for others to read, until the next
   // step.
   void materialize();
+  // Rows of a parameter that is in a table, of ids of any shape, as they are now. All of them: `rows(name)`, of a
+  // table whose ids have a bound.
+  at::Tensor rows(const std::string& parameter, const at::Tensor& ids);
+  at::Tensor rows(const std::string& parameter);
+  // Rows that are these from now on, and what updates them begins anew. Called by all ranks alike; the first
+  // one's values count.
+  void set_rows(const std::string& parameter, const at::Tensor& ids, const at::Tensor& values);
   // The plan that the ranks follow, with what was found of it from the first step on, as text that can be given
   // again (compile/plan.h). Empty on one device.
   std::string plan() const;

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tables of a trainer: which of the model's parameters they stand for, and what a step asks of them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "shoal/capture/capture.h"
+#include "shoal/compile/optimizer.h"
+#include "shoal/ps/worker.h"
+#include "shoal/runtime/groups.h"
+#include "shoal/runtime/row_kernels.h"
+#include "shoal/train/tables.h"
+
+namespace shoal::train {
+
+class ModelTables {
+ public:
+  using NamedTensors = std::vector<capture::NamedTensor>;
+
+  // Takes the memory of those of the parameters that `options` names, which all have to be there. `control`: of
+  // several ranks, who all call it at once. Throws InvalidInput naming a parameter that cannot be a table.
+  ModelTables(const TableOptions& options, const std::vector<std::string>& of_plan,
+              const std::vector<std::pair<std::string, at::Tensor>>& parameters,
+              const std::vector<OptimizerPart>& optimizers, const runtime::Group* control);
+
+  // The others. Throws InvalidInput where a table's parameter is another tensor now.
+  std::vector<std::pair<std::string, at::Tensor>> without(
+      std::vector<std::pair<std::string, at::Tensor>> parameters) const;
+  // Before a step or an evaluation: throws InvalidInput where a parameter was given data, or was written to while
+  // it had some, which its table does not see.
+  void check();
+  bool has(const std::string& parameter) const { return rows_.numbers.contains(parameter); }
+  const NamedTensors& parameters() const { return parameters_; }  // without memory
+  const runtime::RowTables* rows() const { return &rows_; }
+  ps::Worker& worker() { return *worker_; }
+
+  // Of a part of the optimizers, what was set for it in place of what its optimizer says.
+  void set_learning_rate(std::size_t part, double lr);
+  // Other settings of the trainer's optimizers. Throws InvalidInput where they would be others of rows.
+  void follow(const std::vector<OptimizerPart>& optimizers);
+
+  // All rows of a table whose ids have a bound, as they are now.
+  at::Tensor read(const std::string& parameter);
+  // Rows of these ids.
+  at::Tensor read(const std::string& parameter, const at::Tensor& ids);
+  // All ranks call it at once; the first one's count.
+  void write(const std::string& parameter, const at::Tensor& ids, const at::Tensor& values);
+  // Gives the parameters their memory and values, until check(); those without a bound, or of more than 2 GiB,
+  // stay without.
+  void materialize();
+
+ private:
+  struct OfPart {
+    std::string name;
+    ps::Worker::TableNumber table;
+    std::size_t part;
+    ps::RowOptimizer optimizer;
+  };
+
+  void add(const TableOptions& options, const TablePlacement& placement, const std::string& name,
+           const at::Tensor& parameter, const std::vector<OptimizerPart>& optimizers);
+  bool has_room(const std::string& name) const;
+  const at::Tensor& parameter(const std::string& name) const;
+  bool is_first() const { return control_ == nullptr || control_->rank() == 0; }
+
+  const runtime::Group* control_;
+  std::unique_ptr<ps::Tables> own_;
+  ps::Tables* tables_;
+  std::unique_ptr<ps::Worker> worker_;
+  runtime::RowTables rows_;
+  NamedTensors parameters_;
+  std::vector<OfPart> of_parts_;  // tables whose rate is that of an optimizer of the trainer
+  bool is_materialized_ = false;
+};
+
+}  // namespace shoal::train

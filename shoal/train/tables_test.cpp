@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// Models whose rows are in tables train as those do whose rows are in memory, on any number of ranks and servers.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <doctest/doctest.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "shoal/comm/inproc/inproc.h"
+#include "shoal/comm/ranks.h"
+#include "shoal/ps/client.h"
+#include "shoal/train/trainer.h"
+#include "shoal/train/two_tables_test.h"
+
+namespace tables_test {
+
+using namespace shoal;
+using namespace shoal::two_tables;
+
+static constexpr std::int64_t kSteps = 4;
+
+// What a run leaves.
+struct Run {
+  std::vector<double> losses;
+  Rows rows;
+  double evaluated = 0;
+};
+
+static StepResult step(Trainer& trainer, std::int64_t number, sharding::Range part, bool in_two) {
+  if (!in_two) return trainer.step(batch_of(number, part.begin, part.end));
+  const std::vector<Batch> parts = {batch_of(number, part.begin, part.end),
+                                    batch_of(number + 50, part.begin, part.end)};
+  return trainer.step_over(parts);
+}
+
+static Run run(const Optimizer& optimizer, const std::optional<TableOptions>& tables, bool in_two) {
+  auto model = model_of();
+  TrainerOptions options;
+  if (tables) options.tables = *tables;
+  Trainer trainer(model, loss_of, optimizer, options);
+  Run run;
+  for (std::int64_t number = 0; number < kSteps; ++number)
+    run.losses.push_back(step(trainer, number, {0, 14}, in_two).loss);
+  run.evaluated = trainer.evaluate(batch_of(9, 0, 14));
+  run.rows = rows_of(trainer, *model, tables.has_value());
+  return run;
+}
+
+static Run run_on_servers(const Optimizer& optimizer, int ranks, std::uint32_t loops, bool in_two,
+                          int zero_stage = 0) {
+  const rendezvous::Key key = rendezvous::make_key();
+  const ps::Server server(key, {.loops = loops, .all_loops = loops});
+  std::vector<std::shared_ptr<Clicks>> models;
+  for (int rank = 0; rank < ranks; ++rank) models.push_back(model_of(static_cast<std::uint64_t>(1 + rank)));
+  Run run;
+  comm::run_as_threads(comm::inproc(ranks), [&](comm::Communicator& world) {
+    at::set_num_threads(1);
+    ps::Client client(key, server.endpoints());
+    auto model = models[static_cast<std::size_t>(world.rank())];
+    Parallelism parallelism{
+        .mesh = zero_stage == 0 ? mesh_of(ranks, ranks, 1, 1) : mesh_of(ranks, 1, ranks, 1),
+        .world = &world,
+        .plan = {.zero_stage = zero_stage},
+        .limit = std::chrono::seconds(30)};
+    const sharding::Range part = samples_of(parallelism.mesh, world.rank(), 14);
+    Trainer trainer(
+        model, loss_of, optimizer,
+        {.parallelism = parallelism, .tables = {.tables = &client, .placements = kBoth.placements}});
+    for (std::int64_t number = 0; number < kSteps; ++number) {
+      const double loss = step(trainer, number, part, in_two).loss;
+      if (world.rank() == 0) run.losses.push_back(loss);
+    }
+    const double evaluated = trainer.evaluate(batch_of(9, part.begin, part.end));
+    trainer.materialize();
+    Rows rows = rows_of(trainer, *model, true);
+    if (world.rank() != 0) return;
+    run.evaluated = evaluated;
+    run.rows = std::move(rows);
+  });
+  return run;
+}
+
+static double largest_difference(const Run& a, const Run& b) {
+  double largest = std::abs(a.evaluated - b.evaluated);
+  for (std::size_t i = 0; i < a.losses.size(); ++i)
+    largest = std::max(largest, std::abs(a.losses[i] - b.losses[i]));
+  for (const auto& [name, tensor] : a.rows)
+    largest = std::max(largest, (tensor - b.rows.at(name)).abs().max().item<double>());
+  return largest;
+}
+
+TEST_CASE("rows in tables of the process are trained as rows in memory") {
+  for (const Optimizer& optimizer : {Optimizer(SGD{.lr = 0.5}), Optimizer(Adagrad{.lr = 0.1})})
+    for (const bool in_two : {false, true}) {
+      const Run wanted = run(optimizer, std::nullopt, in_two), got = run(optimizer, kBoth, in_two);
+      CHECK(largest_difference(wanted, got) < 1e-12);
+      CHECK(got.losses.front() != got.losses.back());
+    }
+}
+
+TEST_CASE("ranks and servers have the rows of one device, and servers change no bit") {
+  const Optimizer optimizer = Adagrad{.lr = 0.1};
+  for (const bool in_two : {false, true}) {
+    const Run wanted = run(optimizer, std::nullopt, in_two);
+    for (const int ranks : {1, 2, 3}) {
+      const Run one = run_on_servers(optimizer, ranks, 1, in_two),
+                four = run_on_servers(optimizer, ranks, 4, in_two);
+      CAPTURE(ranks);
+      CAPTURE(in_two);
+      CHECK(largest_difference(wanted, one) < 1e-12);
+      CHECK(largest_difference(one, four) == 0);
+    }
+  }
+  CHECK(largest_difference(run(optimizer, std::nullopt, true), run_on_servers(optimizer, 2, 2, true, 3)) <
+        1e-12);
+  CHECK(largest_difference(run(optimizer, std::nullopt, false), run_on_servers(optimizer, 3, 2, false, 1)) <
+        1e-12);
+}
+
+}  // namespace tables_test
