@@ -50,6 +50,8 @@ std::span<const Flavor> flavors() {
       {"bert", "", BertConfig{}},
       {"bert", "base", BertConfig{}},
       {"bert", "large", bert_large()},
+      {"dcn", "", DcnConfig{}},
+      {"deepfm", "", DeepFmConfig{}},
       {"dlrm", "", DlrmConfig{}},
       {"gpt2", "", Gpt2Config{}},
       {"gpt2", "124M", Gpt2Config{}},
@@ -72,6 +74,9 @@ std::span<const Flavor> flavors() {
       {"vit", "", VitConfig{}},
       {"vit", "base", VitConfig{}},
       {"vit", "large", vit_large()},
+      {"wide_deep", "", WideDeepConfig{}},
+      {"wide_deep", "linear", WideDeepConfig{.hidden = {}}},
+      {"word2vec", "", Word2VecConfig{}},
   };
   return table;
 }
@@ -84,6 +89,8 @@ std::optional<Config> find(std::string_view model, std::string_view flavor) {
 
 // A config's module, one line a model.
 static Bert module_of(const BertConfig& config) { return Bert(config); }
+static Dcn module_of(const DcnConfig& config) { return Dcn(config); }
+static DeepFm module_of(const DeepFmConfig& config) { return DeepFm(config); }
 static Dlrm module_of(const DlrmConfig& config) { return Dlrm(config); }
 static Gpt2 module_of(const Gpt2Config& config) { return Gpt2(config); }
 static Llama module_of(const LlamaConfig& config) { return Llama(config); }
@@ -92,6 +99,8 @@ static Mlp module_of(const MlpConfig& config) { return Mlp(config); }
 static Resnet module_of(const ResnetConfig& config) { return Resnet(config); }
 static T5 module_of(const T5Config& config) { return T5(config); }
 static Vit module_of(const VitConfig& config) { return Vit(config); }
+static WideDeep module_of(const WideDeepConfig& config) { return WideDeep(config); }
+static Word2Vec module_of(const Word2VecConfig& config) { return Word2Vec(config); }
 
 torch::nn::AnyModule make(const Config& config) {
   return std::visit([](const auto& of_model) { return torch::nn::AnyModule(module_of(of_model)); }, config);

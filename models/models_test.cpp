@@ -234,13 +234,16 @@ TEST_CASE("resnet halves the image five times and updates its running statistics
 TEST_CASE("every model of the table is made and learns one batch") {
   std::set<std::string_view> seen;
   for (const Flavor& row : flavors()) seen.insert(row.model);
-  CHECK(seen ==
-        std::set<std::string_view>{"bert", "dlrm", "gpt2", "llama", "lstm", "mlp", "resnet", "t5", "vit"});
+  CHECK(seen == std::set<std::string_view>{"bert", "dcn", "deepfm", "dlrm", "gpt2", "llama", "lstm", "mlp",
+                                           "resnet", "t5", "vit", "wide_deep", "word2vec"});
 
   torch::manual_seed(1);
   const at::Tensor text = torch::randint(61, {2, 16});
+  const at::Tensor numbers = torch::randn({8, 3}), ids = torch::randint(40, {8, 5});
   const std::vector<std::pair<Config, std::vector<at::Tensor>>> small = {
       {kSmallBert, {text}},
+      {DcnConfig{.ids = 40, .fields = 5, .numbers = 3, .embedding_dim = 4, .hidden = {8}}, {numbers, ids}},
+      {DeepFmConfig{.ids = 40, .fields = 5, .numbers = 3, .factors = 4, .hidden = {8}}, {numbers, ids}},
       {kSmallDlrm, {torch::randn({8, 4}), torch::randint(7, {8, 2})}},
       {kSmallGpt, {text}},
       {kSmallLlama, {text}},
@@ -249,7 +252,11 @@ TEST_CASE("every model of the table is made and learns one batch") {
        {torch::randn({8, 6})}},
       {kSmallResnet, {torch::randn({8, 3, 32, 32})}},
       {kSmallT5, {text, text.slice(1, 0, 12)}},
-      {kSmallVit, {torch::randn({8, 3, 8, 8})}}};
+      {kSmallVit, {torch::randn({8, 3, 8, 8})}},
+      {WideDeepConfig{.ids = 40, .fields = 5, .numbers = 3, .embedding_dim = 4, .hidden = {8}},
+       {numbers, ids}},
+      {Word2VecConfig{.words = 40, .embedding_dim = 8, .negatives = 4},
+       {torch::randint(40, {8}), torch::randint(40, {8, 5})}}};
   CHECK(small.size() == seen.size());
   for (const auto& [config, inputs] : small) {
     CAPTURE(config.index());
@@ -276,6 +283,28 @@ TEST_CASE("every model of the table is made and learns one batch") {
     }
     CHECK(last < 0.95 * first);
   }
+}
+
+TEST_CASE("deepfm's pairs are products of all pairs of fields") {
+  torch::manual_seed(1);
+  const torch::NoGradGuard no_grad;
+  DeepFm model(DeepFmConfig{.ids = 9, .fields = 3, .numbers = 2, .factors = 4, .hidden = {5}});
+  const at::Tensor numbers = torch::randn({2, 2}), ids = torch::tensor({{1, 4, 7}, {2, 4, 8}});
+  auto parameters = model->named_parameters();
+  torch::nn::init::normal_(parameters["rows.weight"]);
+  for (const auto& item : parameters)
+    if (item.key() != "rows.weight") item.value().zero_();  // the deep part says nothing
+  const at::Tensor rows = parameters["rows.weight"].index({ids});
+  at::Tensor wanted = rows.select(2, 0).sum(1);
+  for (std::int64_t a = 0; a < 3; ++a)
+    for (std::int64_t b = 0; b < a; ++b)
+      wanted = wanted + (rows.select(1, a).slice(1, 1) * rows.select(1, b).slice(1, 1)).sum(1);
+  CHECK(model->forward(numbers, ids).allclose(wanted));
+}
+
+TEST_CASE("wide and deep without hidden layers is logistic regression") {
+  WideDeep model(WideDeepConfig{.ids = 9, .fields = 3, .numbers = 2, .hidden = {}});
+  CHECK(num_parameters(*model) == 9 + 2 + 1);
 }
 
 TEST_CASE("a model or flavor that does not exist is not found") {

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Deep and cross network, version 2: Wang et al., arXiv:2008.13535, cross layers beside deep ones.
+#pragma once
+
+#include <torch/nn.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace models {
+
+struct DcnConfig {
+  std::int64_t ids = 100'000;  // of all fields together: each has ids of its own
+  std::int64_t fields = 26;
+  std::int64_t numbers = 13;
+  std::int64_t embedding_dim = 8;
+  std::int64_t cross_layers = 2;
+  std::vector<std::int64_t> hidden = {128, 64};
+
+  friend bool operator==(const DcnConfig&, const DcnConfig&) = default;
+};
+
+class DcnImpl : public torch::nn::Module {
+ public:
+  explicit DcnImpl(const DcnConfig& config);
+  // float [batch, numbers], int64 [batch, fields] → logits [batch]
+  at::Tensor forward(const at::Tensor& numbers_BN, const at::Tensor& ids_BF);
+
+ private:
+  torch::nn::Embedding rows_ = nullptr;
+  torch::nn::ModuleList cross_;
+  torch::nn::Sequential deep_;
+  torch::nn::Linear top_ = nullptr;
+};
+TORCH_MODULE(Dcn);
+
+}  // namespace models

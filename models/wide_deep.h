@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// A linear model of ids beside a deep network of their embeddings: Cheng et al., arXiv:1606.07792. Without hidden
+// layers it is the linear model alone: logistic regression.
+#pragma once
+
+#include <torch/nn.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace models {
+
+struct WideDeepConfig {
+  std::int64_t ids = 100'000;  // of all fields together: each has ids of its own
+  std::int64_t fields = 26;
+  std::int64_t numbers = 13;
+  std::int64_t embedding_dim = 8;
+  std::vector<std::int64_t> hidden = {128, 64};
+
+  friend bool operator==(const WideDeepConfig&, const WideDeepConfig&) = default;
+};
+
+class WideDeepImpl : public torch::nn::Module {
+ public:
+  explicit WideDeepImpl(const WideDeepConfig& config);
+  // float [batch, numbers], int64 [batch, fields] → logits [batch]
+  at::Tensor forward(const at::Tensor& numbers_BN, const at::Tensor& ids_BF);
+
+ private:
+  torch::nn::Embedding wide_ = nullptr, rows_ = nullptr;
+  torch::nn::Linear numbers_ = nullptr;
+  torch::nn::Sequential deep_ = nullptr;
+};
+TORCH_MODULE(WideDeep);
+
+}  // namespace models
