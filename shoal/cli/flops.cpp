@@ -9,6 +9,8 @@
 #include <cmath>
 #include <variant>
 
+#include "shoal/cli/verbs.h"
+#include "shoal/compile/plan.h"
 #include "shoal/train/half_products.h"
 
 namespace shoal::cli {
@@ -20,14 +22,16 @@ bool counts_flops(const Recipe& recipe) {
          std::holds_alternative<models::LlamaConfig>(config);
 }
 
-std::int64_t num_parameters(const torch::nn::Module& module) {
+std::int64_t num_parameters(const Recipe& recipe, const torch::nn::Module& module) {
+  const compile::Plan plan = {.tables = table_patterns(recipe)};
   std::int64_t total = 0;
-  for (const at::Tensor& parameter : module.parameters()) total += parameter.numel();
+  for (const auto& parameter : module.named_parameters())
+    if (!compile::is_table(plan, parameter.key())) total += parameter.value().numel();
   return total;
 }
 
 std::optional<double> flops_per_unit(const Recipe& recipe, const torch::nn::Module& module) {
-  const auto parameters = static_cast<double>(num_parameters(module));
+  const auto parameters = static_cast<double>(num_parameters(recipe, module));
   const auto attention = [&](std::int64_t layers, std::int64_t width) {
     return 12.0 * static_cast<double>(layers * width * recipe.training.seq_len);
   };

@@ -28,6 +28,7 @@ std::optional<double> flops_per_unit(const Recipe& recipe, const torch::nn::Modu
 // The best of a few products of large matrices on the device, in what the recipe's products are.
 double measured_peak_flops_per_second(const Recipe& recipe, at::Device device);
 
-std::int64_t num_parameters(const torch::nn::Module& module);
+// Without those in [[tables]], which have as many as there are ids.
+std::int64_t num_parameters(const Recipe& recipe, const torch::nn::Module& module);
 
 }  // namespace shoal::cli

@@ -15,7 +15,7 @@ namespace shoal::cli {
 
 torch::nn::AnyModule hollow_model(const Recipe& recipe) {
   const capture::Deferral deferral(capture::Deferral::For::Shapes);
-  return make_model(recipe);
+  return make_model_now(recipe);
 }
 
 std::map<std::string, sharding::Shape> shapes_of(const torch::nn::AnyModule& model) {

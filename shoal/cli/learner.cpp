@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/Context.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/binary_cross_entropy_with_logits.h>
 
 #include <array>
 
+#include "shoal/capture/deferred.h"
 #include "shoal/cli/device.h"
 #include "shoal/cli/task.h"
 #include "shoal/cli/verbs.h"
@@ -79,7 +82,62 @@ static LearningRateSchedule schedule_of(const Recipe& recipe) {
           .decay_steps = recipe.lr_scheduler.decay_steps};
 }
 
+std::vector<std::string> table_patterns(const Recipe& recipe) {
+  std::vector<std::string> patterns;
+  for (const TableSettings& table : recipe.tables) patterns.push_back(table.parameters);
+  return patterns;
+}
+
+static TablePlacement placement_of(const TableSettings& table, const Recipe& recipe) {
+  static constexpr std::array kInitials = {ps::InitialRule::Constant, ps::InitialRule::Uniform,
+                                           ps::InitialRule::Normal};  // by RowsBegin, but the model's
+  TablePlacement placement = {
+      .parameters = table.parameters,
+      .optimizer = ps::RowOptimizer{.rule = table.optimizer,
+                                    .rate = table.lr,
+                                    .beta1 = table.beta1,
+                                    .beta2 = table.beta2,
+                                    .epsilon = table.eps,
+                                    .start = table.start,
+                                    .l1 = table.l1,
+                                    .l2 = table.l2},
+      .seed = static_cast<std::uint64_t>(recipe.training.seed),
+      .admission = {.rule = table.admission, .threshold = static_cast<float>(table.threshold)},
+      .scored = table.scored,
+      .life = {.show_weight = static_cast<float>(table.show_weight),
+               .click_weight = static_cast<float>(table.click_weight),
+               .decay = static_cast<float>(table.decay),
+               .min_score = static_cast<float>(table.min_score),
+               .max_unseen_days = static_cast<std::uint32_t>(table.max_unseen_days),
+               .max_rows = static_cast<std::uint64_t>(table.max_rows),
+               .max_bytes = static_cast<std::uint64_t>(table.max_bytes)}};
+  if (table.initial != RowsBegin::Model)
+    placement.initial = ps::Initial{.rule = kInitials.at(static_cast<std::size_t>(table.initial) - 1),
+                                    .scale = static_cast<float>(table.scale)};
+  if (table.dtype == RowType::BFloat16) placement.dtype = DType::BFloat16;
+  return placement;
+}
+
+static TableOptions tables_of(const Recipe& recipe, ps::Tables* tables) {
+  TableOptions options = {.tables = tables};
+  for (const TableSettings& table : recipe.tables) options.placements.push_back(placement_of(table, recipe));
+  return options;
+}
+
+// The loss, and of an evaluation of yes-or-no targets what AUC is made of.
+static LossAndOutputs loss_and_logits(torch::nn::AnyModule& model, const Batch& batch) {
+  if (at::GradMode::is_enabled() || !batch["targets"].tensor().is_floating_point())
+    return loss_of(model, batch);
+  const at::Tensor logits = logits_of(model, batch);
+  return {at::binary_cross_entropy_with_logits(logits, batch["targets"].tensor()), {{"logits", logits}}};
+}
+
 torch::nn::AnyModule make_model(const Recipe& recipe) {
+  return recipe.tables.empty() ? make_model_now(recipe)
+                               : deferred_init([&] { return make_model_now(recipe); });
+}
+
+torch::nn::AnyModule make_model_now(const Recipe& recipe) {
   at::manual_seed(static_cast<std::uint64_t>(recipe.training.seed));
   torch::nn::AnyModule model = models::make(recipe.model.config);
   if (recipe.training.dtype == FloatType::Float64) model.ptr()->to(at::kDouble);
@@ -88,19 +146,31 @@ torch::nn::AnyModule make_model(const Recipe& recipe) {
 }
 
 Trainer make_trainer(const Recipe& recipe, const torch::nn::AnyModule& model, observe::Trace* trace,
-                     std::optional<Parallelism> parallelism) {
-  return Trainer(model, loss_of, optimizer_of(recipe),
+                     std::optional<Parallelism> parallelism, ps::Tables* tables) {
+  return Trainer(model, loss_and_logits, optimizer_of(recipe),
                  {.clip_norm = recipe.training.max_norm,
                   .schedule = schedule_of(recipe),
                   .seed = static_cast<std::uint64_t>(recipe.training.seed),
                   .trace = trace,
-                  .parallelism = std::move(parallelism)});
+                  .parallelism = std::move(parallelism),
+                  .tables = tables_of(recipe, tables)});
 }
 
-Learner make_learner(const Recipe& recipe, observe::Trace* trace, std::optional<Parallelism> parallelism) {
+Trainer make_dense_trainer(const Recipe& recipe, const torch::nn::AnyModule& model,
+                           std::vector<OptimizerPart> parts) {
+  return Trainer(
+      view_of(model.ptr(), [own = model](const Batch& batch) mutable { return loss_and_logits(own, batch); }),
+      std::move(parts),
+      {.clip_norm = recipe.training.max_norm,
+       .schedule = schedule_of(recipe),
+       .seed = static_cast<std::uint64_t>(recipe.training.seed)});
+}
+
+Learner make_learner(const Recipe& recipe, observe::Trace* trace, std::optional<Parallelism> parallelism,
+                     ps::Tables* tables) {
   torch::nn::AnyModule model = make_model(recipe);
   model.ptr()->to(device_of(recipe));
-  Trainer trainer = make_trainer(recipe, model, trace, std::move(parallelism));
+  Trainer trainer = make_trainer(recipe, model, trace, std::move(parallelism), tables);
   return {std::move(model), std::move(trainer)};
 }
 

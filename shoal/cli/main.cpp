@@ -25,6 +25,7 @@
 #include "shoal/cli/bench.h"
 #include "shoal/cli/bench_ps.h"
 #include "shoal/cli/data.h"
+#include "shoal/cli/ps_servers.h"
 #include "shoal/cli/ranks.h"
 #include "shoal/cli/recipe.h"
 #include "shoal/cli/run.h"
@@ -139,7 +140,12 @@ static std::string keys_of(const cli::Recipe& recipe, std::string_view only_sect
 
 // Every key there is, with its default.
 static std::string keys() {
-  std::string text = "\nKeys of a recipe; each is also an option, --section.key=value:\n" + keys_of({}, "");
+  cli::Recipe with_table;
+  with_table.tables.resize(1);
+  std::string text =
+      "\nKeys of a recipe; each is also an option, --section.key=value; of the first of the [[tables]] "
+      "tables.0.key:\n" +
+      keys_of(with_table, "");
   for (const models::Flavor& row : models::flavors()) {
     if (!row.flavor.empty()) continue;
     cli::Recipe recipe;
@@ -211,7 +217,7 @@ static int run(Options& options, int (*act)(const Options&)) {
 // A first word that is no verb; nullopt when it is one, or an option.
 static std::optional<std::string> no_verb(int argc, char** argv) {
   if (argc < 2 || argv[1][0] == '-') return std::nullopt;
-  std::vector<std::string_view> names = {"bench", "checkpoint", "data", "run", "simulate"};
+  std::vector<std::string_view> names = {"bench", "checkpoint", "data", "ps", "run", "simulate"};
   if (std::ranges::find(names, argv[1]) != names.end()) return std::nullopt;
   for (const Verb& verb : kVerbs) {
     if (argv[1] == std::string_view(verb.name)) return std::nullopt;
@@ -279,6 +285,11 @@ int main(int argc, char** argv) {
   add_options(
       *data->add_subcommand("generate", "Write Criteo-shaped samples whose best possible AUC is known"),
       data_options);
+  CLI::App* ps = app.add_subcommand("ps", "Serve tables of rows, and look after them");
+  ps->require_subcommand(1);
+  cli::PsServe serve_options;
+  CLI::App* serve = ps->add_subcommand("serve", "Be a server of the job that this process was started in");
+  serve->add_option("--threads", serve_options.threads, "Loops, each of a thread");
   cli::Run run_options;
   CLI::App* launch = app.add_subcommand("run", "Start a program once a rank, and end all when one fails");
   add_options(*launch, run_options);
@@ -302,6 +313,7 @@ int main(int argc, char** argv) {
   if (bench_ps->parsed()) return run(bench_ps_options, cli::bench_ps);
   if (bench->parsed()) return run(bench_options, cli::bench_comm);
   if (data->parsed()) return run(data_options, cli::data_generate);
+  if (serve->parsed()) return run(serve_options, cli::ps_serve);
   if (simulate->parsed()) return run(simulate_options, cli::simulate);
   if (launch->parsed()) {
     run_options.launch.command = launch->remaining();

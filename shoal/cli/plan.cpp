@@ -153,7 +153,7 @@ int plan(const Recipe& given, const Options& options) {
   std::int64_t elements = 0;
   std::vector<std::string> names;
   for (const auto& parameter : model.ptr()->named_parameters()) {
-    elements += parameter.value().numel();
+    if (!compile::is_table(plan, parameter.key())) elements += parameter.value().numel();
     names.push_back(parameter.key());
   }
   check_fits(plan, mesh, names, plan_name);

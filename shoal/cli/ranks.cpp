@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shoal/cli/ranks.h"
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -10,12 +11,14 @@
 #include "shoal/base/error.h"
 #include "shoal/cli/device.h"
 #include "shoal/cli/hollow.h"
+#include "shoal/cli/ps_servers.h"
 #include "shoal/cli/verbs.h"
 #include "shoal/comm/shm/shm.h"
 #include "shoal/comm_c10d/gloo.h"
 #include "shoal/comm_c10d/nccl.h"
 #include "shoal/compile/pins.h"
 #include "shoal/data/hash.h"
+#include "shoal/rewrite/place.h"
 #include "shoal/train/pipeline.h"
 
 namespace shoal::cli {
@@ -103,6 +106,7 @@ static compile::Plan plan_of(const Recipe& recipe) {
   if (!said.pipeline_parallel_schedule.empty()) plan.schedule = said.pipeline_parallel_schedule;
   if (said.pipeline_parallel_microbatches > 0)
     plan.microbatches = static_cast<int>(said.pipeline_parallel_microbatches);
+  for (const std::string& pattern : table_patterns(recipe)) plan.tables.push_back(pattern);
   return plan;
 }
 
@@ -147,9 +151,22 @@ StepSizes sizes_of(const Recipe& recipe, const Parallelism& parallelism) {
   return {.microbatch = global / cuts, .num_microbatches = cuts};
 }
 
+static void check_tables(const Recipe& recipe, int ranks) {
+  SHOAL_CHECK(ranks == 1 || recipe.ps.servers > 0, InvalidInput, ranks,
+              " ranks share the rows of [[tables]], which servers have, and ps.servers is 0. Remedy: "
+              "--ps.servers=1, or more");
+  const auto shapes = shapes_of(hollow_model(recipe));
+  for (const TableSettings& table : recipe.tables)
+    SHOAL_CHECK(std::ranges::any_of(
+                    shapes, [&](const auto& each) { return rewrite::matches(table.parameters, each.first); }),
+                InvalidInput, "tables: no parameter of ", recipe.model.name, " is called \"",
+                table.parameters, "\"");
+}
+
 void check_ranks(const Recipe& recipe, int ranks) {
   const Parallelism parallelism = parallelism_of(recipe, ranks);
   const auto num_microbatches = static_cast<std::size_t>(sizes_of(recipe, parallelism).num_microbatches);
+  if (!recipe.tables.empty()) check_tables(recipe, ranks);
   if (ranks == 1) return;
   const auto& [mesh, world, tensors, plan, plan_name, folder, limit] = parallelism;
   if (const int stages = compile::num_stages_of(plan, mesh); stages > 1)
@@ -160,14 +177,20 @@ void check_ranks(const Recipe& recipe, int ranks) {
   check_fits(plan, mesh, names, plan_name);
   const Optimizer optimizer = optimizer_of(recipe);
   for (const auto& [name, shape] : shapes)
-    compile::pins_of(plan, mesh, name, shape, compile::uncut_by(optimizer, shape), plan_name);
+    if (!compile::is_table(plan, name))
+      compile::pins_of(plan, mesh, name, shape, compile::uncut_by(optimizer, shape), plan_name);
+}
+
+std::unique_ptr<ps::Tables> Ranks::tables(const Recipe& recipe) const {
+  return recipe.ps.servers == 0 ? nullptr : tables_on_servers(*job_, static_cast<int>(recipe.ps.servers));
 }
 
 Ranks::Ranks(const Recipe& recipe, const elastic::Environment& environment) {
   const elastic::Place place = elastic::place_of(environment);
   parallelism_ = parallelism_of(recipe, place.size);
-  if (place.size == 1) return;
+  if (place.size == 1 && recipe.ps.servers == 0) return;
   job_ = elastic::join(environment);
+  if (place.size == 1) return;
   const auto [rank, size, local_rank, local_size, starter] = job_->place();
   rank_ = rank;
   rank_of_this_host_ = local_rank;

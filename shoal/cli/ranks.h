@@ -9,6 +9,7 @@
 #include "shoal/cli/recipe.h"
 #include "shoal/comm/communicator.h"
 #include "shoal/elastic/join.h"
+#include "shoal/ps/tables.h"
 #include "shoal/train/parallelism.h"
 
 namespace shoal::cli {
@@ -50,6 +51,8 @@ class Ranks {
   int ranks_of_this_host() const { return ranks_of_this_host_; }
   // What a Trainer of this rank is told; of this process alone too.
   const Parallelism& parallelism() const { return parallelism_; }
+  // Where the recipe's [[tables]] are; null: in this process.
+  std::unique_ptr<ps::Tables> tables(const Recipe& recipe) const;
   // This rank's share of so many samples.
   sharding::Range part_of(std::int64_t samples) const;
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <fstream>
 #include <iterator>
@@ -16,6 +17,7 @@
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
 #include "shoal/cli/recipe.h"
+#include "shoal/cli/recipe_checks.h"
 
 namespace shoal::cli {
 
@@ -129,6 +131,13 @@ static std::string place_of(const std::string& path, const toml::source_region& 
 static void append_settings(const toml::table& document, const std::string& path,
                             std::vector<Setting>& settings) {
   for (const auto& [section, node] : document) {
+    if (const toml::array* list = node.as_array(); list != nullptr && list->is_array_of_tables()) {
+      for (std::size_t i = 0; i < list->size(); ++i)
+        for (const auto& [key, value] : *list->get_as<toml::table>(i))
+          settings.push_back({std::string(section.str()), concat(i, '.', std::string_view(key.str())), &value,
+                              place_of(path, key.source())});
+      continue;
+    }
     const toml::table* table = node.as_table();
     if (table == nullptr) {
       settings.push_back({"", std::string(section.str()), &node, place_of(path, section.source())});
@@ -174,7 +183,24 @@ static toml::table parse_override(const std::string& argument) {
   return document;
 }
 
+// "0.lr" is a key of the first of the [[tables]].
+static void make_room(const Setting& setting, std::vector<TableSettings>& tables) {
+  constexpr std::size_t kMost = 64;
+  std::size_t number = 0;
+  const char* const end = setting.key.data() + setting.key.size();
+  const auto [stop, error] = std::from_chars(setting.key.data(), end, number);
+  SHOAL_CHECK(error == std::errc() && stop != end && *stop == '.', InvalidInput, setting.place, ": ",
+              setting.name(),
+              ": tables are a list: a file has [[tables]], with two brackets, and an override "
+              "their number, --tables.0.lr=0.1");
+  SHOAL_CHECK(number < kMost, InvalidInput, setting.place, ": ", setting.name(), ": there are at most ",
+              kMost, " tables");
+  if (number >= tables.size()) tables.resize(number + 1);
+}
+
 static void apply(const std::vector<Setting>& settings, Recipe& recipe, bool only_the_model) {
+  for (const Setting& setting : settings)
+    if (setting.section == "tables") make_room(setting, recipe.tables);
   const std::vector<Option> options = options_of(recipe);
   for (const Setting& setting : settings) {
     const bool chooses_model = setting.name() == "model.name" || setting.name() == "model.flavor";
@@ -210,127 +236,6 @@ static void choose_model(Recipe& recipe, const std::string& place) {
               shoal::quoted(recipe.model.flavor), "; did you mean ",
               shoal::quoted(nearest(recipe.model.flavor, sizes)), "?");
   recipe.model.config = *config;
-}
-
-// The dataset that has what the model reads.
-static std::string_view dataset_of(const models::Config& config) {
-  static constexpr std::array<std::string_view, std::variant_size_v<models::Config>> kDatasets = {
-      "masked_text", "files", "text", "text", "text", "bytes", "random_images", "corrupted_text", "digits"};
-  return kDatasets[config.index()];
-}
-
-static void check_model(const models::Gpt2Config& config, const Recipe& recipe, const auto& require) {
-  require(config.n_embd % config.n_head == 0, "model.n_embd is ", config.n_embd,
-          ", not a multiple of model.n_head, ", config.n_head);
-  require(recipe.training.seq_len <= config.n_positions, "training.seq_len is ", recipe.training.seq_len,
-          ", more than model.n_positions, ", config.n_positions);
-}
-
-static void check_model(const models::BertConfig& config, const Recipe& recipe, const auto& require) {
-  require(config.hidden_size % config.num_attention_heads == 0, "model.hidden_size is ", config.hidden_size,
-          ", not a multiple of model.num_attention_heads, ", config.num_attention_heads);
-  require(config.vocab_size > 257, "model.vocab_size is 257: there is no room for the mask's token");
-  require(recipe.training.seq_len <= config.max_position_embeddings, "training.seq_len is ",
-          recipe.training.seq_len, ", more than model.max_position_embeddings, ",
-          config.max_position_embeddings);
-}
-
-static void check_model(const models::LlamaConfig& config, const Recipe& recipe, const auto& require) {
-  require(config.head_dim > 0 || config.hidden_size % config.num_attention_heads == 0,
-          "model.hidden_size is ", config.hidden_size, ", not a multiple of model.num_attention_heads, ",
-          config.num_attention_heads);
-  require(models::head_dim(config) % 2 == 0, "a head has ", models::head_dim(config),
-          " numbers, but rotary embeddings turn them in pairs");
-  require(config.num_attention_heads % config.num_key_value_heads == 0, "model.num_attention_heads is ",
-          config.num_attention_heads, ", not a multiple of model.num_key_value_heads, ",
-          config.num_key_value_heads);
-  require(recipe.training.seq_len <= config.max_position_embeddings, "training.seq_len is ",
-          recipe.training.seq_len, ", more than model.max_position_embeddings, ",
-          config.max_position_embeddings);
-}
-
-static void check_model(const models::LstmConfig&, const Recipe&, const auto&) {}
-
-static void check_model(const models::T5Config& config, const Recipe&, const auto& require) {
-  require(config.num_layers > 0 && config.num_decoder_layers > 0, "model.num_layers is 0");
-  require(config.relative_attention_max_distance > config.relative_attention_num_buckets / 4,
-          "model.relative_attention_max_distance is ", config.relative_attention_max_distance,
-          ", no more than a quarter of model.relative_attention_num_buckets, ",
-          config.relative_attention_num_buckets);
-}
-
-static void check_model(const models::MlpConfig& config, const Recipe&, const auto& require) {
-  require(config.in_features % 256 == 0, "model.in_features is ", config.in_features,
-          ", not a multiple of 256, one for each value of a byte");
-  require(config.out_features == 256, "model.out_features is ", config.out_features,
-          ", but a byte has 256 values");
-}
-
-static void check_model(const models::ResnetConfig&, const Recipe&, const auto&) {}
-
-static void check_model(const models::VitConfig& config, const Recipe&, const auto& require) {
-  require(
-      config.image_size == 8 && config.num_channels == 1 && config.num_classes == 10,
-      "dataset.name \"digits\" has images of 8x8 pixels, one channel and 10 classes; model.image_size is ",
-      config.image_size, ", model.num_channels ", config.num_channels, ", model.num_classes ",
-      config.num_classes);
-  require(config.image_size % config.patch_size == 0, "model.image_size is ", config.image_size,
-          ", not a multiple of model.patch_size, ", config.patch_size);
-  require(config.hidden_size % config.num_attention_heads == 0, "model.hidden_size is ", config.hidden_size,
-          ", not a multiple of model.num_attention_heads, ", config.num_attention_heads);
-}
-
-static void check_model(const models::DlrmConfig& config, const Recipe&, const auto& require) {
-  const auto num_tables = static_cast<std::int64_t>(config.table_rows.size());
-  require(config.dense_features == kFileNumbers, "model.dense_features is ", config.dense_features,
-          ", but dataset.name \"files\" has ", kFileNumbers);
-  require(num_tables == kFileCategories, "model.table_rows names ", num_tables,
-          " tables, but dataset.name \"files\" has ", kFileCategories);
-}
-
-// What one key alone cannot tell.
-static void check_together(const Recipe& recipe, const std::string& path) {
-  const auto require = [&](bool holds, const auto&... what) {
-    if (!holds) fail(ErrorKind::InvalidInput, path, ": ", what...);
-  };
-  const std::string_view wanted = dataset_of(recipe.model.config);
-  require(name_of(recipe.dataset.name) == wanted, "model.name ", recipe.model.name,
-          " learns from dataset.name ", shoal::quoted(wanted));
-  std::visit([&](const auto& config) { check_model(config, recipe, require); }, recipe.model.config);
-  require(recipe.lr_scheduler.warmup_steps <= recipe.training.steps, "lr_scheduler.warmup_steps is ",
-          recipe.lr_scheduler.warmup_steps, ", more than training.steps, ", recipe.training.steps);
-  require(recipe.memory.limit.empty() || parse_bytes(recipe.memory.limit), "memory.limit is ",
-          shoal::quoted(recipe.memory.limit), "; it is a number with a unit, B, KiB, MiB, GiB or TiB: 2GiB");
-  require(recipe.training.global_batch_size != 0,
-          "training.global_batch_size is 0; -1 is what the ranks' "
-          "local ones make together");
-  const bool is_stable = recipe.lr_scheduler.decay_type == DecayType::WarmupStableDecay;
-  require(!is_stable ||
-              (recipe.lr_scheduler.decay_steps > 0 &&
-               recipe.lr_scheduler.decay_steps <= recipe.training.steps - recipe.lr_scheduler.warmup_steps),
-          "lr_scheduler.decay_steps is ", recipe.lr_scheduler.decay_steps,
-          ", not between 1 and the steps after the warm-up, ",
-          recipe.training.steps - recipe.lr_scheduler.warmup_steps);
-  for (const std::string& folder : {recipe.checkpoint.folder, recipe.metrics.save_tb_folder})
-    require(!folder.empty() && folder.front() != '/' && folder.find("..") == std::string::npos,
-            shoal::quoted(folder), " is no folder in job.dump_folder");
-  require(!recipe.optimizer.nesterov || recipe.optimizer.momentum > 0,
-          "optimizer.nesterov looks ahead along a momentum, but optimizer.momentum is 0");
-  require(recipe.optimizer.state_dtype == StateType::Float32 || recipe.optimizer.name != OptimizerName::LAMB,
-          "optimizer.state_dtype is for updates that go element by element, and optimizer.name = \"LAMB\" "
-          "looks at "
-          "whole tensors; leave it at float32, or take AdamW");
-  const bool has_tokens = recipe.dataset.name == DatasetName::Text ||
-                          recipe.dataset.name == DatasetName::MaskedText ||
-                          recipe.dataset.name == DatasetName::CorruptedText;
-  require(recipe.precision.master == rewrite::Master::Float32 || has_tokens,
-          "precision.master is for models of tokens, and dataset.name = \"", name_of(recipe.dataset.name),
-          "\" gives float32 numbers, which a model in bfloat16 does not read; leave it at float32");
-  require(
-      recipe.precision.master == rewrite::Master::Float32 ||
-          (recipe.optimizer.name != OptimizerName::LAMB && recipe.training.dtype == FloatType::Float32),
-      "precision.master is for updates that go element by element, and for models in float32 or bfloat16; "
-      "leave it at float32, or take AdamW and training.dtype = \"float32\"");
 }
 
 // As a shell takes it: in quotes where it has to be.

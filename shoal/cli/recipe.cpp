@@ -2,20 +2,29 @@
 // The table of a recipe's keys.
 #include "shoal/cli/recipe.h"
 
+#include <algorithm>
+#include <array>
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <set>
 
+#include "shoal/base/error.h"
 #include "shoal/base/names.h"
 #include "shoal/base/text.h"
+#include "shoal/cli/model_options.h"
 
 namespace shoal::cli {
 
-static constexpr Names<DatasetName, 7> kDatasets = {{{DatasetName::Text, "text"},
-                                                     {DatasetName::Bytes, "bytes"},
-                                                     {DatasetName::RandomImages, "random_images"},
-                                                     {DatasetName::MaskedText, "masked_text"},
-                                                     {DatasetName::CorruptedText, "corrupted_text"},
-                                                     {DatasetName::Digits, "digits"},
-                                                     {DatasetName::Files, "files"}}};
+static constexpr Names<DatasetName, 10> kDatasets = {{{DatasetName::Text, "text"},
+                                                      {DatasetName::Bytes, "bytes"},
+                                                      {DatasetName::RandomImages, "random_images"},
+                                                      {DatasetName::MaskedText, "masked_text"},
+                                                      {DatasetName::CorruptedText, "corrupted_text"},
+                                                      {DatasetName::Digits, "digits"},
+                                                      {DatasetName::Files, "files"},
+                                                      {DatasetName::Clicks, "clicks"},
+                                                      {DatasetName::Criteo, "criteo"},
+                                                      {DatasetName::Words, "words"}}};
 static constexpr Names<OptimizerName, 7> kOptimizers = {{{OptimizerName::SGD, "SGD"},
                                                          {OptimizerName::Adam, "Adam"},
                                                          {OptimizerName::AdamW, "AdamW"},
@@ -36,6 +45,12 @@ static constexpr Names<AsyncMode, 2> kAsyncModes = {
     {{AsyncMode::Disabled, "disabled"}, {AsyncMode::Async, "async"}}};
 static constexpr Names<FloatType, 2> kFloats = {
     {{FloatType::Float32, "float32"}, {FloatType::Float64, "float64"}}};
+static constexpr Names<RowType, 2> kRowTypes = {
+    {{RowType::Float32, "float32"}, {RowType::BFloat16, "bfloat16"}}};
+static constexpr Names<RowsBegin, 4> kRowsBegin = {{{RowsBegin::Model, "model"},
+                                                    {RowsBegin::Constant, "constant"},
+                                                    {RowsBegin::Uniform, "uniform"},
+                                                    {RowsBegin::Normal, "normal"}}};
 static constexpr Names<DeviceType, 2> kDevices = {{{DeviceType::CPU, "cpu"}, {DeviceType::CUDA, "cuda"}}};
 
 using rewrite::RecomputeMode;
@@ -58,145 +73,76 @@ static Choice choice(Enum& target) {
   return result;
 }
 
-static void append(std::vector<Option>& options, models::BertConfig& config) {
+// Enums that are named where they are defined. `All` is a list of them.
+template <const auto& All, class Enum>
+static Choice named_choice(Enum& target) {
+  Choice result = {.names = {},
+                   .set = [](void* at, std::size_t index) { *static_cast<Enum*>(at) = All[index]; },
+                   .get =
+                       [](const void* at) {
+                         return static_cast<std::size_t>(
+                             std::ranges::find(All, *static_cast<const Enum*>(at)) - All.begin());
+                       },
+                   .target = &target};
+  for (const Enum value : All) result.names.push_back(name_of(value));
+  return result;
+}
+
+static constexpr std::array kRowRules = {ps::RowRule::Sgd,        ps::RowRule::Momentum, ps::RowRule::Adagrad,
+                                         ps::RowRule::RowAdagrad, ps::RowRule::Adam,     ps::RowRule::RowAdam,
+                                         ps::RowRule::RmsProp,    ps::RowRule::Ftrl};
+static constexpr std::array kAdmissions = {ps::AdmissionRule::Always, ps::AdmissionRule::Count,
+                                           ps::AdmissionRule::Probability, ps::AdmissionRule::Score};
+
+// The name of a key of the table of that number, for as long as the process lives.
+static std::string_view table_key(std::size_t table, std::string_view key) {
+  static std::mutex mutex;
+  static std::set<std::string> names;  // their places are fixed
+  const std::lock_guard lock(mutex);
+  return *names.insert(concat(table, '.', key)).first;
+}
+
+static void append(std::vector<Option>& options, std::size_t number, TableSettings& table) {
+  const auto key = [&](std::string_view name) { return table_key(number, name); };
   options.insert(
       options.end(),
-      {{"model", "vocab_size", &config.vocab_size, 257, 1e9, "tokens, the 256 bytes among them"},
-       {"model", "hidden_size", &config.hidden_size, 1, 1e9, "width"},
-       {"model", "num_hidden_layers", &config.num_hidden_layers, 1, 1e6, "blocks"},
-       {"model", "num_attention_heads", &config.num_attention_heads, 1, 1e6, "divides hidden_size"},
-       {"model", "intermediate_size", &config.intermediate_size, 1, 1e9,
-        "width between a block's two layers"},
-       {"model", "max_position_embeddings", &config.max_position_embeddings, 1, 1e9, "longest sequence"},
-       {"model", "type_vocab_size", &config.type_vocab_size, 1, 1e9, "token types"},
-       {"model", "hidden_dropout_prob", &config.hidden_dropout_prob, 0, 0.99, "dropout of layers' outputs"},
-       {"model", "attention_probs_dropout_prob", &config.attention_probs_dropout_prob, 0, 0.99,
-        "dropout of attention weights"},
-       {"model", "layer_norm_eps", &config.layer_norm_eps, 0, 1, "added to the variance"}});
-}
-
-static void append(std::vector<Option>& options, models::DlrmConfig& config) {
-  options.insert(options.end(),
-                 {{"model", "dense_features", &config.dense_features, 1, 1e9, "numbers of a sample"},
-                  {"model", "table_rows", &config.table_rows, 1, 1e9, "rows of each category's table"},
-                  {"model", "embedding_dim", &config.embedding_dim, 1, 1e9, "width of the tables"},
-                  {"model", "bottom", &config.bottom, 1, 1e9, "hidden layers over the numbers"},
-                  {"model", "top", &config.top, 1, 1e9, "hidden layers over the products"}});
-}
-
-static void append(std::vector<Option>& options, models::LlamaConfig& config) {
-  options.insert(
-      options.end(),
-      {{"model", "vocab_size", &config.vocab_size, 257, 1e9, "tokens, the 256 bytes among them"},
-       {"model", "hidden_size", &config.hidden_size, 1, 1e9, "width"},
-       {"model", "intermediate_size", &config.intermediate_size, 1, 1e9,
-        "width between a block's two layers"},
-       {"model", "num_hidden_layers", &config.num_hidden_layers, 1, 1e6, "blocks"},
-       {"model", "num_attention_heads", &config.num_attention_heads, 1, 1e6, "of queries"},
-       {"model", "num_key_value_heads", &config.num_key_value_heads, 1, 1e6, "divides num_attention_heads"},
-       {"model", "head_dim", &config.head_dim, 0, 1e6, "of a head; 0: hidden_size / num_attention_heads"},
-       {"model", "max_position_embeddings", &config.max_position_embeddings, 1, 1e9, "longest sequence"},
-       {"model", "rms_norm_eps", &config.rms_norm_eps, 0, 1, "added to the mean square"},
-       {"model", "rope_theta", &config.rope_theta, 1, 1e12, "base of the rotary frequencies"},
-       {"model", "rope_factor", &config.rope_factor, 1, 1e6, "above 1: Llama 3's stretching of long waves"},
-       {"model", "rope_low_freq_factor", &config.rope_low_freq_factor, 0, 1e6, "where all are stretched"},
-       {"model", "rope_high_freq_factor", &config.rope_high_freq_factor, 0, 1e6, "where none is"},
-       {"model", "rope_original_max_position_embeddings", &config.rope_original_max_position_embeddings, 1,
-        1e9, "what the two factors divide"},
-       {"model", "attention_bias", &config.attention_bias, 0, 0, "projections of attention have biases"},
-       {"model", "mlp_bias", &config.mlp_bias, 0, 0, "the other ones have"},
-       {"model", "tie_word_embeddings", &config.tie_word_embeddings, 0, 0, "the output is the embedding"},
-       {"model", "attention_dropout", &config.attention_dropout, 0, 0.99, "dropout of attention weights"}});
-}
-
-static void append(std::vector<Option>& options, models::LstmConfig& config) {
-  options.insert(options.end(),
-                 {{"model", "vocab_size", &config.vocab_size, 257, 1e9, "tokens, the 256 bytes among them"},
-                  {"model", "embedding_size", &config.embedding_size, 1, 1e9, "width of the embedding"},
-                  {"model", "hidden_size", &config.hidden_size, 1, 1e9, "width of a layer"},
-                  {"model", "num_layers", &config.num_layers, 1, 1e6, "layers"},
-                  {"model", "dropout", &config.dropout, 0, 0.99, "before, between and after the layers"}});
-}
-
-static void append(std::vector<Option>& options, models::MlpConfig& config) {
-  options.insert(options.end(), {{"model", "in_features", &config.in_features, 1, 1e9,
-                                  "inputs; 256 for each byte of context"},
-                                 {"model", "hidden", &config.hidden, 1, 1e9, "width of each hidden layer"},
-                                 {"model", "out_features", &config.out_features, 1, 1e9, "classes"},
-                                 {"model", "dropout", &config.dropout, 0, 0.99, "after each hidden layer"}});
-}
-
-static void append(std::vector<Option>& options, models::Gpt2Config& config) {
-  options.insert(
-      options.end(),
-      {{"model", "vocab_size", &config.vocab_size, 257, 1e9, "tokens, the 256 bytes among them"},
-       {"model", "n_positions", &config.n_positions, 1, 1e9, "longest sequence"},
-       {"model", "n_embd", &config.n_embd, 1, 1e9, "width"},
-       {"model", "n_layer", &config.n_layer, 1, 1e6, "blocks"},
-       {"model", "n_head", &config.n_head, 1, 1e6, "attention heads; divides n_embd"},
-       {"model", "embd_pdrop", &config.embd_pdrop, 0, 0.99, "dropout after the embeddings"},
-       {"model", "attn_pdrop", &config.attn_pdrop, 0, 0.99, "dropout of attention weights"},
-       {"model", "resid_pdrop", &config.resid_pdrop, 0, 0.99, "dropout before each residual sum"},
-       {"model", "layer_norm_epsilon", &config.layer_norm_epsilon, 0, 1, "added to the variance"}});
-}
-
-static void append(std::vector<Option>& options, models::ResnetConfig& config) {
-  options.insert(options.end(),
-                 {{"model", "layers", &config.layers, 1, 1e4, "blocks in each layer"},
-                  {"model", "width", &config.width, 1, 1e6, "channels of the first layer"},
-                  {"model", "in_channels", &config.in_channels, 1, 1e6, "channels of an image"},
-                  {"model", "num_classes", &config.num_classes, 1, 1e9, "classes"}});
-}
-
-static void append(std::vector<Option>& options, models::T5Config& config) {
-  options.insert(
-      options.end(),
-      {{"model", "vocab_size", &config.vocab_size, 257, 1e9, "tokens, the 256 bytes among them"},
-       {"model", "d_model", &config.d_model, 1, 1e9, "width"},
-       {"model", "d_kv", &config.d_kv, 1, 1e9, "width of a head"},
-       {"model", "d_ff", &config.d_ff, 1, 1e9, "width between a block's two layers"},
-       {"model", "num_layers", &config.num_layers, 1, 1e6, "blocks of the encoder"},
-       {"model", "num_decoder_layers", &config.num_decoder_layers, 1, 1e6, "blocks of the decoder"},
-       {"model", "num_heads", &config.num_heads, 1, 1e6, "attention heads"},
-       {"model", "relative_attention_num_buckets", &config.relative_attention_num_buckets, 4, 1e6,
-        "distances told apart"},
-       {"model", "relative_attention_max_distance", &config.relative_attention_max_distance, 2, 1e9,
-        "beyond it all are one"},
-       {"model", "dropout_rate", &config.dropout_rate, 0, 0.99, "dropout, everywhere"},
-       {"model", "layer_norm_epsilon", &config.layer_norm_epsilon, 0, 1, "added to the mean square"},
-       {"model", "is_gated_act", &config.is_gated_act, 0, 0, "gated GELU instead of ReLU"},
-       {"model", "tie_word_embeddings", &config.tie_word_embeddings, 0, 0, "the output is the embedding"},
-       {"model", "scale_decoder_outputs", &config.scale_decoder_outputs, 0, 0,
-        "before it, by 1 / √d_model"}});
-}
-
-static void append(std::vector<Option>& options, models::VitConfig& config) {
-  options.insert(
-      options.end(),
-      {{"model", "image_size", &config.image_size, 1, 1e5, "height and width"},
-       {"model", "patch_size", &config.patch_size, 1, 1e5, "of a patch; divides image_size"},
-       {"model", "num_channels", &config.num_channels, 1, 1e6, "channels of an image"},
-       {"model", "hidden_size", &config.hidden_size, 1, 1e9, "width"},
-       {"model", "num_hidden_layers", &config.num_hidden_layers, 1, 1e6, "blocks"},
-       {"model", "num_attention_heads", &config.num_attention_heads, 1, 1e6, "divides hidden_size"},
-       {"model", "intermediate_size", &config.intermediate_size, 1, 1e9,
-        "width between a block's two layers"},
-       {"model", "num_classes", &config.num_classes, 1, 1e9, "classes"},
-       {"model", "hidden_dropout_prob", &config.hidden_dropout_prob, 0, 0.99, "dropout of layers' outputs"},
-       {"model", "attention_probs_dropout_prob", &config.attention_probs_dropout_prob, 0, 0.99,
-        "dropout of attention weights"},
-       {"model", "layer_norm_eps", &config.layer_norm_eps, 0, 1, "added to the variance"}});
+      {{"tables", key("parameters"), &table.parameters, 0, 0, "names, with * for what is between dots"},
+       {"tables", key("optimizer"), named_choice<kRowRules>(table.optimizer), 0, 0, "what updates a row"},
+       {"tables", key("lr"), &table.lr, 0, 1e3, "times what lr_scheduler says"},
+       {"tables", key("beta1"), &table.beta1, 0, 1, "momentum, adam"},
+       {"tables", key("beta2"), &table.beta2, 0, 1, "adam, rms_prop"},
+       {"tables", key("eps"), &table.eps, 0, 1e3, "added to the root; of ftrl: its beta"},
+       {"tables", key("start"), &table.start, 0, 1e9, "what sums of squares begin with"},
+       {"tables", key("l1"), &table.l1, 0, 1e9, "ftrl"},
+       {"tables", key("l2"), &table.l2, 0, 1e9, "added to the gradient of rows of the batch"},
+       {"tables", key("initial"), choice<kRowsBegin>(table.initial), 0, 0,
+        "rows begin as the model's, or by themselves with scale"},
+       {"tables", key("scale"), &table.scale, -1e9, 1e9, "constant, half a range, deviation"},
+       {"tables", key("dtype"), choice<kRowTypes>(table.dtype), 0, 0, "of rows where they are"},
+       {"tables", key("admission"), named_choice<kAdmissions>(table.admission), 0, 0, "which ids get a row"},
+       {"tables", key("threshold"), &table.threshold, 0, 4095, "of pushes, chance or score"},
+       {"tables", key("scored"), &table.scored, 0, 0, "rows have a score of shows and clicks"},
+       {"tables", key("show_weight"), &table.show_weight, 0, 1e9, "of a show without a click"},
+       {"tables", key("click_weight"), &table.click_weight, 0, 1e9, "of a click"},
+       {"tables", key("decay"), &table.decay, 1e-9, 1, "of scores, a day"},
+       {"tables", key("min_score"), &table.min_score, 0, 1e9, "rows below it go"},
+       {"tables", key("max_unseen_days"), &table.max_unseen_days, 0, 1e9,
+        "rows unseen for longer go; 0: none"},
+       {"tables", key("max_rows"), &table.max_rows, 0, 1e18, "those of the lowest score go; 0: none"},
+       {"tables", key("max_bytes"), &table.max_bytes, 0, 1e18, "likewise, of rows; 0: none"}});
 }
 
 std::vector<Option> options_of(Recipe& recipe) {
   auto& [job, model, dataset, training, parallelism, zero, memory, precision, recompute, offload, optimizer,
-         lr_scheduler, metrics, checkpoint, profiling, validation, verify, sample, command] = recipe;
+         lr_scheduler, metrics, checkpoint, profiling, validation, tables, ps, verify, sample, command] =
+      recipe;
   std::vector<Option> options = {
       {"job", "dump_folder", &job.dump_folder, 0, 0, "where results go"},
-      {"model", "name", &model.name, 0, 0, "bert, dlrm, gpt2, llama, lstm, mlp, resnet, t5 or vit"},
+      {"model", "name", &model.name, 0, 0,
+       "bert, dcn, deepfm, dlrm, gpt2, llama, lstm, mlp, resnet, t5, vit, wide_deep or word2vec"},
       {"model", "flavor", &model.flavor, 0, 0, "a published size, which the keys below change"},
   };
-  std::visit([&](auto& config) { append(options, config); }, model.config);
+  append_model(options, model.config);
   options.insert(
       options.end(),
       {{"dataset", "name", choice<kDatasets>(dataset.name), 0, 0,
@@ -207,6 +153,13 @@ std::vector<Option> options_of(Recipe& recipe) {
        {"dataset", "token_bytes", &dataset.token_bytes, 2, 4,
         "of an id in a path NAME.bin of token ids: 2 or 4"},
        {"dataset", "prefetch", &dataset.prefetch, 0, 1e6, "batches made ahead; 0: each when it is wanted"},
+       {"dataset", "samples", &dataset.samples, 1, 1e15, "of an epoch of clicks"},
+       {"dataset", "held_out", &dataset.held_out, 1, 1e12, "samples of clicks and criteo, never trained on"},
+       {"dataset", "world", &dataset.world, 0, 9e18, "seed of what draws clicks"},
+       {"dataset", "modulus", &dataset.modulus, 0, 9e18,
+        "ids of a field are taken modulo it; 0: they are not"},
+       {"dataset", "in_memory", &dataset.in_memory, 0, 0, "an epoch of clicks is made before the first step"},
+       {"dataset", "window", &dataset.window, 1, 1e4, "words on each side of a word"},
        {"training", "local_batch_size", &training.local_batch_size, 1, 1e9,
         "sequences, rows or images at once"},
        {"training", "global_batch_size", &training.global_batch_size, -1, 1e12,
@@ -290,6 +243,8 @@ std::vector<Option> options_of(Recipe& recipe) {
        {"profiling", "enable_profiling", &profiling.enable_profiling, 0, 0, "write a Chrome trace"},
        {"validation", "freq", &validation.freq, 0, 1e12, "steps between validations; 0: only at the end"},
        {"validation", "steps", &validation.steps, 1, 1e12, "batches of each; the last one takes all"},
+       {"ps", "servers", &ps.servers, 0, 1024, "processes that have the [[tables]]; 0: in this one"},
+       {"ps", "threads", &ps.threads, 1, 1024, "of each server"},
        {"verify", "steps", &verify.steps, 1, 1e6, "that shoal verify compares"},
        {"sample", "tokens", &sample.tokens, 0, 1e6, "length of the text written at the end; 0: none"},
        {"sample", "temperature", &sample.temperature, 1e-3, 1e3, "below 1: likelier tokens"},
@@ -299,6 +254,7 @@ std::vector<Option> options_of(Recipe& recipe) {
        {"sample", "inputs_file", &sample.inputs_file, 0, 0,
         "generate: safetensors of inputs, for logits alone"},
        {"sample", "logits_file", &sample.logits_file, 0, 0, "generate: where the logits go"}});
+  for (std::size_t table = 0; table < tables.size(); ++table) append(options, table, tables[table]);
   return options;
 }
 

@@ -10,17 +10,30 @@
 #include <vector>
 
 #include "models/models.h"
+#include "shoal/ps/definition.h"
 #include "shoal/rewrite/precision.h"
 #include "shoal/rewrite/recompute.h"
 
 namespace shoal::cli {
 
-enum class DatasetName { Text, Bytes, RandomImages, MaskedText, CorruptedText, Digits, Files };
+enum class DatasetName {
+  Text,
+  Bytes,
+  RandomImages,
+  MaskedText,
+  CorruptedText,
+  Digits,
+  Files,
+  Clicks,
+  Criteo,
+  Words
+};
 enum class OptimizerName { SGD, Adam, AdamW, Adagrad, RMSprop, Lion, LAMB };
 enum class StateType { Float32, BFloat16, UInt8 };
 enum class DecayType { Constant, Linear, Cosine, WarmupStableDecay };
 enum class AsyncMode { Disabled, Async };
 enum class FloatType { Float32, Float64 };
+enum class RowType { Float32, BFloat16 };
 enum class DeviceType { CPU, CUDA };
 
 std::string_view name_of(DatasetName name);  // as a recipe has it
@@ -28,6 +41,24 @@ std::string_view name_of(DatasetName name);  // as a recipe has it
 // What dataset.name = "files" tells of a file: so many numbers and categories.
 inline constexpr std::int64_t kFileNumbers = 6;
 inline constexpr std::int64_t kFileCategories = 6;
+
+enum class RowsBegin { Model, Constant, Uniform, Normal };
+
+// Of a [[tables]]: parameters whose rows are in tables, and what updates them (train/tables.h).
+struct TableSettings {
+  std::string parameters;
+  ps::RowRule optimizer = ps::RowRule::Adagrad;
+  double lr = 0.01, beta1 = 0.9, beta2 = 0.999, eps = 1e-10, start = 0, l1 = 0, l2 = 0;
+  RowsBegin initial = RowsBegin::Model;
+  double scale = 0.01;
+  RowType dtype = RowType::Float32;
+  ps::AdmissionRule admission = ps::AdmissionRule::Always;
+  double threshold = 0;
+  bool scored = false;
+  double show_weight = 0.1, click_weight = 1, decay = 1, min_score = 0;
+  std::int64_t max_unseen_days = 0, max_rows = 0, max_bytes = 0;
+  friend bool operator==(const TableSettings&, const TableSettings&) = default;
+};
 
 struct Recipe {
   struct {
@@ -43,8 +74,14 @@ struct Recipe {
     std::string path;  // a text file or a folder of them; "": what is found on the machine
     std::int64_t held_out_bytes = 128 << 10;
     std::int64_t image_size = 64;
-    std::int64_t token_bytes = 2;  // of an id in a .bin file
-    std::int64_t prefetch = 4;     // batches made ahead; 0: each when it is wanted
+    std::int64_t token_bytes = 2;      // of an id in a .bin file
+    std::int64_t prefetch = 4;         // batches made ahead; 0: each when it is wanted
+    std::int64_t samples = 4'000'000;  // of an epoch of clicks
+    std::int64_t held_out = 200'000;   // samples of clicks, never trained on
+    std::int64_t world = 3;            // the seed of what draws clicks
+    std::int64_t modulus = 0;          // ids of a field are taken modulo this; 0: they are not
+    bool in_memory = false;            // clicks of an epoch are made before the first step
+    std::int64_t window = 5;           // words on each side of a word
   } dataset;
   struct {
     std::int64_t local_batch_size = 8;
@@ -132,6 +169,11 @@ struct Recipe {
     std::int64_t freq = 100;  // 0: only at the end
     std::int64_t steps = 8;   // batches at each of them; at the end it is all of the held-out text
   } validation;
+  std::vector<TableSettings> tables;
+  struct {
+    std::int64_t servers = 0;  // processes that have the tables; 0: this one
+    std::int64_t threads = 1;  // of each server
+  } ps;
   struct {
     std::int64_t steps = 3;
   } verify;
@@ -168,7 +210,8 @@ struct Option {
   std::string_view help;
 };
 
-// The model's own keys are those of the variant that recipe.model.config holds.
+// The model's own keys are those of the variant that recipe.model.config holds; tables have theirs by number,
+// "tables.0.lr".
 std::vector<Option> options_of(Recipe& recipe);
 std::string value_of(const Option& option);  // as TOML has it
 

@@ -34,15 +34,18 @@ int run(const Run& options) {
   return elastic::run_guarded([&] { return elastic::run(options.launch, environment); });
 }
 
-int start_ranks(const std::string& verb, const Options& options) {
+int start_ranks(const std::string& verb, const Options& options, const Recipe& recipe) {
   const elastic::Place place = elastic::place_of(elastic::environment_of(environ));
   SHOAL_CHECK(place.starter == "alone", InvalidInput, verb, ": -n ", options.ranks,
               " starts ranks, and this process is rank ", place.rank, " of ", place.size,
               " of a job already, by ", place.starter, "; leave -n out");
   Run started;
-  started.launch.command = {std::filesystem::read_symlink("/proc/self/exe").string(), verb};
+  const std::string shoal = std::filesystem::read_symlink("/proc/self/exe").string();
+  started.launch.command = {shoal, verb};
   started.launch.command.insert(started.launch.command.end(), options.words.begin(), options.words.end());
-  started.launch.ranks = options.ranks;
+  started.launch.ranks = std::max(options.ranks, 1);
+  started.launch.servers = static_cast<int>(recipe.ps.servers);
+  started.launch.server_command = {shoal, "ps", "serve", concat("--threads=", recipe.ps.threads)};
   started.launch.max_restarts = options.max_restarts;
   started.log_folder = options.log_folder;
   check(started);

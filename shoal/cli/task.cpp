@@ -17,9 +17,9 @@
 namespace shoal::cli {
 
 // By DatasetName.
-static constexpr std::array kMakers = {make_text_task,        make_bytes_task,          make_image_task,
-                                       make_masked_text_task, make_corrupted_text_task, make_digits_task,
-                                       make_files_task};
+static constexpr std::array kMakers = {
+    make_text_task,   make_bytes_task, make_image_task,  make_masked_text_task, make_corrupted_text_task,
+    make_digits_task, make_files_task, make_clicks_task, make_criteo_task,      make_words_task};
 
 Task make_task(const Recipe& recipe) {
   const at::Device device = device_of(recipe);
@@ -55,6 +55,28 @@ static Batch example(const models::DlrmConfig& config, const Recipe&, std::int64
   return {{"inputs", at::zeros({batch, config.dense_features})},
           {"categories", at::zeros({batch, num_tables}, at::kLong)},
           {"targets", at::zeros({batch})}};
+}
+
+// Numbers and ids of a sample.
+static Batch clicks(std::int64_t batch, std::int64_t numbers, std::int64_t fields) {
+  return {{"inputs", at::zeros({batch, numbers})},
+          {"categories", at::zeros({batch, fields}, at::kLong)},
+          {"targets", at::zeros({batch})}};
+}
+static Batch example(const models::DcnConfig& config, const Recipe&, std::int64_t batch) {
+  return clicks(batch, config.numbers, config.fields);
+}
+static Batch example(const models::DeepFmConfig& config, const Recipe&, std::int64_t batch) {
+  return clicks(batch, config.numbers, config.fields);
+}
+static Batch example(const models::WideDeepConfig& config, const Recipe&, std::int64_t batch) {
+  return clicks(batch, config.numbers, config.fields);
+}
+static Batch example(const models::Word2VecConfig& config, const Recipe&, std::int64_t batch) {
+  const std::int64_t beside = 1 + config.negatives;
+  return {{"inputs", at::zeros({batch}, at::kLong)},
+          {"categories", at::zeros({batch, beside}, at::kLong)},
+          {"targets", at::zeros({batch, beside})}};
 }
 
 static Batch example(const models::MlpConfig& config, const Recipe&, std::int64_t batch) {
@@ -97,6 +119,8 @@ static std::int64_t kinds_of(const models::Config& config, const std::string& it
   return std::visit(
       [&](const auto& of_model) -> std::int64_t {
         if constexpr (requires { of_model.vocab_size; }) return of_model.vocab_size;
+        if constexpr (requires { of_model.ids; }) return of_model.ids;
+        if constexpr (requires { of_model.words; }) return of_model.words;
         if constexpr (requires { of_model.num_classes; }) return of_model.num_classes;
         if constexpr (requires { of_model.out_features; }) return of_model.out_features;
         fail(ErrorKind::Internal, "random batch: ", item, " has no kinds");

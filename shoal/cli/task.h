@@ -65,6 +65,7 @@ struct Task {
   HeldOut held_out;
   std::optional<double> trigram_bits_per_byte;  // on the same held-out bytes, fitted on the same text
   Sampler sample;                               // null: there is nothing to write
+  std::optional<double> best_auc;               // of what knows how held-out targets were drawn
   // How often each target was among those trained on, of classes or of {0, 1}; undefined: there is nothing to
   // measure but the loss and what `trigram_bits_per_byte` stands beside.
   at::Tensor target_counts;
@@ -75,7 +76,7 @@ at::Tensor logits_of(torch::nn::AnyModule& model, const Batch& batch);
 // Mean cross entropy over the targets that count; of targets that are floats, the binary one.
 at::Tensor loss_of(torch::nn::AnyModule& model, const Batch& batch);
 
-// Classes: bits per target and accuracy. Targets 0.0 and 1.0: log loss and the area under the ROC curve.
+// Of classes: bits per target and accuracy.
 std::vector<Measure> measures_of(torch::nn::AnyModule& model, const Task& task);
 
 // Batch and targets of the shapes that `make_task` gives, made of zeros: all that a capture needs.
@@ -100,6 +101,9 @@ Task make_masked_text_task(const Recipe& recipe);
 Task make_corrupted_text_task(const Recipe& recipe);
 Task make_digits_task(const Recipe& recipe);
 Task make_files_task(const Recipe& recipe);
+Task make_clicks_task(const Recipe& recipe);
+Task make_criteo_task(const Recipe& recipe);
+Task make_words_task(const Recipe& recipe);
 Task make_task(const Recipe& recipe);
 
 }  // namespace shoal::cli

@@ -40,6 +40,11 @@
 
 namespace shoal::cli {
 
+static std::string where_tables_are(const Recipe& recipe) {
+  if (recipe.ps.servers == 0) return " in this process";
+  return concat(" on ", recipe.ps.servers, recipe.ps.servers == 1 ? " server" : " servers");
+}
+
 static void describe(const TrainRun& run) {
   // Looks at a micro-batch, as the ranks do: together.
   std::optional<std::string> weighing;
@@ -47,8 +52,12 @@ static void describe(const TrainRun& run) {
     weighing = run.learner.trainer.weighing(microbatches_at(run, run.progress.position)[0]);
   if (run.metrics == nullptr) return;
   const torch::nn::Module& module = *run.learner.model.ptr();
-  say(concat("model:   ", run.recipe.model.name, ", ", observe::with_commas(num_parameters(module)),
-             " parameters"));
+  say(concat("model:   ", run.recipe.model.name, ", ",
+             observe::with_commas(num_parameters(run.recipe, module)), " parameters",
+             run.recipe.tables.empty() ? ""
+                                       : concat(", ", run.recipe.tables.size(),
+                                                run.recipe.tables.size() == 1 ? " table" : " tables",
+                                                where_tables_are(run.recipe))));
   say(concat("data:    ", run.task.description));
   say(concat("steps:   ", observe::with_commas(run.recipe.training.steps), " of ",
              observe::with_commas(units_per_step(run)), " ", run.task.unit, " (tps counts ", run.task.unit,
@@ -152,18 +161,20 @@ static MemoryChoice choose(const Recipe& given, Ranks& ranks, StepSizes& sizes, 
 }
 
 int train(const Recipe& given, const Options& options) {
-  if (options.ranks > 0) {
+  const elastic::Environment environment = elastic::environment_of(environ);
+  const bool is_alone = elastic::place_of(environment).starter == "alone";
+  if (options.ranks > 0 || (given.ps.servers > 0 && is_alone && !environment.contains("SHOAL_STORE"))) {
     device_of(given);  // before there are ranks that would say it one by one
     if (!given.memory.limit.empty() && !given.memory.automatic)
-      check_limit(given,
-                  forecast_of(given, parallelism_of(given, options.ranks), 0, threads_of_rank(options.ranks))
-                      .largest());
-    return start_ranks("train", options);
+      check_limit(given, forecast_of(given, parallelism_of(given, std::max(options.ranks, 1)), 0,
+                                     threads_of_rank(std::max(options.ranks, 1)))
+                             .largest());
+    return start_ranks("train", options, given);
   }
   const auto begin = Clock::now();
   const InterruptGuard guard;
   MemoryLog memory;
-  Ranks ranks(given, elastic::environment_of(environ));
+  Ranks ranks(given, environment);
   const double at_once = share_cores(ranks.ranks_of_this_host()) * ranks.size() / ranks.ranks_of_this_host();
   ranks.check_same(given);
   const std::filesystem::path folder = given.job.dump_folder;
@@ -180,7 +191,8 @@ int train(const Recipe& given, const Options& options) {
   memory.end("data");
   const std::int64_t predicted_bytes = predicted(recipe, ranks);
   observe::Trace* traced = recipe.profiling.enable_profiling && ranks.is_first() ? &trace : nullptr;
-  Learner learner = make_learner(recipe, traced, ranks.parallelism());
+  const auto tables = ranks.tables(recipe);
+  Learner learner = make_learner(recipe, traced, ranks.parallelism(), tables.get());
   memory.end("model");
   RunCheckpoints checkpoints(recipe, task, learner, files, ranks);
   const Progress progress = checkpoints.begin();

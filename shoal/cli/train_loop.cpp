@@ -8,6 +8,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
@@ -26,10 +27,25 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
+std::string four_digits(double number) {
+  char text[64];
+  std::snprintf(text, sizeof(text), "%.4f", number);
+  return text;
+}
+
 std::string three_digits(double number) {
   char text[64];
   std::snprintf(text, sizeof(text), "%.3f", number);
   return text;
+}
+
+static void add(const at::Tensor& logits, const at::Tensor& targets, data::ClickMetrics& clicks) {
+  const at::Tensor scores = logits.to(at::kCPU, at::kFloat).contiguous(),
+                   labels = targets.to(at::kCPU, at::kFloat).contiguous();
+  const auto span_of = [](const at::Tensor& tensor) {
+    return std::span(tensor.const_data_ptr<float>(), static_cast<std::size_t>(tensor.numel()));
+  };
+  clicks.add(span_of(scores), span_of(labels));
 }
 
 Validation validate(TrainRun& run, std::int64_t most_batches) {
@@ -37,15 +53,20 @@ Validation validate(TrainRun& run, std::int64_t most_batches) {
   const std::int64_t num_batches = std::min(most_batches, held_out.num_batches);
   double nats = 0;
   std::int64_t targets = 0;
+  data::ClickMetrics clicks;
   for (std::int64_t i = 0; i < num_batches; ++i) {
     // Spread over the whole text, so that a few batches speak for all.
     const std::int64_t index = i * held_out.num_batches / num_batches;
     const std::int64_t count = held_out.num_targets(index);
-    const Batch batch = part_of(held_out.batch(index), run.ranks.part_of(run.sizes.microbatch));
-    nats += run.learner.trainer.evaluate(batch) * static_cast<double>(count);
+    const Batch all = held_out.batch(index);
+    nats += run.learner.trainer.evaluate(part_of(all, run.ranks.part_of(run.sizes.microbatch))) *
+            static_cast<double>(count);
     targets += count;
+    const auto logits = run.learner.trainer.outputs().find("logits");  // of all ranks
+    if (logits != run.learner.trainer.outputs().end()) add(logits->second, all["targets"].tensor(), clicks);
   }
   Validation result = {.loss = nats / static_cast<double>(targets)};
+  if (const data::ClickReport report = clicks.report(); report.samples > 0) result.clicks = report;
   if (held_out.num_bytes > 0) {
     std::int64_t all_targets = 0;
     for (std::int64_t i = 0; i < held_out.num_batches; ++i) all_targets += held_out.num_targets(i);
@@ -64,11 +85,19 @@ void report(TrainRun& run, const Validation& validation) {
     line["validation_bits_per_byte"] = *validation.bits_per_byte;
     text += "  bits per byte: " + three_digits(*validation.bits_per_byte);
   }
+  if (validation.clicks) {
+    line["validation_auc"] = validation.clicks->auc;
+    line["validation_calibration"] = validation.clicks->calibration;
+    text += concat("  AUC: ", four_digits(validation.clicks->auc),
+                   "  calibration: ", three_digits(validation.clicks->calibration));
+  }
   run.metrics->write(line.dump());
   run.validation_losses.push_back({run.progress.step, validation.loss});
   if (run.events != nullptr)
     run.events->write(run.progress.step, {{"validation_metrics/loss", validation.loss}});
   say(text);
+  if (validation.clicks)
+    for (const std::string& reason : data::likely_reasons(*validation.clicks)) warn(reason);
 }
 
 // The gradients of the last step are not kept beside what an evaluation makes.

@@ -51,13 +51,18 @@ void write_results(TrainRun& run, const observe::Trace& trace, double seconds_in
   const std::int64_t most = run.ranks.largest(run.memory->largest().peak);
   if (run.metrics == nullptr) return;
   report(run, all);
-  json results = {
-      {"model", run.recipe.model.name},     {"parameters", num_parameters(*run.learner.model.ptr())},
-      {"data", run.task.description},       {"steps", run.progress.step},
-      {"interrupted", interrupted() != 0},  {"seed", run.recipe.training.seed},
-      {"ranks", run.ranks.size()},          {"threads", at::get_num_threads()},
-      {"training_loss", run.progress.loss}, {"validation_loss", all.loss},
-      {"training_seconds", run.seconds},    {"memory_bytes", observe::peak_memory_bytes()}};
+  json results = {{"model", run.recipe.model.name},
+                  {"parameters", num_parameters(run.recipe, *run.learner.model.ptr())},
+                  {"data", run.task.description},
+                  {"steps", run.progress.step},
+                  {"interrupted", interrupted() != 0},
+                  {"seed", run.recipe.training.seed},
+                  {"ranks", run.ranks.size()},
+                  {"threads", at::get_num_threads()},
+                  {"training_loss", run.progress.loss},
+                  {"validation_loss", all.loss},
+                  {"training_seconds", run.seconds},
+                  {"memory_bytes", observe::peak_memory_bytes()}};
   if (run.seconds > 0) {
     const auto steps = static_cast<double>(run.progress.step - run.first_step);
     results[run.task.unit + "_per_second"] = steps * static_cast<double>(units_per_step(run)) / run.seconds;
@@ -72,7 +77,19 @@ void write_results(TrainRun& run, const observe::Trace& trace, double seconds_in
     say(concat("held-out bits per byte: ", three_digits(*all.bits_per_byte),
                "  (byte trigram model: ", three_digits(*run.task.trigram_bits_per_byte), ")"));
   }
-  if (run.task.target_counts.defined()) {
+  if (all.clicks) {
+    json& measures = results["measures"];
+    measures["log loss"] = {{"value", all.clicks->log_loss},
+                            {"baseline", all.clicks->base_log_loss},
+                            {"baseline_name", "the base rate"}};
+    measures["AUC"] = {{"value", all.clicks->auc},
+                       {"baseline", run.task.best_auc.value_or(0.5)},
+                       {"baseline_name", run.task.best_auc ? "the oracle" : "chance"}};
+    for (const auto& [name, measure] : measures.items())
+      say(concat("held-out ", name, ": ", four_digits(measure["value"].get<double>()), "  (",
+                 measure["baseline_name"].get<std::string>(), ": ",
+                 four_digits(measure["baseline"].get<double>()), ")"));
+  } else if (run.task.target_counts.defined()) {
     for (const Measure& measure : measures_of(run.learner.model, run.task)) {
       results["measures"][measure.name] = {
           {"value", measure.value}, {"baseline", measure.baseline}, {"baseline_name", measure.baseline_name}};

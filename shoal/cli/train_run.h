@@ -14,6 +14,7 @@
 #include "shoal/cli/ranks.h"
 #include "shoal/cli/run_checkpoints.h"
 #include "shoal/cli/task.h"
+#include "shoal/data/click_metrics.h"
 #include "shoal/observe/file.h"
 #include "shoal/observe/loss_curve.h"
 #include "shoal/observe/tensorboard.h"
@@ -27,6 +28,7 @@ using Microbatches = std::vector<Batch>;
 struct Validation {
   double loss = 0;
   std::optional<double> bits_per_byte;
+  std::optional<data::ClickReport> clicks;  // of yes-or-no targets
 };
 
 struct TrainRun {
@@ -68,5 +70,6 @@ std::string lines_up_to(std::int64_t step, const std::filesystem::path& path, Tr
 
 double seconds_since(Clock::time_point begin);
 std::string three_digits(double number);
+std::string four_digits(double number);
 
 }  // namespace shoal::cli

@@ -30,8 +30,9 @@ struct Options {
   std::vector<std::string> words;  // the recipe's file and the overrides, as they were given
 };
 
-// Starts the verb once a rank, on this host. Throws InvalidInput in a process that is a rank already.
-int start_ranks(const std::string& verb, const Options& options);
+// Starts the verb once a rank, on this host, and the recipe's servers beside them. Throws InvalidInput in a process
+// that is a rank already.
+int start_ranks(const std::string& verb, const Options& options, const Recipe& recipe);
 
 int train(const Recipe& recipe, const Options& options);
 int capture(const Recipe& recipe, const Options& options);
@@ -49,13 +50,20 @@ struct Learner {
   torch::nn::AnyModule model;
   Trainer trainer;
 };
-// `trace` is borrowed, and may be null. With `parallelism` called by all ranks at once.
-Learner make_learner(const Recipe& recipe, observe::Trace* trace,
-                     std::optional<Parallelism> parallelism = {});
+// `trace` is borrowed, and may be null; `tables` too: then the [[tables]] are in this process. With `parallelism`
+// called by all ranks at once.
+Learner make_learner(const Recipe& recipe, observe::Trace* trace, std::optional<Parallelism> parallelism = {},
+                     ps::Tables* tables = nullptr);
 // The same in two steps: drawing weights is not for several threads at once.
-torch::nn::AnyModule make_model(const Recipe& recipe);
+torch::nn::AnyModule make_model(const Recipe& recipe);      // with [[tables]] deferred
+torch::nn::AnyModule make_model_now(const Recipe& recipe);  // whatever it has
 Trainer make_trainer(const Recipe& recipe, const torch::nn::AnyModule& model, observe::Trace* trace,
-                     std::optional<Parallelism> parallelism);
+                     std::optional<Parallelism> parallelism, ps::Tables* tables = nullptr);
+// Of one device with all parameters in memory, [[tables]] too, whose optimizers are among the parts.
+Trainer make_dense_trainer(const Recipe& recipe, const torch::nn::AnyModule& model,
+                           std::vector<OptimizerPart> parts);
 Optimizer optimizer_of(const Recipe& recipe);
+// Names of parameters that are in [[tables]], with '*'.
+std::vector<std::string> table_patterns(const Recipe& recipe);
 
 }  // namespace shoal::cli

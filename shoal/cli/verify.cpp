@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <random>
@@ -18,6 +19,8 @@
 #include "shoal/cli/verbs.h"
 #include "shoal/comm/inproc/inproc.h"
 #include "shoal/comm/ranks.h"
+#include "shoal/ps/client.h"
+#include "shoal/rewrite/place.h"
 #include "shoal/train/verify.h"
 
 namespace shoal::cli {
@@ -35,9 +38,10 @@ struct Strategy {
 
 // What came of one strategy.
 struct Verdict {
-  std::vector<Comparison> steps;  // the worst of all ranks
-  std::vector<double> losses;     // of one device
-  std::string where;              // the first value that differs, and what made it; empty: none does
+  std::vector<Comparison> steps;       // the worst of all ranks
+  std::vector<double> losses;          // of one device
+  std::string where;                   // the first value that differs, and what made it; empty: none does
+  std::vector<std::uint64_t> digests;  // of tables on servers
 
   double error() const {
     double most = 0;
@@ -89,7 +93,88 @@ static std::string first_of(const Comparison& comparison, const ir::Graph& graph
   return first;
 }
 
-static Verdict verify(const Recipe& recipe, const Strategy& strategy) {
+// --- Of recipes with [[tables]].
+
+// Ids without a bound become few, so that a batch has some of them twice.
+static void bound_ids(Recipe& recipe) {
+  const auto few = [](std::int64_t& ids) { ids = std::min<std::int64_t>(ids, 300); };
+  std::visit(
+      [&](auto& config) {
+        if constexpr (requires { config.ids; }) few(config.ids);
+        if constexpr (requires { config.words; }) few(config.words);
+        if constexpr (requires { config.table_rows; })
+          for (std::int64_t& rows : config.table_rows) few(rows);
+      },
+      recipe.model.config);
+  for (TableSettings& table : recipe.tables) table.initial = RowsBegin::Model;
+}
+
+// The optimizer of a dense parameter that does what a table's does; nothing where it would move rows that a step has
+// not read.
+static std::optional<Optimizer> dense_optimizer_of(const TableSettings& table) {
+  if (table.l2 != 0 || table.dtype != RowType::Float32) return std::nullopt;
+  if (table.optimizer == ps::RowRule::Sgd) return SGD{.lr = table.lr};
+  if (table.optimizer == ps::RowRule::Adagrad && table.start == 0)
+    return Adagrad{.lr = table.lr, .eps = table.eps};
+  return std::nullopt;
+}
+
+// One device: with all in memory, where each table's optimizer has a dense counterpart; else with tables in the
+// process.
+static Trainer reference_of(const Recipe& recipe, const torch::nn::AnyModule& model) {
+  std::vector<OptimizerPart> parts;
+  for (const TableSettings& table : recipe.tables) {
+    const auto optimizer = dense_optimizer_of(table);
+    if (!optimizer) return make_trainer(recipe, model, nullptr, {});
+    parts.push_back(
+        {[pattern = table.parameters](const std::string& name) { return rewrite::matches(pattern, name); },
+         *optimizer});
+  }
+  if (parts.empty()) return make_trainer(recipe, model, nullptr, {});
+  parts.push_back({{}, optimizer_of(recipe)});
+  return make_dense_trainer(recipe, model, std::move(parts));
+}
+
+// What there is to compare of a step: of a table its rows.
+static Record record_of(Trainer& trainer, const StepResult& result, const Recipe& recipe,
+                        const torch::nn::AnyModule& model) {
+  Record record = train::record_of(trainer, result);
+  const compile::Plan plan = {.tables = table_patterns(recipe)};
+  for (const auto& parameter : model.ptr()->named_parameters()) {
+    const std::string& name = parameter.key();
+    if (!compile::is_table(plan, name)) continue;
+    if (!record.state.model.contains(name)) record.state.model.emplace(name, trainer.rows(name));
+    record.gradients.erase(name);
+    std::erase_if(record.state.optimizer,
+                  [&](const auto& each) { return each.first.starts_with(name + "."); });
+    record.state.updates.erase(name);
+  }
+  return record;
+}
+
+static std::size_t num_tables(const Recipe& recipe, const torch::nn::AnyModule& model) {
+  const compile::Plan plan = {.tables = table_patterns(recipe)};
+  std::size_t count = 0;
+  for (const auto& parameter : model.ptr()->named_parameters()) count += is_table(plan, parameter.key());
+  return count;
+}
+
+// In this process, with so many loops in all.
+class Servers {
+ public:
+  explicit Servers(std::int64_t loops)
+      : server_(key_, {.loops = static_cast<std::uint32_t>(loops),
+                       .all_loops = static_cast<std::uint32_t>(loops)}) {}
+  std::unique_ptr<ps::Tables> client() const {
+    return std::make_unique<ps::Client>(key_, server_.endpoints());
+  }
+
+ private:
+  const rendezvous::Key key_ = rendezvous::make_key();
+  const ps::Server server_;
+};
+
+static Verdict verify(const Recipe& recipe, const Strategy& strategy, std::int64_t servers) {
   std::vector<Microbatches> batches;
   std::uint64_t seed = static_cast<std::uint64_t>(recipe.training.seed);
   for (std::int64_t step = 0; step < recipe.verify.steps; ++step) {
@@ -97,16 +182,19 @@ static Verdict verify(const Recipe& recipe, const Strategy& strategy) {
     for (std::int64_t i = 0; i < strategy.sizes.num_microbatches; ++i)
       batches.back().push_back(random_batch(recipe, strategy.sizes.microbatch, ++seed));
   }
-  Learner alone = make_learner(recipe, nullptr);
+  const torch::nn::AnyModule model = make_model(recipe);
+  Trainer alone = reference_of(recipe, model);
   std::vector<Record> wanted;
   Verdict verdict;
   for (const Microbatches& microbatches : batches) {
-    wanted.push_back(train::record_of(alone.trainer, take(alone.trainer, microbatches)));
+    wanted.push_back(record_of(alone, take(alone, microbatches), recipe, model));
     verdict.losses.push_back(wanted.back().loss);
   }
   const sharding::Mesh& mesh = strategy.parallelism.mesh;
   std::vector<torch::nn::AnyModule> models;
   for (int rank = 0; rank < mesh.size(); ++rank) models.push_back(make_model(recipe));
+  std::optional<Servers> running;
+  if (!recipe.tables.empty() && servers > 0) running.emplace(servers);
   verdict.steps.resize(batches.size());
   std::mutex mutex;  // guards verdict.steps
   const int threads = at::get_num_threads();
@@ -114,26 +202,31 @@ static Verdict verify(const Recipe& recipe, const Strategy& strategy) {
     at::set_num_threads(1);
     Parallelism parallelism = strategy.parallelism;
     parallelism.world = &world;
-    Trainer trainer =
-        make_trainer(recipe, models[static_cast<std::size_t>(world.rank())], nullptr, std::move(parallelism));
+    const auto tables = running ? running->client() : nullptr;
+    const torch::nn::AnyModule& own = models[static_cast<std::size_t>(world.rank())];
+    Trainer trainer = make_trainer(recipe, own, nullptr, std::move(parallelism), tables.get());
     for (std::size_t step = 0; step < batches.size(); ++step) {
       const StepResult result = take(
           trainer, parts_of(batches[step], strategy.parallelism, world.rank(), strategy.sizes.microbatch));
-      Comparison comparison =
-          train::compare(train::record_of(trainer, result), wanted[step], tolerance_of(recipe));
+      const Record record = record_of(trainer, result, recipe, own);
+      Comparison comparison = train::compare(record, wanted[step], tolerance_of(recipe));
       const std::lock_guard lock(mutex);
       if (comparison.largest > verdict.steps[step].largest) verdict.steps[step] = std::move(comparison);
     }
+    if (tables && world.rank() == 0)
+      for (std::uint32_t table = 0; table < num_tables(recipe, own); ++table)
+        verdict.digests.push_back(tables->digest(table).first);
   });
   at::set_num_threads(threads);
   const auto differs = std::ranges::find_if(verdict.steps, [](const auto& step) { return step.largest > 1; });
   if (differs != verdict.steps.end()) {
     const auto step = static_cast<std::size_t>(differs - verdict.steps.begin());
-    verdict.where =
-        concat("step ", step + 1, ": ", first_of(*differs, alone.trainer.graph(batches[step][0])));
+    verdict.where = concat("step ", step + 1, ": ", first_of(*differs, alone.graph(batches[step][0])));
   }
   return verdict;
 }
+
+static std::int64_t loops_of(const Recipe& recipe) { return recipe.ps.servers * recipe.ps.threads; }
 
 static std::string described(const Strategy& strategy) {
   const Parallelism& parallelism = strategy.parallelism;
@@ -181,7 +274,7 @@ static int verify_drawn(const Recipe& recipe, const Options& options) {
     const Strategy strategy = drawn(recipe, options.ranks, seed);
     std::string came;
     try {
-      const Verdict verdict = verify(recipe, strategy);
+      const Verdict verdict = verify(recipe, strategy, loops_of(recipe));
       most = std::max(most, verdict.error());
       failures += !verdict.where.empty();
       came = concat("largest error ", number(verdict.error()),
@@ -208,6 +301,7 @@ int verify(const Recipe& asked, const Options& options) {
   const bool says_dtype = std::ranges::any_of(
       options.words, [](const std::string& word) { return word.starts_with("--training.dtype="); });
   if (!says_dtype) recipe.training.dtype = FloatType::Float64;
+  bound_ids(recipe);
   say(concat("dtype:    ", recipe.training.dtype == FloatType::Float64 ? "float64" : "float32",
              says_dtype ? "" : ", since nothing else is said; --training.dtype=float32 is the other one",
              "; errors of at most ", number(tolerance_of(recipe)), " are allowed"));
@@ -225,7 +319,7 @@ int verify(const Recipe& asked, const Options& options) {
   Strategy strategy{.parallelism = parallelism_of(recipe, options.ranks), .sizes = {}};
   strategy.sizes = small(sizes_of(recipe, strategy.parallelism), strategy.parallelism);
   say(concat("strategy: ", described(strategy)));
-  const Verdict verdict = verify(recipe, strategy);
+  const Verdict verdict = verify(recipe, strategy, loops_of(recipe));
   for (std::size_t step = 0; step < verdict.steps.size(); ++step) {
     const Comparison& comparison = verdict.steps[step];
     say(concat("step ", step + 1, ": loss ", number(verdict.losses[step]), ", largest error ",
@@ -236,7 +330,13 @@ int verify(const Recipe& asked, const Options& options) {
   }
   if (!verdict.where.empty()) say(concat("differs first in ", verdict.where));
   say(concat("largest error: ", number(verdict.error()), ", allowed ", number(tolerance_of(recipe))));
-  return verdict.where.empty() ? 0 : 1;
+  bool is_same = true;
+  if (loops_of(recipe) > 1) {
+    is_same = verify(recipe, strategy, 1).digests == verdict.digests;
+    say(concat("servers: ", recipe.ps.servers, ", with ", recipe.ps.threads, " loops each, have ",
+               is_same ? "the rows of one loop, bit for bit" : "other rows than one loop"));
+  }
+  return verdict.where.empty() && is_same ? 0 : 1;
 }
 
 }  // namespace shoal::cli

@@ -349,4 +349,21 @@ Hosts::Next Hosts::hear(const std::string& own_report) {
   }
 }
 
+std::map<std::string, std::string> variables_of_job(const std::vector<std::string>& environment,
+                                                    const Hosts& hosts, int key, int attempt,
+                                                    std::chrono::seconds limit) {
+  std::map<std::string, std::string> variables;
+  for (const std::string& variable : environment) {
+    const std::size_t equals = variable.find('=');
+    variables[variable.substr(0, equals)] = equals == std::string::npos ? "" : variable.substr(equals + 1);
+  }
+  const std::pair<const char*, std::string> job[] = {
+      {"SHOAL_STORE", hosts.store_address()},         {"SHOAL_KEY_DESCRIPTOR", std::to_string(key)},
+      {"SHOAL_EPOCH", std::to_string(attempt + 1)},   {"SHOAL_INTERFACE", hosts.interface()},
+      {"SHOAL_LIMIT", std::to_string(limit.count())},
+  };
+  for (const auto& [name, value] : job) variables[name] = value;
+  return variables;
+}
+
 }  // namespace shoal::elastic

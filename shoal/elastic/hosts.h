@@ -13,6 +13,8 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -90,5 +92,10 @@ class Hosts {
   bool all_done_ = false;
   std::thread watcher_;
 };
+
+// What programs get of what the launcher was started with, and of the job; `key`: its descriptor.
+std::map<std::string, std::string> variables_of_job(const std::vector<std::string>& environment,
+                                                    const Hosts& hosts, int key, int attempt,
+                                                    std::chrono::seconds limit);
 
 }  // namespace shoal::elastic

@@ -203,6 +203,23 @@ static std::pair<std::string, std::uint16_t> address_and_port(const std::string&
   return {text.substr(0, colon), static_cast<std::uint16_t>(number_in(port, "SHOAL_STORE"))};
 }
 
+static Member member_in(const Environment& environment, rendezvous::TcpStoreOptions options) {
+  const auto descriptor = static_cast<int>(number_in(environment, "SHOAL_KEY_DESCRIPTOR"));
+  Member member = {.key = rendezvous::inherited_key(descriptor)};
+  close(descriptor);
+  std::tie(options.address, options.port) = address_and_port(value_in(environment, "SHOAL_STORE"));
+  options.epoch = member.epoch = static_cast<std::uint64_t>(number_in(environment, "SHOAL_EPOCH"));
+  member.address = options.address;
+  member.store = std::make_unique<rendezvous::TcpStore>(member.key, options);
+  return member;
+}
+
+Member member_of(const Environment& environment, std::chrono::nanoseconds limit) {
+  SHOAL_CHECK(environment.contains("SHOAL_STORE"), InvalidInput,
+              "elastic: this process belongs to no job: nothing says where its store is (SHOAL_STORE)");
+  return member_in(environment, {.limit = limit});
+}
+
 std::unique_ptr<Job> join(const Environment& environment, std::chrono::nanoseconds limit) {
   std::unique_ptr<Job> job(new Job);
   job->place_ = place_of(environment);
@@ -222,12 +239,10 @@ std::unique_ptr<Job> join(const Environment& environment, std::chrono::nanosecon
   std::jthread giver;  // ended when this returns
   rendezvous::TcpStoreOptions options = {.limit = limit};
   if (has("SHOAL_STORE")) {
-    const auto descriptor = static_cast<int>(number_in(environment, "SHOAL_KEY_DESCRIPTOR"));
-    const Key key = rendezvous::inherited_key(descriptor);
-    close(descriptor);
-    std::tie(options.address, options.port) = address_and_port(value_in(environment, "SHOAL_STORE"));
-    options.epoch = static_cast<std::uint64_t>(number_in(environment, "SHOAL_EPOCH"));
-    job->store_ = std::make_unique<rendezvous::TcpStore>(key, options);
+    Member member = member_in(environment, options);
+    job->key_ = member.key;
+    job->epoch_ = member.epoch;
+    job->store_ = std::move(member.store);
   } else if (place.size == 1) {
     job->store_ = std::make_unique<rendezvous::MemoryStore>();
   } else if (has("SHOAL_KEY_FILE")) {

@@ -15,13 +15,16 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "shoal/comm/communicator.h"
 #include "shoal/elastic/flight.h"
 #include "shoal/elastic/place.h"
+#include "shoal/rendezvous/key.h"
 #include "shoal/rendezvous/store.h"
 #include "shoal/rendezvous/tcp_server.h"
 
@@ -42,6 +45,9 @@ class Job {
   const std::string& interface() const { return interface_; }
   int attempt() const { return attempt_; }                   // how often the ranks have been started before
   std::chrono::nanoseconds limit() const { return limit_; }  // of a wait
+  // The job's, where it has one: not where this process is all of it.
+  const std::optional<rendezvous::Key>& key() const { return key_; }
+  std::uint64_t epoch() const { return epoch_; }
 
   // The communicator with its calls in the flight recorder, and its waits bounded.
   std::unique_ptr<comm::Communicator> recorded(std::unique_ptr<comm::Communicator> communicator);
@@ -54,6 +60,8 @@ class Job {
   std::unique_ptr<rendezvous::TcpServer> server_;  // of rank 0, where no launcher serves
   std::unique_ptr<rendezvous::Store> store_;
   std::unique_ptr<Flight> flight_;
+  std::optional<rendezvous::Key> key_;
+  std::uint64_t epoch_ = 1;
   bool one_host_ = true;
   std::vector<std::string> hosts_;
   std::string interface_ = "lo";
@@ -66,6 +74,16 @@ class Job {
 // they are the same.
 std::unique_ptr<Job> join(const Environment& environment,
                           std::chrono::nanoseconds limit = std::chrono::seconds{60});
+
+// What a process has that belongs to a job and is no rank of it: a server that the launcher started.
+struct Member {
+  rendezvous::Key key;
+  std::unique_ptr<rendezvous::Store> store;
+  std::string address;  // of this host, where the store is
+  std::uint64_t epoch = 1;
+};
+// Throws InvalidInput where the environment is of no job.
+Member member_of(const Environment& environment, std::chrono::nanoseconds limit = std::chrono::seconds{60});
 
 // All ranks say who they are. Gives what each said of its host: `identity` where memory is shared, and a
 // name.

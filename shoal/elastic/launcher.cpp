@@ -19,7 +19,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -89,6 +88,7 @@ class Launcher {
  private:
   void begin(int attempt);
   void start_rank(int local, int attempt);
+  void start_server(int number);
   Command command_of(const Rank& rank, int local, int attempt) const;
   void watch();
   int patience() const;
@@ -111,6 +111,8 @@ class Launcher {
 
   int attempt_ = 0;
   std::vector<Rank> ranks_;
+  std::vector<Rank> servers_;   // processes alone: they have no rank and no flight
+  std::string server_failure_;  // of this attempt; empty: none
   std::int64_t killed_for_memory_ = 0;
   // How this attempt ends: since when, why (empty: a rank's failure), and what has been done about it.
   std::optional<Clock::time_point> ending_;
@@ -126,17 +128,31 @@ void Launcher::begin(int attempt) {
   terminated_ = killed_ = false;
   killed_for_memory_ = num_killed_for_memory();
   hosts_.begin_attempt(attempt);
+  server_failure_.clear();
+  servers_.clear();
+  servers_.resize(launch_.host == 0 ? static_cast<std::size_t>(launch_.servers) : 0);
+  for (std::size_t server = 0; server < servers_.size(); ++server) start_server(static_cast<int>(server));
   ranks_.clear();
   ranks_.resize(static_cast<std::size_t>(launch_.ranks));
   for (int local = 0; local < launch_.ranks; ++local) start_rank(local, attempt);
 }
 
+void Launcher::start_server(int number) {
+  Rank& server = servers_[static_cast<std::size_t>(number)];
+  const std::string prefix = concat("[server ", number, "] ");
+  server.out = Lines(prefix);
+  server.err = Lines(prefix);
+  auto named = variables_of_job(environment_, hosts_, key_, attempt_, launch_.limit);
+  named["SHOAL_SERVER"] = std::to_string(number);
+  named["SHOAL_SERVERS"] = std::to_string(launch_.servers);
+  named.try_emplace("OMP_NUM_THREADS", "1");
+  Command command = {.words = launch_.server_command, .inherited = {key_}};
+  for (const auto& [name, value] : named) command.environment.push_back(concat(name, "=", value));
+  server.started = start(command);
+}
+
 Command Launcher::command_of(const Rank& rank, int local, int attempt) const {
-  std::map<std::string, std::string> variables;
-  for (const std::string& variable : environment_) {
-    const std::size_t equals = variable.find('=');
-    variables[variable.substr(0, equals)] = equals == std::string::npos ? "" : variable.substr(equals + 1);
-  }
+  auto variables = variables_of_job(environment_, hosts_, key_, attempt_, launch_.limit);
   const int num_cores = static_cast<int>(cores_.size());
   variables.try_emplace("OMP_NUM_THREADS", std::to_string(std::max(1, num_cores / launch_.ranks)));
   variables.try_emplace("PYTHONUNBUFFERED", "1");
@@ -150,12 +166,7 @@ Command Launcher::command_of(const Rank& rank, int local, int attempt) const {
       {"MASTER_PORT", std::to_string(hosts_.master_port())},
       {"TORCHELASTIC_RESTART_COUNT", std::to_string(attempt)},
       {"TORCHELASTIC_MAX_RESTARTS", std::to_string(launch_.max_restarts)},
-      {"SHOAL_STORE", hosts_.store_address()},
-      {"SHOAL_KEY_DESCRIPTOR", std::to_string(key_)},
-      {"SHOAL_EPOCH", std::to_string(attempt + 1)},
       {"SHOAL_FLIGHT_DESCRIPTOR", std::to_string(rank.flight->descriptor())},
-      {"SHOAL_INTERFACE", hosts_.interface()},
-      {"SHOAL_LIMIT", std::to_string(launch_.limit.count())},
   };
   for (const auto& [name, value] : own) variables[name] = value;
   Command command = {.words = launch_.command, .inherited = {key_, rank.flight->descriptor()}};
@@ -210,12 +221,14 @@ void Launcher::watch() {
     }
     std::vector<pollfd> wanted = {{.fd = signals_, .events = POLLIN},
                                   {.fd = hosts_.event(), .events = POLLIN}};
-    for (const Rank& rank : ranks_) {
-      wanted.push_back({.fd = rank.started.out, .events = POLLIN});
-      wanted.push_back({.fd = rank.started.err, .events = POLLIN});
-    }
+    for (const auto* processes : {&ranks_, &servers_})
+      for (const Rank& process : *processes) {
+        wanted.push_back({.fd = process.started.out, .events = POLLIN});
+        wanted.push_back({.fd = process.started.err, .events = POLLIN});
+      }
     poll(wanted.data(), wanted.size(), patience());
     for (Rank& rank : ranks_) take_output(rank);
+    for (Rank& server : servers_) take_output(server);
     take_signals();
     reap();
     if (const std::string why = hosts_.ended_elsewhere(); !why.empty() && !ending_) fail_here(why);
@@ -249,7 +262,17 @@ void Launcher::take_signals() {
 void Launcher::reap() {
   int status = 0;
   for (pid_t process; (process = waitpid(-1, &status, WNOHANG)) > 0;) {
-    const auto rank = std::ranges::find(ranks_, process, [](const Rank& one) { return one.started.process; });
+    const auto process_of = [](const Rank& one) { return one.started.process; };
+    if (const auto server = std::ranges::find(servers_, process, process_of); server != servers_.end()) {
+      server->status = status;
+      take_rest(*server);
+      if (ending_ || all_ended()) continue;
+      server_failure_ = concat("server ", server - servers_.begin(), ": ", how_it_ended(status));
+      fail_here(server_failure_);
+      hosts_.announce_end(server_failure_);
+      continue;
+    }
+    const auto rank = std::ranges::find(ranks_, process, process_of);
     if (rank == ranks_.end()) continue;  // what a rank had started and left behind
     rank->status = status;
     if (!rank->noted || (ending_ && !terminated_)) note(*rank, killed_for_memory_);
@@ -288,10 +311,13 @@ void Launcher::signal_all(int signal) {
 
 void Launcher::end_all() {
   signal_all(SIGKILL);
+  for (const Rank& server : servers_)
+    if (!server.status && server.started.process > 0) kill(-server.started.process, SIGKILL);
   end_descendants();
-  for (Rank& rank : ranks_)
-    for (int* descriptor : {&rank.started.out, &rank.started.err, &rank.log})
-      if (*descriptor >= 0) close(std::exchange(*descriptor, -1));
+  for (auto* processes : {&ranks_, &servers_})
+    for (Rank& process : *processes)
+      for (int* descriptor : {&process.started.out, &process.started.err, &process.log})
+        if (*descriptor >= 0) close(std::exchange(*descriptor, -1));
 }
 
 void Launcher::dump_flights(const std::vector<RankReport>& reports) const {
@@ -323,8 +349,9 @@ Hosts::Next Launcher::conclude() {
   for (const std::string& text : texts)
     for (RankReport& rank : reports_of(text)) reports.push_back(std::move(rank));
   // What the ranks of a lost host did nobody knows: the others have only seen that it went.
-  const Culprit culprit =
-      lost.empty() ? culprit_of(reports) : Culprit{.why = concat(lost, " lost; seen first: ", why_)};
+  const Culprit culprit = !server_failure_.empty() ? Culprit{.why = server_failure_}
+                          : lost.empty() ? culprit_of(reports)
+                                         : Culprit{.why = concat(lost, " lost; seen first: ", why_)};
   Hosts::Next next = {.why = verdict_of(culprit)};
   std::string text = summary_of(reports, culprit);
   if (lost.empty()) {

@@ -27,6 +27,10 @@ struct Launch {
   std::chrono::seconds limit{300};   // of a wait in the programs
   std::chrono::seconds arrival{60};  // for all hosts to come
   bool pin_cores = false;            // each rank to its share of them
+  // Processes beside the ranks, on the first host, that serve them: parameter servers. They end with the ranks, and
+  // one that ends before is a failure. Each is told its number, SHOAL_SERVER.
+  int servers = 0;
+  std::vector<std::string> server_command;
 };
 
 // Throws InvalidInput where something is out of range or missing.

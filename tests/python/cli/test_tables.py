@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recipes whose rows are in tables: on servers, on several ranks, and what goes wrong there."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+
+SMALL = [
+    "--dataset.samples=4000",
+    "--dataset.held_out=512",
+    "--training.local_batch_size=64",
+    "--training.global_batch_size=64",
+    "--training.steps=12",
+    "--validation.freq=6",
+]
+
+
+RECIPES = ["deepfm", "wide_deep", "dcn", "dlrm_clicks", "word2vec"]
+DRAWN = [("deepfm", 4, 2), ("wide_deep", 2, 3), ("dcn", 1, 3), ("dlrm_clicks", 2, 2), ("word2vec", 4, 1)]
+WHOLE = [(recipe, servers, ranks) for recipe in RECIPES for servers in (1, 2, 4) for ranks in (1, 2, 3)]
+
+
+# All of them: tools/prove.py tables.
+@pytest.mark.parametrize(
+    ("recipe", "servers", "ranks"), WHOLE if os.environ.get("SHOAL_WHOLE_MATRIX") else DRAWN
+)
+def test_ranks_and_servers_have_the_rows_of_one_device(shoal, recipe, servers, ranks):
+    result = shoal(
+        "verify", f"recipes/{recipe}.toml", "-n", ranks, f"--ps.servers={servers}", "--verify.steps=2"
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    error = float(re.search(r"largest error: (\S+), allowed", result.stdout)[1])
+    assert error < 1e-9
+    assert servers == 1 or "have the rows of one loop, bit for bit" in result.stdout
+    print(f"seen: {recipe}, {servers} servers, {ranks} ranks: {error:.1e}")
+
+
+def test_micro_batches_and_zero_have_them_too(shoal):
+    result = shoal(
+        "verify",
+        "recipes/deepfm.toml",
+        *["-n", 2, "--ps.servers=2", "--ps.threads=2", "--verify.steps=2"],
+        *["--parallelism.data_parallel_shard_degree=2", "--training.local_batch_size=2"],
+        "--training.global_batch_size=8",
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "2 x 4 samples" in result.stdout
+
+
+# Adam moves rows that a batch does not have where all are in memory: one device has tables too then.
+def test_other_row_optimizers_and_bfloat16(shoal):
+    for options in (["--tables.0.optimizer=adam"], ["--tables.0.optimizer=ftrl", "--tables.0.l1=0.01"]):
+        result = shoal(
+            "verify", "recipes/deepfm.toml", "-n", 2, "--ps.servers=2", "--verify.steps=2", *options
+        )
+        assert result.returncode == 0, result.stdout + result.stderr
+
+
+def losses_in(folder):
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [value for line in lines for key, value in line.items() if key in {"loss", "validation_auc"}]
+
+
+def test_a_run_on_servers_is_that_of_one_process(shoal, tmp_path):
+    wanted = None
+    for name, options in (("alone", []), ("served", ["-n", 2, "--ps.servers=2"])):
+        folder = tmp_path / name
+        result = shoal(
+            "train",
+            "recipes/deepfm.toml",
+            *SMALL,
+            "--training.dtype=float64",
+            f"--job.dump_folder={folder}",
+            *options,
+        )
+        assert result.returncode == 0, result.stdout + result.stderr
+        losses = losses_in(folder)
+        assert len(losses) == 14
+        wanted = wanted or losses
+        assert losses == pytest.approx(wanted, rel=1e-9)
+    assert "[0] model:   deepfm, 16,321 parameters, 1 table on 2 servers" in result.stdout
+    results = json.loads((tmp_path / "served" / "results.json").read_text())
+    assert results["measures"]["AUC"]["baseline_name"] == "the oracle"
+
+
+def children_of(process):
+    listed = subprocess.run(
+        ["ps", "-o", "pid=,args=", "--ppid", str(process)], capture_output=True, text=True
+    )
+    rows = [line.split(None, 1) for line in listed.stdout.splitlines()]
+    return {int(row[0]): row[1] if len(row) > 1 else "" for row in rows}
+
+
+def servers_below(process):
+    found = []
+    for child, command in children_of(process).items():
+        found += [child] if "ps serve" in command else servers_below(child)
+    return found
+
+
+def test_a_server_that_is_killed_is_named_within_seconds(shoal, tmp_path):
+    command = [shoal.path, "train", "recipes/deepfm.toml", *SMALL, "-n", "2", "--ps.servers=2"]
+    command += ["--training.steps=100000", f"--job.dump_folder={tmp_path}"]
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        while "step:" not in (line := run.stdout.readline()):
+            assert line, run.stderr.read()
+        servers = servers_below(run.pid)
+        assert len(servers) == 2
+        begin = time.monotonic()
+        os.kill(servers[1], signal.SIGKILL)
+        _, errors = run.communicate(timeout=30)
+        assert time.monotonic() - begin < 10
+        assert run.returncode == 1
+        assert re.search(r"shoal run: server [01]: killed by signal 9 \(Killed\)", errors)
+    finally:
+        run.kill()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["-n", 2], "2 ranks share the rows of [[tables]], which servers have, and ps.servers is 0"),
+        (["--tables.0.parameters=row.weight"], 'tables: no parameter of deepfm is called "row.weight"'),
+        (
+            ["--tables.0.optimiser=adam"],
+            "there is no key tables.0.optimiser; did you mean tables.0.optimizer?",
+        ),
+        (["--tables.0.optimizer=adamw"], 'tables.0.optimizer: there is no "adamw"; did you mean "adam"?'),
+        (["--tables.lr=1"], "tables.lr: tables are a list: a file has [[tables]], with two brackets"),
+        (["--tables.1.lr=1"], "tables.1.parameters is not said"),
+        (
+            ["--training.max_norm=1"],
+            "training.max_norm is 1, and the norm of all gradients would lack those of rows",
+        ),
+        (["--model.fields=3"], "a sample of clicks has 26 ids and 13 numbers; model.fields is 3"),
+    ],
+)
+def test_what_cannot_be_is_wrong_use(shoal, options, message):
+    result = shoal("train", "recipes/deepfm.toml", *options)
+    assert result.returncode == 2
+    assert message in result.stderr
