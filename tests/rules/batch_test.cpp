@@ -50,7 +50,8 @@ static std::vector<std::pair<std::string, ir::Graph>> steps_of_models() {
   std::vector<std::pair<std::string, ir::Graph>> all;
   const Tensor labels = torch::randint(5, {kRows});
   const auto add = [&](const std::string& name, const Config& config, std::vector<Tensor> inputs) {
-    all.emplace_back(name, captured(make(config), std::move(inputs), name == "dlrm"));
+    const bool is_regression = inputs.back().is_floating_point();
+    all.emplace_back(name, captured(make(config), std::move(inputs), is_regression));
   };
   add("bert",
       BertConfig{.vocab_size = 61,
@@ -60,6 +61,10 @@ static std::vector<std::pair<std::string, ir::Graph>> steps_of_models() {
                  .intermediate_size = 40,
                  .max_position_embeddings = 16},
       {tokens(), tokens()});
+  const std::vector<Tensor> clicks = {torch::rand({kRows, 3}), torch::randint(40, {kRows, 5}),
+                                      torch::rand({kRows})};
+  add("dcn", DcnConfig{.ids = 40, .fields = 5, .numbers = 3, .embedding_dim = 4, .hidden = {8}}, clicks);
+  add("deepfm", DeepFmConfig{.ids = 40, .fields = 5, .numbers = 3, .factors = 4, .hidden = {8}}, clicks);
   add("dlrm",
       DlrmConfig{.dense_features = 4, .table_rows = {7, 9}, .embedding_dim = 6, .bottom = {8}, .top = {16}},
       {torch::rand({kRows, 4}), torch::randint(7, {kRows, 2}), torch::rand({kRows})});
@@ -98,6 +103,11 @@ static std::vector<std::pair<std::string, ir::Graph>> steps_of_models() {
                 .intermediate_size = 40,
                 .num_classes = 5},
       {torch::rand({kRows, 3, 8, 8}), labels});
+  add("wide_deep", WideDeepConfig{.ids = 40, .fields = 5, .numbers = 3, .embedding_dim = 4, .hidden = {8}},
+      clicks);
+  add("wide_deep", WideDeepConfig{.ids = 40, .fields = 5, .numbers = 3, .hidden = {}}, clicks);
+  add("word2vec", Word2VecConfig{.words = 40, .embedding_dim = 6, .negatives = 4},
+      {torch::randint(40, {kRows}), torch::randint(40, {kRows, 5}), torch::rand({kRows, 5})});
   return all;
 }
 
