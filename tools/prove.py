@@ -102,8 +102,8 @@ PROOFS = {
         PYTEST + "test_run_hosts.py -k losses",
     ),
     "tables": Proof(
-        "rows on {1, 2, 4} servers with {1, 2, 3} ranks are those of one device, five recipes; the number of servers "
-        "changes no bit",
+        "rows on {1, 2, 4} servers with {1, 2, 3} ranks are those of one device, five recipes; the number of "
+        "servers changes no bit",
         "docs/parameter_server.md",
         4,
         "SHOAL_WHOLE_MATRIX=1 " + PYTEST + "cli/test_tables.py -k rows_of_one_device",
