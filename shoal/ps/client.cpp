@@ -8,8 +8,10 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
@@ -27,11 +29,24 @@ struct Client::Remote {
   Definition definition;
   std::size_t width = 0;
   std::vector<std::uint32_t> numbers;  // by loop
+
+  std::size_t row_bytes() const {
+    return width * (is_wide(definition.dtype) ? sizeof(double) : sizeof(float));
+  }
+};
+
+struct Client::Arriving {
+  std::vector<std::byte> own;  // where nobody else has room for them
+  std::span<std::byte> rows;
+  std::size_t parts = 0;  // that are under way
 };
 
 // A connection to each loop, and the requests that have no answer yet, in their order.
 class Client::Lines {
  public:
+  // Of an answer, whose payload it borrows.
+  using Take = std::function<void(const Head& head, std::span<const std::byte> payload)>;
+
   Lines(const rendezvous::Key& key, std::vector<Endpoint> loops, const ClientOptions& options)
       : key_(key), loops_(std::move(loops)), options_(options), lines_(loops_.size()) {
     const auto random = rendezvous::random_bytes();
@@ -49,35 +64,74 @@ class Client::Lines {
             .sequence = ++sequence_};
   }
 
-  void send(std::size_t loop, std::vector<std::byte> frame) {
+  // A frame, and who takes its answer. Answers that may be large are read before anything else is written: else
+  // each end could wait until the other reads.
+  void send(std::size_t loop, std::vector<std::byte> frame, Take take = {}) {
     Line& line = lines_[loop];
-    SHOAL_CHECK(line.under_way.size() < wire::kMostUnderWay, Internal, "ps: ", line.under_way.size(),
-                " requests to a server have no answer");
-    line.under_way.push_back(std::move(frame));
-    if (!line.connection) return;  // receive() sends it again
+    const bool is_crowded = line.under_way.size() >= wire::kMostUnderWay;
+    if (is_crowded ||
+        std::ranges::any_of(line.under_way, [](const Request& each) { return bool{each.take}; }))
+      settle(loop);
+    line.under_way.push_back({std::move(frame), std::move(take)});
+    if (!line.connection) return;  // settle() sends it again
     try {
-      write(line, line.under_way.back());
+      write(line, line.under_way.back().frame);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::PeerLost) throw;
       line.connection.reset();
     }
   }
 
-  // The answer to the oldest one, whose payload is there until the next.
-  std::span<const std::byte> receive(std::size_t loop, Head& head) {
-    Line& line = lines_[loop];
+  // Until there is no request without an answer. What a server refused is thrown when all are read.
+  void settle() {
     try {
-      if (!line.connection) send_again(loop);
-      read(line, head);
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::PeerLost) throw;
-      send_again(loop);
-      read(line, head);
+      for (std::size_t loop = 0; loop < loops_.size(); ++loop) settle(loop);
+    } catch (...) {
+      give_up();
+      throw;
     }
-    line.under_way.pop_front();
-    return payload_;
+    if (const auto refusal = std::exchange(refusal_, std::nullopt)) throw Error(*refusal);
   }
-  bool is_owed(std::size_t loop) const { return !lines_[loop].under_way.empty(); }
+
+ private:
+  struct Request {
+    std::vector<std::byte> frame;
+    Take take;
+  };
+  struct Line {
+    std::unique_ptr<Connection> connection;
+    std::deque<Request> under_way;
+  };
+
+  void settle(std::size_t loop) {
+    Line& line = lines_[loop];
+    while (!line.under_way.empty()) {
+      Head head;
+      try {
+        if (!line.connection) send_again(loop);
+        read(line, head);
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::PeerLost) throw;
+        send_again(loop);
+        read(line, head);
+      }
+      const Request request = std::move(line.under_way.front());
+      line.under_way.pop_front();
+      if (head.operation != Operation::Done)
+        refused(head);
+      else if (request.take)
+        request.take(head, payload_);
+    }
+  }
+  void refused(const Head& head) {
+    if (refusal_) return;
+    try {
+      SHOAL_CHECK(head.operation == Operation::Failed, Corrupt, "ps: a server answered with a request");
+      wire::throw_failure(payload_);
+    } catch (const Error& error) {
+      refusal_ = error;
+    }
+  }
   // After an error in the middle.
   void give_up() {
     for (Line& line : lines_) {
@@ -86,12 +140,6 @@ class Client::Lines {
       line.connection.reset();  // answers that still come belong to nobody
     }
   }
-
- private:
-  struct Line {
-    std::unique_ptr<Connection> connection;
-    std::deque<std::vector<std::byte>> under_way;
-  };
 
   void connect(std::size_t loop) {
     const Endpoint& endpoint = loops_[loop];
@@ -107,7 +155,7 @@ class Client::Lines {
   }
   void send_again(std::size_t loop) {
     connect(loop);
-    for (const auto& frame : lines_[loop].under_way) write(lines_[loop], frame);
+    for (const Request& request : lines_[loop].under_way) write(lines_[loop], request.frame);
   }
   void write(const Line& line, const std::vector<std::byte>& frame) {
     line.connection->write({reinterpret_cast<const char*>(frame.data()), frame.size()},
@@ -117,14 +165,12 @@ class Client::Lines {
     const auto deadline = deadline_after(options_.limit);
     std::array<std::byte, sizeof(Head)> begin;
     Head sent;
-    std::memcpy(&sent, line.under_way.front().data(), sizeof sent);
-    do {  // past answers to a request that was given up
-      line.connection->read(begin, deadline, "an answer");
-      head = wire::head_of(begin);
-      payload_.resize(head.bytes);
-      line.connection->read(payload_, deadline, "the rest of an answer");
-      wire::check_payload(head, payload_);
-    } while (head.sequence < sent.sequence);
+    std::memcpy(&sent, line.under_way.front().frame.data(), sizeof sent);
+    line.connection->read(begin, deadline, "an answer");
+    head = wire::head_of(begin);
+    payload_.resize(head.bytes);
+    line.connection->read(payload_, deadline, "the rest of an answer");
+    wire::check_payload(head, payload_);
     SHOAL_CHECK(head.sequence == sent.sequence && head.client == sent.client, Corrupt,
                 "ps: ", line.connection->where(), " answered what was not asked");
   }
@@ -135,32 +181,8 @@ class Client::Lines {
   std::uint64_t client_ = 0, sequence_ = 0;
   std::vector<Line> lines_;
   std::vector<std::byte> payload_;
+  std::optional<Error> refusal_;  // the first, until it is thrown
 };
-
-namespace {
-
-// What was refused, if anything was: thrown when all answers are read, so that none is left for the next
-// request.
-class Refusals {
- public:
-  void look(const Head& head, std::span<const std::byte> payload) {
-    if (head.operation == Operation::Done || error_) return;
-    try {
-      SHOAL_CHECK(head.operation == Operation::Failed, Corrupt, "ps: a server answered with a request");
-      wire::throw_failure(payload);
-    } catch (const Error& error) {
-      error_ = error;
-    }
-  }
-  void rethrow() const {
-    if (error_) throw Error(*error_);
-  }
-
- private:
-  std::optional<Error> error_;
-};
-
-}  // namespace
 
 Client::Client(const rendezvous::Key& key, std::vector<Endpoint> loops, const ClientOptions& options)
     : places_(loops.size()), keys_(loops.size()) {
@@ -175,17 +197,12 @@ Client::TableNumber Client::create(const Definition& definition) {
   const std::string text = to_text(definition);
   Remote remote = {.definition = definition};
   for (const Part& part : definition.parts) remote.width += part.width;
+  remote.numbers.resize(lines_->size());
   for (std::size_t loop = 0; loop < lines_->size(); ++loop)
     lines_->send(
-        loop, wire::frame(lines_->head(Operation::Create, 0, 0), std::array{std::as_bytes(std::span(text))}));
-  Refusals refusals;
-  for (std::size_t loop = 0; loop < lines_->size(); ++loop) {
-    Head head;
-    const auto payload = receive(loop, head);
-    refusals.look(head, payload);
-    remote.numbers.push_back(head.table);
-  }
-  refusals.rethrow();
+        loop, wire::frame(lines_->head(Operation::Create, 0, 0), std::array{std::as_bytes(std::span(text))}),
+        [&remote, loop](const Head& head, std::span<const std::byte>) { remote.numbers[loop] = head.table; });
+  lines_->settle();
   tables_.push_back(std::move(remote));
   return static_cast<TableNumber>(tables_.size() - 1);
 }
@@ -200,10 +217,6 @@ void Client::split(const Remote& remote, std::span<const std::uint64_t> keys) {
   }
 }
 
-static std::size_t number_bytes(const Definition& definition) {
-  return is_wide(definition.dtype) ? sizeof(double) : sizeof(float);
-}
-
 void Client::pull(TableNumber table, std::span<const std::uint64_t> keys, WritableNumbers rows) {
   const Remote& remote = tables_.at(table);
   SHOAL_CHECK(rows.size() == keys.size() * remote.width &&
@@ -211,25 +224,51 @@ void Client::pull(TableNumber table, std::span<const std::uint64_t> keys, Writab
               InvalidInput, "ps: a pull of ", keys.size(), " keys of width ", remote.width, " of table ",
               quoted(remote.definition.name), " got room for ", rows.size(), " values in ",
               rows.is_wide() ? "f64" : "f32");
+  send_pull(remote, keys, std::make_shared<Arriving>(Arriving{.rows = rows.bytes()}));
+  lines_->settle();
+}
+
+void Client::send_pull(const Remote& remote, std::span<const std::uint64_t> keys,
+                       const std::shared_ptr<Arriving>& arriving) {
   split(remote, keys);
-  for (std::size_t loop = 0; loop < lines_->size(); ++loop)
-    if (!keys_[loop].empty())
-      lines_->send(loop, wire::frame(lines_->head(Operation::Pull, remote.numbers[loop], keys_[loop].size()),
-                                     std::array{std::as_bytes(std::span(keys_[loop]))}));
-  Refusals refusals;
-  const std::size_t bytes = remote.width * number_bytes(remote.definition);
+  const std::size_t bytes = remote.row_bytes();
   for (std::size_t loop = 0; loop < lines_->size(); ++loop) {
     if (keys_[loop].empty()) continue;
-    Head head;
-    const auto payload = receive(loop, head);
-    refusals.look(head, payload);
-    if (head.operation != Operation::Done) continue;
-    SHOAL_CHECK(payload.size() == keys_[loop].size() * bytes, Corrupt, "ps: a server answered with ",
-                payload.size(), " bytes of rows, wanted ", keys_[loop].size() * bytes);
-    for (std::size_t i = 0; i < places_[loop].size(); ++i)
-      std::memcpy(rows.bytes().data() + places_[loop][i] * bytes, payload.data() + i * bytes, bytes);
+    ++arriving->parts;
+    lines_->send(
+        loop,
+        wire::frame(lines_->head(Operation::Pull, remote.numbers[loop], keys_[loop].size()),
+                    std::array{std::as_bytes(std::span(keys_[loop]))}),
+        [places = places_[loop], bytes, arriving](const Head&, std::span<const std::byte> payload) {
+          SHOAL_CHECK(payload.size() == places.size() * bytes, Corrupt, "ps: a server answered with ",
+                      payload.size(), " bytes of rows, wanted ", places.size() * bytes);
+          for (std::size_t i = 0; i < places.size(); ++i)
+            std::memcpy(arriving->rows.data() + places[i] * bytes, payload.data() + i * bytes, bytes);
+          --arriving->parts;
+        });
   }
-  refusals.rethrow();
+}
+
+std::unique_ptr<Tables::Pulling> Client::start_pull(TableNumber table, std::span<const std::uint64_t> keys) {
+  class Under final : public Pulling {
+   public:
+    Under(Lines& lines, std::shared_ptr<Arriving> arriving) : lines_(lines), arriving_(std::move(arriving)) {}
+    std::span<const std::byte> wait() override {
+      lines_.settle();
+      SHOAL_CHECK(arriving_->parts == 0, PeerLost, "ps: rows asked for did not arrive");
+      return arriving_->rows;
+    }
+
+   private:
+    Lines& lines_;
+    const std::shared_ptr<Arriving> arriving_;
+  };
+  const Remote& remote = tables_.at(table);
+  auto arriving = std::make_shared<Arriving>();
+  arriving->own.resize(keys.size() * remote.row_bytes());
+  arriving->rows = arriving->own;
+  send_pull(remote, keys, arriving);
+  return std::make_unique<Under>(*lines_, std::move(arriving));
 }
 
 // Of some of them, one row each.
@@ -252,8 +291,7 @@ void Client::send_push(const Remote& remote, const Push& push) {
   std::vector<std::byte> gradients;
   for (std::size_t loop = 0; loop < lines_->size(); ++loop) {
     if (keys_[loop].empty() && push.workers == 0) continue;  // of a joint push others wait for each part
-    append_rows(push.gradients.bytes(), places_[loop], remote.width * number_bytes(remote.definition),
-                gradients);
+    append_rows(push.gradients.bytes(), places_[loop], remote.row_bytes(), gradients);
     const auto shows = some_of(push.shows, places_[loop]), clicks = some_of(push.clicks, places_[loop]);
     Push part = push;
     part.keys = keys_[loop];
@@ -265,17 +303,23 @@ void Client::send_push(const Remote& remote, const Push& push) {
   }
 }
 
-void Client::push(std::span<const PushTo> pushes) {
+void Client::send(std::span<const PushTo> pushes) {
   for (const auto& [table, push] : pushes)  // or some loops would have applied it when one refuses
     check(push, tables_.at(table).definition, tables_.at(table).width);
   for (const auto& [table, push] : pushes) send_push(tables_.at(table), push);
-  receive_all();
 }
+
+void Client::push(std::span<const PushTo> pushes) {
+  send(pushes);
+  lines_->settle();
+}
+
+void Client::settle() { lines_->settle(); }
 
 void Client::refuse(std::uint64_t round, const std::string& why) {
   for (std::size_t loop = 0; loop < lines_->size(); ++loop)
     lines_->send(loop, wire::refusal_frame(lines_->head(Operation::Refuse, 0, 0), {round, why}));
-  receive_all();
+  lines_->settle();
 }
 
 void Client::put(TableNumber table, std::span<const std::uint64_t> keys, Numbers values) {
@@ -285,33 +329,12 @@ void Client::put(TableNumber table, std::span<const std::uint64_t> keys, Numbers
   std::vector<std::byte> rows;
   for (std::size_t loop = 0; loop < lines_->size(); ++loop) {
     if (keys_[loop].empty()) continue;
-    append_rows(values.bytes(), places_[loop], remote.width * number_bytes(remote.definition), rows);
+    append_rows(values.bytes(), places_[loop], remote.row_bytes(), rows);
     lines_->send(loop,
                  wire::rows_frame(lines_->head(Operation::Put, remote.numbers[loop], keys_[loop].size()),
                                   {keys_[loop], {rows, values.is_wide()}}));
   }
-  receive_all();
-}
-
-std::span<const std::byte> Client::receive(std::size_t loop, wire::Head& head) {
-  try {
-    return lines_->receive(loop, head);
-  } catch (...) {
-    lines_->give_up();
-    throw;
-  }
-}
-
-// Answers that have nothing to say but that it was done.
-void Client::receive_all() {
-  Refusals refusals;
-  for (std::size_t loop = 0; loop < lines_->size(); ++loop)
-    while (lines_->is_owed(loop)) {
-      Head head;
-      const auto payload = receive(loop, head);
-      refusals.look(head, payload);
-    }
-  refusals.rethrow();
+  lines_->settle();
 }
 
 // Asks every loop the same, and gives `each` the payloads.
@@ -320,18 +343,13 @@ void Client::ask_all(TableNumber table, wire::Operation operation, std::span<con
                      std::size_t wanted, const Each& each) {
   const auto& numbers = tables_.at(table).numbers;
   for (std::size_t loop = 0; loop < lines_->size(); ++loop)
-    lines_->send(loop, wire::frame(lines_->head(operation, numbers[loop], 0), std::array{payload}));
-  Refusals refusals;
-  for (std::size_t loop = 0; loop < lines_->size(); ++loop) {
-    Head head;
-    const auto answer = receive(loop, head);
-    refusals.look(head, answer);
-    if (head.operation != Operation::Done) continue;
-    SHOAL_CHECK(answer.size() == wanted, Corrupt, "ps: a server answered with ", answer.size(),
-                " bytes, wanted ", wanted);
-    each(answer);
-  }
-  refusals.rethrow();
+    lines_->send(loop, wire::frame(lines_->head(operation, numbers[loop], 0), std::array{payload}),
+                 [&](const Head&, std::span<const std::byte> answer) {
+                   SHOAL_CHECK(answer.size() == wanted, Corrupt, "ps: a server answered with ", answer.size(),
+                               " bytes, wanted ", wanted);
+                   each(answer);
+                 });
+  lines_->settle();
 }
 
 void Client::clear(TableNumber table) {

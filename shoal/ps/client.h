@@ -35,7 +35,10 @@ class Client final : public Tables {
   // What a server refuses is thrown here; PeerLost where one has gone. A connection that ends is made anew once
   // a request: a push that was applied is not applied again.
   void pull(TableNumber table, std::span<const std::uint64_t> keys, WritableNumbers rows) override;
+  std::unique_ptr<Pulling> start_pull(TableNumber table, std::span<const std::uint64_t> keys) override;
   void push(std::span<const PushTo> pushes) override;
+  void send(std::span<const PushTo> pushes) override;
+  void settle() override;
   void push(TableNumber table, const Push& one) { push(std::vector<PushTo>{{table, one}}); }
   void refuse(std::uint64_t round, const std::string& why) override;
   void put(TableNumber table, std::span<const std::uint64_t> keys, Numbers values) override;
@@ -46,11 +49,12 @@ class Client final : public Tables {
  private:
   class Lines;
   struct Remote;
+  struct Arriving;
   // Of some keys, which go to each loop: their places.
   void split(const Remote& remote, std::span<const std::uint64_t> keys);
   void send_push(const Remote& remote, const Push& push);
-  std::span<const std::byte> receive(std::size_t loop, wire::Head& head);
-  void receive_all();
+  void send_pull(const Remote& remote, std::span<const std::uint64_t> keys,
+                 const std::shared_ptr<Arriving>& arriving);
   template <class Each>
   void ask_all(TableNumber table, wire::Operation operation, std::span<const std::byte> payload,
                std::size_t wanted, const Each& each);

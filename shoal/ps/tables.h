@@ -27,8 +27,19 @@ class Tables {
   virtual TableNumber create(const Definition& definition) = 0;
   // As those of Table.
   virtual void pull(TableNumber table, std::span<const std::uint64_t> keys, WritableNumbers rows) = 0;
+  // A pull that is under way. It ends before the tables do.
+  class Pulling {
+   public:
+    virtual ~Pulling() = default;
+    virtual std::span<const std::byte> wait() = 0;  // the rows
+  };
+  // As they are when it is answered, which is before whatever is asked later.
+  virtual std::unique_ptr<Pulling> start_pull(TableNumber table, std::span<const std::uint64_t> keys) = 0;
   // Looks at all of them before it sends the first. One that several workers make is done when all have.
   virtual void push(std::span<const PushTo> pushes) = 0;
+  // Without waiting: what is refused is thrown by a later call, settle() at the latest.
+  virtual void send(std::span<const PushTo> pushes) = 0;
+  virtual void settle() = 0;
   // Instead of pushing jointly: the others, those that wait among them, get an InvalidInput of that text.
   virtual void refuse(std::uint64_t round, const std::string& why) = 0;
   // Rows that begin with these values from now on, those that were there too.
