@@ -83,7 +83,7 @@ def test_a_run_on_servers_is_that_of_one_process(shoal, tmp_path):
         assert len(losses) == 14
         wanted = wanted or losses
         assert losses == pytest.approx(wanted, rel=1e-9)
-    assert "[0] model:   deepfm, 16,321 parameters, 1 table on 2 servers" in result.stdout
+    assert "[0] model:   deepfm, 56,257 parameters, 1 table on 2 servers" in result.stdout
     results = json.loads((tmp_path / "served" / "results.json").read_text())
     assert results["measures"]["AUC"]["baseline_name"] == "the oracle"
 
