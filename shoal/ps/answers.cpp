@@ -35,14 +35,10 @@ static bool changes(Operation operation) {  // and must not happen twice
 bool Answers::answer(const wire::Head& head, std::span<const std::byte> payload,
                      std::vector<std::byte>& reply) {
   wire::check_payload(head, payload);
+  if (answer_again(head, reply)) return true;
   std::uint64_t last = 0;
   if (changes(head.operation)) {
     const Remembered& before = remembered_[head.client];
-    const auto same = std::ranges::find(before, head.sequence, &Answered::sequence);
-    if (same != before.end()) {
-      reply = same->reply;
-      return true;
-    }
     if (!before.empty()) last = before.back().sequence;
   }
   try {
@@ -50,7 +46,7 @@ bool Answers::answer(const wire::Head& head, std::span<const std::byte> payload,
                 epoch_);
     SHOAL_CHECK(last < head.sequence, InvalidInput, "ps: request ", head.sequence,
                 " of a client whose request ", last, " was done already");
-    if (!answer_checked(head, payload, reply)) return false;
+    if (!answer_checked(head, payload, reply)) return answer_again(head, reply);
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::Corrupt) throw;
     reply = wire::failure(head, error);
@@ -58,6 +54,16 @@ bool Answers::answer(const wire::Head& head, std::span<const std::byte> payload,
     reply = wire::failure(head, Error(ErrorKind::Infeasible, "ps: the server is out of memory"));
   }
   if (changes(head.operation) && last < head.sequence) remember(head.client, head.sequence, reply);
+  return true;
+}
+
+// What changed something is answered as before.
+bool Answers::answer_again(const wire::Head& head, std::vector<std::byte>& reply) const {
+  const auto of = changes(head.operation) ? remembered_.find(head.client) : remembered_.end();
+  if (of == remembered_.end()) return false;
+  const auto same = std::ranges::find(of->second, head.sequence, &Answered::sequence);
+  if (same == of->second.end()) return false;
+  reply = same->reply;
   return true;
 }
 
@@ -71,23 +77,14 @@ bool Answers::answer_checked(const wire::Head& head, std::span<const std::byte> 
                              std::vector<std::byte>& reply) {
   wire::Head done = reply_to(head);
   switch (head.operation) {
-    case Operation::Create:
+    case Operation::Create: {
       done.table = create(payload);
-      put_few(reply, done, {});
-      return true;
-    case Operation::Pull: {
-      const Table& from = table(head);
-      const auto keys = wire::keys_of(head, payload);
-      check_keys(from, keys);
-      const bool wide = is_wide(from.definition().dtype);
-      const std::size_t bytes = keys.size() * from.width() * (wide ? sizeof(double) : sizeof(float));
-      SHOAL_CHECK(bytes <= wire::kMostBytes, InvalidInput, "ps: rows of ", keys.size(),
-                  " keys are more than goes at once; pull fewer");
-      reply.resize(sizeof done + bytes);
-      from.pull(keys, WritableNumbers(std::span(reply).subspan(sizeof done), wide));
-      wire::seal(reply, done);
+      const auto& rounds = rounds_[done.table];
+      const std::uint64_t last = rounds.empty() ? 0 : *std::ranges::max_element(rounds);
+      put_few(reply, done, std::as_bytes(std::span(&last, 1)));
       return true;
     }
+    case Operation::Pull: return pull(head, payload, reply);
     case Operation::Push:
       if (!push(head, payload)) return false;
       put_few(reply, done, {});
@@ -142,6 +139,7 @@ std::uint32_t Answers::create(std::span<const std::byte> text) {
               wanted.shards, ", and there are ", loops_, " loops of servers to share them");
   tables_.push_back(std::make_unique<Table>(std::move(wanted)));
   joint_.emplace_back();
+  rounds_.emplace_back();
   return static_cast<std::uint32_t>(tables_.size() - 1);
 }
 
@@ -160,49 +158,82 @@ void Answers::check_keys(const Table& table, std::span<const std::uint64_t> keys
                 "; do client and servers agree on the number of loops?");
 }
 
-// False: it waits for those of other workers.
+// False: it waits for pushes of other workers.
+bool Answers::pull(const wire::Head& head, std::span<const std::byte> payload,
+                   std::vector<std::byte>& reply) {
+  const Table& from = table(head);
+  const auto [after, keys] = wire::pull_of(head, payload);
+  check_keys(from, keys);
+  const auto& rounds = rounds_[head.table];
+  if (after.round > 0 && (rounds.size() < after.workers ||
+                          std::ranges::any_of(std::span(rounds).first(after.workers),
+                                              [&](std::uint64_t round) { return round < after.round; })))
+    return false;
+  const wire::Head done = reply_to(head);
+  const bool wide = is_wide(from.definition().dtype);
+  const std::size_t bytes = keys.size() * from.width() * (wide ? sizeof(double) : sizeof(float));
+  SHOAL_CHECK(bytes <= wire::kMostBytes, InvalidInput, "ps: rows of ", keys.size(),
+              " keys are more than goes at once; pull fewer");
+  reply.resize(sizeof done + bytes);
+  from.pull(keys, WritableNumbers(std::span(reply).subspan(sizeof done), wide));
+  wire::seal(reply, done);
+  return true;
+}
+
+// The same.
 bool Answers::push(const wire::Head& head, std::span<const std::byte> payload) {
   Table& to = table(head);
-  const Push push = wire::push_of(head, payload, to.width(), is_wide(to.definition().dtype));
+  const auto [push, tells_others] = wire::push_of(head, payload, to.width(), is_wide(to.definition().dtype));
   check_keys(to, push.keys);
   if (push.workers == 0) {
     to.push(push);
     ++num_applied_;
     return true;
   }
+  auto& rounds = rounds_[head.table];
+  if (rounds.size() < push.workers) rounds.resize(push.workers);
+  if (push.round <= rounds[push.worker]) return true;  // it is applied
+  if (!push.is_joint) {
+    to.push(push);
+    ++num_applied_;
+    rounds[push.worker] = push.round;
+    wakes_();
+    return true;
+  }
   SHOAL_CHECK(!refused_ || refused_->round != push.round, InvalidInput, refused_->why);
   check(push, to.definition(), to.width());
   JointPush& joint = joint_[head.table];
-  joint.add(push, head.client, head.sequence, to.definition().name);
-  if (!joint.is_complete()) return false;
-  push_jointly(joint, head);
-  return true;
+  joint.add(push, {.client = head.client, .sequence = head.sequence, .tells_others = tells_others},
+            to.definition().name);
+  if (joint.is_complete()) push_jointly(head.table);
+  return false;
 }
 
-// All parts are there; this one is answered by who called, the others from here.
-void Answers::push_jointly(JointPush& joint, const wire::Head& head) {
+// All parts are there, and all are answered.
+void Answers::push_jointly(std::uint32_t table) {
+  JointPush& joint = joint_[table];
   std::optional<Error> failure;
   try {
-    tables_[head.table]->push(joint.sum(tables_[head.table]->width()));
+    tables_[table]->push(joint.sum(tables_[table]->width()));
     ++num_applied_;
+    std::ranges::fill(rounds_[table], joint.round());
   } catch (const Error& error) {
     failure = error;
   }
   for (const JointPush::Maker& maker : joint.makers()) {
-    if (maker.client == head.client) continue;
-    wire::Head done = reply_to(head);
-    done.client = maker.client;
-    done.sequence = maker.sequence;
+    wire::Head done = {.table = table, .epoch = epoch_, .client = maker.client, .sequence = maker.sequence};
     std::vector<std::byte> reply;
-    if (failure)
+    if (failure) {
       reply = wire::failure(done, *failure);
-    else
-      put_few(reply, done, {});
+    } else {
+      const auto others = maker.tells_others ? joint.others_of(maker) : std::vector<std::uint64_t>();
+      done.count = static_cast<std::uint32_t>(others.size());
+      put_few(reply, done, std::as_bytes(std::span(others)));
+    }
     remember(maker.client, maker.sequence, std::move(reply));
   }
   joint.clear();
   wakes_();
-  if (failure) throw Error(*failure);
 }
 
 void Answers::put(const wire::Head& head, std::span<const std::byte> payload) {

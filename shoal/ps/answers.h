@@ -22,14 +22,14 @@ namespace shoal::ps {
 // One thread, but for num_applied().
 class Answers {
  public:
-  // Of all loops' shards, those whose number modulo `loops` is `loop`. `wakes` is called when a push that
-  // waited for others has its answer.
+  // Of all loops' shards, those whose number modulo `loops` is `loop`. `wakes` is called when something that
+  // waited for others may have its answer.
   Answers(
       std::uint32_t loop, std::uint32_t loops, std::uint64_t epoch, std::function<void()> wakes = [] {})
       : loop_(loop), loops_(loops), epoch_(epoch), wakes_(std::move(wakes)) {}
 
   // The answer to a frame whose head was looked at, into `reply`: a frame too, of an error if need be. False:
-  // it is a push that waits for those of other workers, to be asked again when something was woken. Throws
+  // it waits for pushes of other workers, to be asked again when something was woken. Throws
   // Corrupt where the payload is not what was sent: then the connection is of no more use.
   bool answer(const wire::Head& head, std::span<const std::byte> payload, std::vector<std::byte>& reply);
 
@@ -44,12 +44,14 @@ class Answers {
   };
   using Remembered = std::deque<Answered>;
 
+  bool answer_again(const wire::Head& head, std::vector<std::byte>& reply) const;
   bool answer_checked(const wire::Head& head, std::span<const std::byte> payload,
                       std::vector<std::byte>& reply);
   std::uint32_t create(std::span<const std::byte> text);
   Table& table(const wire::Head& head);
+  bool pull(const wire::Head& head, std::span<const std::byte> payload, std::vector<std::byte>& reply);
   bool push(const wire::Head& head, std::span<const std::byte> payload);
-  void push_jointly(JointPush& joint, const wire::Head& head);
+  void push_jointly(std::uint32_t table);
   void put(const wire::Head& head, std::span<const std::byte> payload);
   void refuse(const wire::Refusal& refusal);
   void remember(std::uint64_t client, std::uint64_t sequence, std::vector<std::byte> reply);
@@ -59,7 +61,8 @@ class Answers {
   const std::uint64_t epoch_;
   const std::function<void()> wakes_;
   std::vector<std::unique_ptr<Table>> tables_;
-  std::vector<JointPush> joint_;  // by table
+  std::vector<JointPush> joint_;                    // by table
+  std::vector<std::vector<std::uint64_t>> rounds_;  // by table and worker: the last that is applied
   struct Refused {
     std::uint64_t round = 0;
     std::string why;

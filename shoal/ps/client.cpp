@@ -29,6 +29,7 @@ struct Client::Remote {
   Definition definition;
   std::size_t width = 0;
   std::vector<std::uint32_t> numbers;  // by loop
+  std::uint64_t last_round = 0;
 
   std::size_t row_bytes() const {
     return width * (is_wide(definition.dtype) ? sizeof(double) : sizeof(float));
@@ -201,11 +202,16 @@ Client::TableNumber Client::create(const Definition& definition) {
   for (std::size_t loop = 0; loop < lines_->size(); ++loop)
     lines_->send(
         loop, wire::frame(lines_->head(Operation::Create, 0, 0), std::array{std::as_bytes(std::span(text))}),
-        [&remote, loop](const Head& head, std::span<const std::byte>) { remote.numbers[loop] = head.table; });
+        [&remote, loop](const Head& head, std::span<const std::byte> payload) {
+          remote.numbers[loop] = head.table;
+          remote.last_round = std::max(remote.last_round, wire::round_of(payload));
+        });
   lines_->settle();
   tables_.push_back(std::move(remote));
   return static_cast<TableNumber>(tables_.size() - 1);
 }
+
+std::uint64_t Client::last_round(TableNumber table) const { return tables_.at(table).last_round; }
 
 void Client::split(const Remote& remote, std::span<const std::uint64_t> keys) {
   for (auto& places : places_) places.clear();
@@ -217,18 +223,19 @@ void Client::split(const Remote& remote, std::span<const std::uint64_t> keys) {
   }
 }
 
-void Client::pull(TableNumber table, std::span<const std::uint64_t> keys, WritableNumbers rows) {
+void Client::pull(TableNumber table, std::span<const std::uint64_t> keys, WritableNumbers rows,
+                  const After& after) {
   const Remote& remote = tables_.at(table);
   SHOAL_CHECK(rows.size() == keys.size() * remote.width &&
                   (keys.empty() || rows.is_wide() == is_wide(remote.definition.dtype)),
               InvalidInput, "ps: a pull of ", keys.size(), " keys of width ", remote.width, " of table ",
               quoted(remote.definition.name), " got room for ", rows.size(), " values in ",
               rows.is_wide() ? "f64" : "f32");
-  send_pull(remote, keys, std::make_shared<Arriving>(Arriving{.rows = rows.bytes()}));
+  send_pull(remote, keys, after, std::make_shared<Arriving>(Arriving{.rows = rows.bytes()}));
   lines_->settle();
 }
 
-void Client::send_pull(const Remote& remote, std::span<const std::uint64_t> keys,
+void Client::send_pull(const Remote& remote, std::span<const std::uint64_t> keys, const After& after,
                        const std::shared_ptr<Arriving>& arriving) {
   split(remote, keys);
   const std::size_t bytes = remote.row_bytes();
@@ -237,8 +244,8 @@ void Client::send_pull(const Remote& remote, std::span<const std::uint64_t> keys
     ++arriving->parts;
     lines_->send(
         loop,
-        wire::frame(lines_->head(Operation::Pull, remote.numbers[loop], keys_[loop].size()),
-                    std::array{std::as_bytes(std::span(keys_[loop]))}),
+        wire::pull_frame(lines_->head(Operation::Pull, remote.numbers[loop], keys_[loop].size()),
+                         {.after = after, .keys = keys_[loop]}),
         [places = places_[loop], bytes, arriving](const Head&, std::span<const std::byte> payload) {
           SHOAL_CHECK(payload.size() == places.size() * bytes, Corrupt, "ps: a server answered with ",
                       payload.size(), " bytes of rows, wanted ", places.size() * bytes);
@@ -267,7 +274,7 @@ std::unique_ptr<Tables::Pulling> Client::start_pull(TableNumber table, std::span
   auto arriving = std::make_shared<Arriving>();
   arriving->own.resize(keys.size() * remote.row_bytes());
   arriving->rows = arriving->own;
-  send_pull(remote, keys, arriving);
+  send_pull(remote, keys, {}, arriving);
   return std::make_unique<Under>(*lines_, std::move(arriving));
 }
 
@@ -286,11 +293,21 @@ static std::vector<float> some_of(std::span<const float> all, std::span<const st
   return some;
 }
 
-void Client::send_push(const Remote& remote, const Push& push) {
+void Client::send_push(const PushTo& to) {
+  const auto& [table, push, others] = to;
+  const Remote& remote = tables_.at(table);
+  Lines::Take take;
+  if (others != nullptr) {
+    others->clear();
+    take = [others = others](const Head& head, std::span<const std::byte> payload) {
+      const auto some = wire::keys_of(head, payload);
+      others->insert(others->end(), some.begin(), some.end());
+    };
+  }
   split(remote, push.keys);
   std::vector<std::byte> gradients;
   for (std::size_t loop = 0; loop < lines_->size(); ++loop) {
-    if (keys_[loop].empty() && push.workers == 0) continue;  // of a joint push others wait for each part
+    if (keys_[loop].empty() && push.workers == 0) continue;  // others wait for that number
     append_rows(push.gradients.bytes(), places_[loop], remote.row_bytes(), gradients);
     const auto shows = some_of(push.shows, places_[loop]), clicks = some_of(push.clicks, places_[loop]);
     Push part = push;
@@ -298,15 +315,17 @@ void Client::send_push(const Remote& remote, const Push& push) {
     part.gradients = {gradients, is_wide(remote.definition.dtype)};
     part.shows = shows;
     part.clicks = clicks;
-    lines_->send(loop, wire::push_frame(
-                           lines_->head(Operation::Push, remote.numbers[loop], keys_[loop].size()), part));
+    lines_->send(loop,
+                 wire::push_frame(lines_->head(Operation::Push, remote.numbers[loop], keys_[loop].size()),
+                                  {.push = part, .tells_others = others != nullptr}),
+                 take);
   }
 }
 
 void Client::send(std::span<const PushTo> pushes) {
-  for (const auto& [table, push] : pushes)  // or some loops would have applied it when one refuses
-    check(push, tables_.at(table).definition, tables_.at(table).width);
-  for (const auto& [table, push] : pushes) send_push(tables_.at(table), push);
+  for (const PushTo& to : pushes)  // or some loops would have applied it when one refuses
+    check(to.push, tables_.at(to.table).definition, tables_.at(to.table).width);
+  for (const PushTo& to : pushes) send_push(to);
 }
 
 void Client::push(std::span<const PushTo> pushes) {

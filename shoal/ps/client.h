@@ -32,9 +32,12 @@ class Client final : public Tables {
   ~Client() override;
 
   TableNumber create(const Definition& definition) override;
+  std::uint64_t last_round(TableNumber table) const override;
   // What a server refuses is thrown here; PeerLost where one has gone. A connection that ends is made anew once
   // a request: a push that was applied is not applied again.
-  void pull(TableNumber table, std::span<const std::uint64_t> keys, WritableNumbers rows) override;
+  using Tables::pull;
+  void pull(TableNumber table, std::span<const std::uint64_t> keys, WritableNumbers rows,
+            const After& after) override;
   std::unique_ptr<Pulling> start_pull(TableNumber table, std::span<const std::uint64_t> keys) override;
   void push(std::span<const PushTo> pushes) override;
   void send(std::span<const PushTo> pushes) override;
@@ -52,8 +55,8 @@ class Client final : public Tables {
   struct Arriving;
   // Of some keys, which go to each loop: their places.
   void split(const Remote& remote, std::span<const std::uint64_t> keys);
-  void send_push(const Remote& remote, const Push& push);
-  void send_pull(const Remote& remote, std::span<const std::uint64_t> keys,
+  void send_push(const PushTo& to);
+  void send_pull(const Remote& remote, std::span<const std::uint64_t> keys, const After& after,
                  const std::shared_ptr<Arriving>& arriving);
   template <class Each>
   void ask_all(TableNumber table, wire::Operation operation, std::span<const std::byte> payload,

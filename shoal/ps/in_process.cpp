@@ -20,7 +20,9 @@ class InProcess final : public Tables {
     tables_.push_back(std::make_unique<Table>(definition));
     return static_cast<TableNumber>(tables_.size() - 1);
   }
-  void pull(TableNumber table, std::span<const std::uint64_t> keys, WritableNumbers rows) override {
+  std::uint64_t last_round(TableNumber) const override { return 0; }  // none is left out for its number
+  void pull(TableNumber table, std::span<const std::uint64_t> keys, WritableNumbers rows,
+            const After&) override {
     tables_.at(table)->pull(keys, rows);
   }
   std::unique_ptr<Pulling> start_pull(TableNumber table, std::span<const std::uint64_t> keys) override {
@@ -40,14 +42,15 @@ class InProcess final : public Tables {
   void send(std::span<const PushTo> pushes) override { push(pushes); }
   void settle() override {}
   void push(std::span<const PushTo> pushes) override {
-    for (const auto& [table, push] : pushes) {
+    for (const auto& [table, push, others] : pushes) {
+      if (others != nullptr) others->clear();
       const Table& to = *tables_.at(table);
       check(push, to.definition(), to.width());
       SHOAL_CHECK(push.workers <= 1, InvalidInput, "ps: table ", quoted(to.definition().name),
                   " is in the process of one worker, and ", push.workers,
                   " push to it together; give them servers");
     }
-    for (const auto& [table, push] : pushes) tables_.at(table)->push(push);
+    for (const PushTo& to : pushes) tables_.at(to.table)->push(to.push);
   }
   void refuse(std::uint64_t, const std::string&) override {}
   void put(TableNumber table, std::span<const std::uint64_t> keys, Numbers values) override {

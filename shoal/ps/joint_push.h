@@ -11,25 +11,28 @@
 #include <string>
 #include <vector>
 
+#include "shoal/ps/row_sums.h"
 #include "shoal/ps/table.h"
 
 namespace shoal::ps {
 
 class JointPush {
  public:
+  // Who made a part, and with which request.
+  struct Maker {
+    std::uint64_t client = 0, sequence = 0;
+    bool tells_others = false;  // wants to know of the keys of the others
+  };
   // Of the worker `push.worker`; one that is there already is left out. Throws InvalidInput where it is of
   // another round, or of another number of workers, than those that wait; `table`: for that.
-  void add(const Push& push, std::uint64_t client, std::uint64_t sequence, const std::string& table);
+  void add(const Push& push, const Maker& maker, const std::string& table);
   bool is_empty() const { return num_there_ == 0; }
   bool is_complete() const { return !parts_.empty() && num_there_ == parts_.size(); }
   std::uint64_t round() const { return round_; }
 
-  // Who made it, and with which request.
-  struct Maker {
-    std::uint64_t client = 0, sequence = 0;
-  };
   std::vector<Maker> makers() const;
-  bool has(std::uint64_t client, std::uint64_t sequence) const;
+  // The keys of one that has its sum, but for those of the maker's own part.
+  std::vector<std::uint64_t> others_of(const Maker& maker) const;
 
   // Of a complete one, borrowed from it. `width`: of a row.
   Push sum(std::size_t width);
@@ -43,16 +46,15 @@ class JointPush {
     std::vector<std::byte> gradients;
     std::vector<float> shows, clicks;  // of each key
   };
-
-  template <class T>
-  void add_up(std::size_t width);
+  Push push_of(const Part& part) const;
 
   std::uint64_t round_ = 0, step_ = 0;
   double rate_ = 1;
-  bool is_wide_ = false, has_usage_ = false;
+  PushOf of_ = PushOf::Gradients;
+  bool is_wide_ = false;
   std::vector<Part> parts_;  // by worker
   std::size_t num_there_ = 0;
-  Part sum_;
+  RowSums sum_;
 };
 
 }  // namespace shoal::ps

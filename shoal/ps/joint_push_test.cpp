@@ -24,9 +24,9 @@ TEST_CASE("the sum of a push is by worker, in whatever order its parts come") {
   for (const bool swapped : {false, true}) {
     JointPush joint;
     const std::array parts = {part(0, first, a), part(1, second, b)};
-    joint.add(parts[swapped ? 1 : 0], 10, 1, "t");
+    joint.add(parts[swapped ? 1 : 0], {.client = 10, .sequence = 1}, "t");
     CHECK(!joint.is_complete());
-    joint.add(parts[swapped ? 0 : 1], 11, 4, "t");
+    joint.add(parts[swapped ? 0 : 1], {.client = 11, .sequence = 4}, "t");
     REQUIRE(joint.is_complete());
     const Push sum = joint.sum(2);
     CHECK(std::ranges::equal(sum.keys, Keys{1, 2, 3}));
@@ -42,8 +42,8 @@ TEST_CASE("shows and clicks add up") {
   Push one = part(0, keys, gradients), other = part(1, keys, gradients);
   one.shows = other.shows = shows;
   one.clicks = clicks;
-  joint.add(one, 10, 1, "t");
-  joint.add(other, 11, 1, "t");
+  joint.add(one, {.client = 10, .sequence = 1}, "t");
+  joint.add(other, {.client = 11, .sequence = 1}, "t");
   const Push sum = joint.sum(2);
   CHECK(sum.shows[0] == 6);
   CHECK(sum.clicks[0] == 2);
@@ -53,15 +53,15 @@ TEST_CASE("a part that comes again is no second one, and other rounds are told")
   JointPush joint;
   const Keys keys = {1};
   const Floats gradients = {1, 1};
-  joint.add(part(0, keys, gradients), 10, 1, "t");
-  joint.add(part(0, keys, gradients), 10, 1, "t");
+  joint.add(part(0, keys, gradients), {.client = 10, .sequence = 1}, "t");
+  joint.add(part(0, keys, gradients), {.client = 10, .sequence = 1}, "t");
   CHECK(!joint.is_complete());
-  CHECK(error_of([&] { joint.add(part(1, keys, gradients, 8), 11, 1, "t"); }) ==
+  CHECK(error_of([&] { joint.add(part(1, keys, gradients, 8), {.client = 11, .sequence = 1}, "t"); }) ==
         "ps: table \"t\": worker 1 of 2 pushes round 8, and others of 2 wait with round 7; in sync mode all "
         "workers make the same steps");
-  CHECK(error_of([&] { joint.add(part(0, keys, gradients), 12, 1, "t"); }) ==
+  CHECK(error_of([&] { joint.add(part(0, keys, gradients), {.client = 12, .sequence = 1}, "t"); }) ==
         "ps: table \"t\": there are two workers 0 of 2");
-  joint.add(part(1, keys, gradients), 11, 1, "t");
+  joint.add(part(1, keys, gradients), {.client = 11, .sequence = 1}, "t");
   CHECK(std::ranges::equal(joint.sum(2).gradients.of<float>(), Floats{2, 2}));
   CHECK(joint.makers().size() == 2);
   joint.clear();

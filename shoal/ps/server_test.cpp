@@ -14,12 +14,14 @@
 
 #include "shoal/base/error_test.h"
 #include "shoal/ps/client.h"
+#include "shoal/ps/servers_test.h"
 #include "shoal/ps/wire.h"
 #include "shoal/rendezvous/connection.h"
 
 using namespace shoal;
 using namespace shoal::ps;
 using asio::ip::tcp;
+using test::Servers;
 using namespace std::chrono_literals;
 
 static Definition definition() {
@@ -32,23 +34,6 @@ static Definition definition() {
 }
 
 namespace {
-
-// Servers of so many loops each.
-struct Servers {
-  explicit Servers(std::vector<std::uint32_t> loops) {
-    const std::uint32_t all = std::accumulate(loops.begin(), loops.end(), 0U);
-    std::uint32_t first = 0;
-    for (const std::uint32_t of_one : loops) {
-      servers.push_back(std::make_unique<Server>(
-          key, ServerOptions{.loops = of_one, .first_loop = first, .all_loops = all}));
-      for (const Endpoint& endpoint : servers.back()->endpoints()) endpoints.push_back(endpoint);
-      first += of_one;
-    }
-  }
-  rendezvous::Key key = rendezvous::make_key();
-  std::vector<std::unique_ptr<Server>> servers;
-  std::vector<Endpoint> endpoints;
-};
 
 // Between a client and a loop: passes all on, or swallows the next answer and ends the connection.
 class Relay {
@@ -264,8 +249,12 @@ TEST_CASE("workers push together: one push of their sums, the same bits with one
         const auto table = client.create(definition());
         for (std::uint64_t round = 0; round < 20; ++round) {
           const auto [keys, gradients] = part(worker, round);
-          client.push(table,
-                      {.keys = keys, .gradients = gradients, .worker = worker, .workers = 3, .round = round});
+          client.push(table, {.keys = keys,
+                              .gradients = gradients,
+                              .worker = worker,
+                              .workers = 3,
+                              .round = round + 1,
+                              .is_joint = true});
         }
       });
     for (std::thread& worker : workers) worker.join();
@@ -287,7 +276,7 @@ TEST_CASE("a worker that cannot push says so to those that wait, and the next ro
   other.create(definition());
   const std::vector<std::uint64_t> keys = {1, 2, 3};
   const std::vector<float> gradients(9, 1);
-  Push push = {.keys = keys, .gradients = gradients, .workers = 2, .round = 4};
+  Push push = {.keys = keys, .gradients = gradients, .workers = 2, .round = 4, .is_joint = true};
   std::string told;
   std::thread waits([&] { told = error_of([&] { one.push(table, push); }); });
   other.refuse(4, "worker 1: the gradient of key 5 is not finite");
@@ -315,7 +304,7 @@ TEST_CASE("a part whose answer is lost is sent again and counts once") {
     const std::vector<std::uint64_t> keys = {1, 2, 9 + round};
     const std::vector<float> gradients(9, 0.1f);
     const std::vector<float> sums(9, 0.1f + 0.1f);
-    Push push = {.keys = keys, .gradients = gradients, .workers = 2, .round = round};
+    Push push = {.keys = keys, .gradients = gradients, .workers = 2, .round = round, .is_joint = true};
     std::thread waits([&] { one.push(table, push); });
     Push second = push;
     second.worker = 1;

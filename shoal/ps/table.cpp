@@ -265,7 +265,10 @@ void Table::apply_in(std::size_t i, std::byte* row, const Push& push, std::size_
   const Part& part = definition_.parts[i];
   const Place& place = places_[i];
   const auto gradient = push.gradients.of<T>().subspan(at * width_ + place.first, place.width);
-  update(part.optimizer, push.rate, values, numbers<T>(row + place.state, place.state_width), gradient);
+  if (push.of == PushOf::Differences)
+    for (std::size_t value = 0; value < values.size(); ++value) values[value] += gradient[value];
+  else
+    update(part.optimizer, push.rate, values, numbers<T>(row + place.state, place.state_width), gradient);
   if (std::isfinite(part.lowest) || std::isfinite(part.highest)) bound(values, part.lowest, part.highest);
 }
 

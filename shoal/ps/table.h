@@ -33,17 +33,27 @@
 
 namespace shoal::ps {
 
-// Gradients of keys, one row of the table's width each, summed for each key. Borrowed.
+// Gradients of keys, one row of the table's width each, summed for each key; or what is added to their values
+// as it is. Borrowed.
+enum class PushOf : std::uint8_t { Gradients, Differences };
 struct Push {
   std::span<const std::uint64_t> keys;
   Numbers gradients;
   std::span<const float> shows = {}, clicks = {};  // of each key; none: 1 and 0
   std::uint64_t step = 0;                          // with the key, what admission by probability draws from
   double rate = 1;                                 // multiplies every part's
-  // Of workers that push together (joint_push.h): which of how many this is, and the number of the push, the
-  // same for all. 0 workers: it is applied by itself.
+  PushOf of = PushOf::Gradients;
+  // Of several workers: which of how many this is, and the number of the push, which grows from 1 on.
   std::uint32_t worker = 0, workers = 0;
   std::uint64_t round = 0;
+  // Those of all workers of a number are one push (joint_push.h); or each is applied as it comes.
+  bool is_joint = false;
+};
+
+// A pull that is answered when the pushes of so many workers up to this number are applied.
+struct After {
+  std::uint64_t round = 0;
+  std::uint32_t workers = 0;
 };
 
 // Throws InvalidInput, naming table and key, where it is not of the right size and type or has a number that is

@@ -20,13 +20,19 @@ class Tables {
   struct PushTo {
     TableNumber table = 0;
     Push push;
+    std::vector<std::uint64_t>* others = nullptr;  // of a joint push: gets the keys that other workers wrote
   };
 
   virtual ~Tables() = default;
   // Makes the table, or finds it. Throws InvalidInput naming the field where there is another of the name.
   virtual TableNumber create(const Definition& definition) = 0;
+  virtual std::uint64_t last_round(TableNumber table) const = 0;  // pushed to it before this was made
   // As those of Table.
-  virtual void pull(TableNumber table, std::span<const std::uint64_t> keys, WritableNumbers rows) = 0;
+  virtual void pull(TableNumber table, std::span<const std::uint64_t> keys, WritableNumbers rows,
+                    const After& after) = 0;
+  void pull(TableNumber table, std::span<const std::uint64_t> keys, WritableNumbers rows) {
+    pull(table, keys, rows, {});
+  }
   // A pull that is under way. It ends before the tables do.
   class Pulling {
    public:
@@ -35,7 +41,7 @@ class Tables {
   };
   // As they are when it is answered, which is before whatever is asked later.
   virtual std::unique_ptr<Pulling> start_pull(TableNumber table, std::span<const std::uint64_t> keys) = 0;
-  // Looks at all of them before it sends the first. One that several workers make is done when all have.
+  // Looks at all of them before it sends the first.
   virtual void push(std::span<const PushTo> pushes) = 0;
   // Without waiting: what is refused is thrown by a later call, settle() at the latest.
   virtual void send(std::span<const PushTo> pushes) = 0;

@@ -15,15 +15,24 @@ static_assert(std::endian::native == std::endian::little,
 
 namespace {
 
+struct PullHead {
+  std::uint64_t round = 0;
+  std::uint32_t workers = 0;
+  std::uint32_t zero = 0;
+};
+static_assert(sizeof(PullHead) == 16);
+
 struct PushHead {
   std::uint64_t step = 0;
   double rate = 1;
   std::uint64_t round = 0;
   std::uint32_t worker = 0, workers = 0;
-  std::uint32_t with = 0;  // bits: shows, clicks
+  std::uint32_t with = 0;  // bits
   std::uint32_t zero = 0;
 };
 static_assert(sizeof(PushHead) == 40);
+
+enum With : std::uint32_t { Shows = 1, Clicks = 2, Joint = 4, Differences = 8, TellsOthers = 16, End = 32 };
 
 }  // namespace
 
@@ -89,6 +98,24 @@ static void check_end(std::span<const std::byte> left) {
   SHOAL_CHECK(left.empty(), Corrupt, "ps: a frame has more bytes than its count says");
 }
 
+Pull pull_of(const Head& head, std::span<const std::byte> payload) {
+  const PullHead& begin = taken<PullHead>(payload, 1)[0];
+  SHOAL_CHECK(begin.zero == 0 && begin.workers <= kMostWorkers, Corrupt, "ps: a pull after pushes of ",
+              begin.workers, " workers");
+  return {.after = {.round = begin.round, .workers = begin.workers}, .keys = keys_of(head, payload)};
+}
+
+std::vector<std::byte> pull_frame(const Head& head, const Pull& pull) {
+  const PullHead begin = {.round = pull.after.round, .workers = pull.after.workers};
+  return frame(head, std::array{std::as_bytes(std::span(&begin, 1)), std::as_bytes(pull.keys)});
+}
+
+std::uint64_t round_of(std::span<const std::byte> payload) {
+  const std::uint64_t round = taken<std::uint64_t>(payload, 1)[0];
+  check_end(payload);
+  return round;
+}
+
 std::span<const std::uint64_t> keys_of(const Head& head, std::span<const std::byte> payload) {
   const auto keys = taken<std::uint64_t>(payload, head.count);
   check_end(payload);
@@ -99,32 +126,44 @@ static Numbers numbers(std::span<const std::byte>& from, std::size_t count, bool
   return with_number(is_wide, [&](auto number) { return Numbers(taken<decltype(number)>(from, count)); });
 }
 
-Push push_of(const Head& head, std::span<const std::byte> payload, std::size_t width, bool is_wide) {
+PushAsked push_of(const Head& head, std::span<const std::byte> payload, std::size_t width, bool is_wide) {
   const PushHead& begin = taken<PushHead>(payload, 1)[0];
-  SHOAL_CHECK(begin.with <= 3 && begin.zero == 0, Corrupt, "ps: a push has what there is not: ", begin.with);
-  SHOAL_CHECK(
-      begin.workers == 0 ? begin.worker == 0 : begin.worker < begin.workers && begin.workers <= kMostWorkers,
-      Corrupt, "ps: a push of worker ", begin.worker, " of ", begin.workers);
+  SHOAL_CHECK(begin.with < With::End && begin.zero == 0, Corrupt,
+              "ps: a push has what there is not: ", begin.with);
+  const auto has = [&](With what) { return (begin.with & what) != 0; };
+  SHOAL_CHECK(begin.workers == 0
+                  ? begin.worker == 0 && !has(With::Joint)
+                  : begin.worker < begin.workers && begin.workers <= kMostWorkers && begin.round > 0,
+              Corrupt, "ps: push ", begin.round, " of worker ", begin.worker, " of ", begin.workers);
   Push push = {.step = begin.step,
                .rate = begin.rate,
+               .of = has(With::Differences) ? PushOf::Differences : PushOf::Gradients,
                .worker = begin.worker,
                .workers = begin.workers,
-               .round = begin.round};
+               .round = begin.round,
+               .is_joint = has(With::Joint)};
   push.keys = taken<std::uint64_t>(payload, head.count);
   push.gradients = numbers(payload, head.count * width, is_wide);
-  if ((begin.with & 1) != 0) push.shows = taken<float>(payload, head.count);
-  if ((begin.with & 2) != 0) push.clicks = taken<float>(payload, head.count);
+  if (has(With::Shows)) push.shows = taken<float>(payload, head.count);
+  if (has(With::Clicks)) push.clicks = taken<float>(payload, head.count);
   check_end(payload);
-  return push;
+  return {.push = push, .tells_others = has(With::TellsOthers)};
 }
 
-std::vector<std::byte> push_frame(const Head& head, const Push& push) {
+std::vector<std::byte> push_frame(const Head& head, const PushAsked& asked) {
+  const Push& push = asked.push;
+  std::uint32_t with = 0;
+  if (!push.shows.empty()) with |= With::Shows;
+  if (!push.clicks.empty()) with |= With::Clicks;
+  if (push.is_joint) with |= With::Joint;
+  if (push.of == PushOf::Differences) with |= With::Differences;
+  if (asked.tells_others) with |= With::TellsOthers;
   const PushHead begin = {.step = push.step,
                           .rate = push.rate,
                           .round = push.round,
                           .worker = push.worker,
                           .workers = push.workers,
-                          .with = (push.shows.empty() ? 0U : 1U) | (push.clicks.empty() ? 0U : 2U)};
+                          .with = with};
   return frame(
       head, std::array{std::as_bytes(std::span(&begin, 1)), std::as_bytes(push.keys), push.gradients.bytes(),
                        std::as_bytes(push.shows), std::as_bytes(push.clicks)});

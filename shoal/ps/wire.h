@@ -6,10 +6,13 @@
 //     4        1        1      2 |   4      4   |   8   |   8    |    8     |   4       4    |
 //
 //   create   the definition as text                                ─► the table's number, in `table`
-//   pull     keys                                                  ─► values of their rows, float32, or float64
-//                                                                     of a table of it
-//   push     step, rate, round, worker, workers, 0 | keys | gradients | shows | clicks     ─► nothing
-//            (where there are several workers, when the pushes of all are there)
+//                                                                     and the last round pushed to it
+//   pull     round, workers, 0 | keys                              ─► values of their rows, float32, or float64
+//            (when the pushes of so many workers up to that round      of a table of it
+//            are applied)
+//   push     step, rate, round, worker, workers, what, 0 | keys | gradients | shows | clicks
+//                                                                  ─► nothing; or the keys that others wrote
+//            (a joint one when the pushes of all workers are there)
 //   refuse   round | text                                          ─► nothing: that round is not to be
 //   put      keys | values                                         ─► nothing: rows that begin with these
 //   clear    nothing                                               ─► nothing: no rows are left
@@ -35,7 +38,7 @@
 
 namespace shoal::ps::wire {
 
-constexpr std::string_view kMagic = "shoalp2\n";  // of the handshake
+constexpr std::string_view kMagic = "shoalp3\n";  // of the handshake
 constexpr std::uint32_t kMostBytes = 256U << 20;  // of a payload
 constexpr std::uint32_t kMostKeys = 1U << 22;     // of a frame
 constexpr std::uint32_t kMostText = 1U << 16;     // of a definition or an error
@@ -58,7 +61,7 @@ constexpr Operation kLastOperation = Operation::Failed;
 
 struct Head {
   std::uint32_t magic = 0x46505353;  // "SSPF"
-  std::uint8_t version = 2;
+  std::uint8_t version = 3;
   Operation operation = Operation::Done;
   std::uint16_t zero = 0;
   std::uint32_t table = 0, count = 0;
@@ -82,9 +85,20 @@ void check_payload(const Head& head, std::span<const std::byte> payload);
 
 // What a request's payload says, borrowed from it; throw Corrupt where it is not of the size that it has to
 // have. It lies at an address that 8 divides.
-std::span<const std::uint64_t> keys_of(const Head& head, std::span<const std::byte> payload);
+struct Pull {
+  After after;
+  std::span<const std::uint64_t> keys;
+};
+Pull pull_of(const Head& head, std::span<const std::byte> payload);
 // Of a table whose rows have so many values, in double if it is wide.
-Push push_of(const Head& head, std::span<const std::byte> payload, std::size_t width, bool is_wide);
+struct PushAsked {
+  Push push;
+  bool tells_others = false;  // the answer has the keys that others wrote
+};
+PushAsked push_of(const Head& head, std::span<const std::byte> payload, std::size_t width, bool is_wide);
+// Those of an answer.
+std::span<const std::uint64_t> keys_of(const Head& head, std::span<const std::byte> payload);
+std::uint64_t round_of(std::span<const std::byte> payload);
 std::uint32_t day_of(std::span<const std::byte> payload);
 struct Rows {
   std::span<const std::uint64_t> keys;
@@ -98,7 +112,8 @@ struct Refusal {
 Refusal refusal_of(std::span<const std::byte> payload);
 
 // The same, to be sent. What they send is borrowed.
-std::vector<std::byte> push_frame(const Head& head, const Push& push);
+std::vector<std::byte> pull_frame(const Head& head, const Pull& pull);
+std::vector<std::byte> push_frame(const Head& head, const PushAsked& asked);
 std::vector<std::byte> rows_frame(const Head& head, const Rows& rows);
 std::vector<std::byte> refusal_frame(const Head& head, const Refusal& refusal);
 

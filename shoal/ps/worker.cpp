@@ -18,8 +18,10 @@ void Worker::Sums::clear() {
 }
 
 Worker::TableNumber Worker::add(const Definition& definition, std::uint64_t num_ids, Padding padding) {
+  const TableNumber number = tables_.create(definition);
+  exchange_->add(number, definition);
   OfTable made = {.definition = definition,
-                  .number = tables_.create(definition),
+                  .number = number,
                   .num_ids = num_ids,
                   .is_wide = is_wide(definition.dtype),
                   .padding = padding};
@@ -69,9 +71,9 @@ void Worker::pull(TableNumber table, std::span<const std::int64_t> ids, std::int
   }
   const std::size_t bytes = of.row_bytes();
   std::byte* const to = rows.bytes().data();
-  if (keys_.size() == ids.size() && !reads_padding) return tables_.pull(of.number, keys_, rows);
+  if (keys_.size() == ids.size() && !reads_padding) return exchange_->pull(of.number, keys_, rows);
   rows_.resize(keys_.size() * bytes);
-  tables_.pull(of.number, keys_, WritableNumbers(rows_, of.is_wide));
+  exchange_->pull(of.number, keys_, WritableNumbers(rows_, of.is_wide));
   for (std::size_t i = 0; i < ids.size(); ++i)
     if (places[i] == kPadding && !reads_padding)
       std::memset(to + i * bytes, 0, bytes);
@@ -155,7 +157,6 @@ void Worker::push_sums(double divisor, std::uint64_t step, double rate) {
 }
 
 void Worker::push_all(std::uint64_t step, double rate) {
-  const std::uint64_t round = ++round_;
   std::vector<Tables::PushTo> pushes;
   for (const OfTable& of : of_)
     pushes.push_back({.table = of.number,
@@ -164,24 +165,23 @@ void Worker::push_all(std::uint64_t step, double rate) {
                                .shows = of.definition.scored ? std::span<const float>(of.sums.shows)
                                                              : std::span<const float>(),
                                .step = step,
-                               .rate = rate * of.rate,
-                               .worker = options_.worker,
-                               .workers = options_.workers > 1 ? options_.workers : 0,
-                               .round = round}});
+                               .rate = rate * of.rate}});
   try {
-    for (const OfTable& of : of_)
-      check(pushes[static_cast<std::size_t>(&of - of_.data())].push, of.definition, of.width);
-  } catch (const Error& error) {
-    if (options_.workers > 1)
-      tables_.refuse(round, concat(error.what(), " (of worker ", options_.worker, ")"));
+    exchange_->push(pushes);
+  } catch (...) {
     for (OfTable& of : of_) of.sums.clear();
     throw;
   }
-  tables_.push(pushes);
   for (OfTable& of : of_) of.sums.clear();
 }
 
+void Worker::clear(TableNumber table) {
+  tables_.clear(of_.at(table).number);
+  exchange_->forget();
+}
+
 void Worker::note_put(TableNumber table, std::span<const std::int64_t> ids) {
+  exchange_->forget();
   if (OfTable& of = of_.at(table); of.padding == Padding::Zeros) of.put.insert(ids.begin(), ids.end());
 }
 
@@ -193,6 +193,7 @@ void Worker::put(TableNumber table, std::span<const std::int64_t> ids, Numbers v
     if (keys.back() >= of.end()) refuse_id(of.definition.name, id, of.num_ids);
   }
   tables_.put(of.number, keys, values);
+  exchange_->forget();
 }
 
 void Worker::put(TableNumber table, std::int64_t first, Numbers values) {
@@ -200,13 +201,14 @@ void Worker::put(TableNumber table, std::int64_t first, Numbers values) {
   std::vector<std::uint64_t> keys(values.size() / of.width);
   for (std::size_t i = 0; i < keys.size(); ++i) keys[i] = static_cast<std::uint64_t>(first) + i;
   tables_.put(of.number, keys, values);
+  exchange_->forget();
 }
 
 void Worker::read(TableNumber table, std::int64_t first, WritableNumbers rows) {
   const OfTable& of = of_.at(table);
   std::vector<std::uint64_t> keys(rows.size() / of.width);
   for (std::size_t i = 0; i < keys.size(); ++i) keys[i] = static_cast<std::uint64_t>(first) + i;
-  tables_.pull(of.number, keys, rows);
+  tables_.pull(of.number, keys, rows, exchange_->settled());
 }
 
 }  // namespace shoal::ps

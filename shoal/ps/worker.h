@@ -13,14 +13,11 @@
 #include <string>
 #include <vector>
 
+#include "shoal/ps/exchange.h"
 #include "shoal/ps/places.h"
 #include "shoal/ps/tables.h"
 
 namespace shoal::ps {
-
-struct WorkerOptions {
-  std::uint32_t worker = 0, workers = 1;
-};
 
 // One thread at a time.
 class Worker {
@@ -31,7 +28,8 @@ class Worker {
   enum class Padding { Zeros, Row };
 
   // Borrows the tables.
-  Worker(Tables& tables, const WorkerOptions& options) : tables_(tables), options_(options) {}
+  Worker(Tables& tables, const ExchangeOptions& options)
+      : tables_(tables), exchange_(make_exchange(tables, options)) {}
 
   // `num_ids`: ids are below it; 0: any that is not negative. Throws as Tables::create.
   TableNumber add(const Definition& definition, std::uint64_t num_ids, Padding padding = Padding::Zeros);
@@ -58,10 +56,20 @@ class Worker {
   void add_up(std::span<const Pulled> pulled, bool is_first, double weight);
   void push_sums(double divisor, std::uint64_t step, double rate);
 
+  // As those of the exchange.
+  void flush() {
+    exchange_->flush();
+    exchange_->forget();
+  }
+  void settle() { exchange_->settle(); }
+  std::optional<std::uint64_t> stalest() const { return exchange_->stalest(); }
+
   // What multiplies the rate of each push, of this table alone.
   void set_rate(TableNumber table, double factor) { of_.at(table).rate = factor; }
 
-  void clear(TableNumber table) { tables_.clear(of_.at(table).number); }
+  // What follows asks the tables themselves, which do not know of what has not been flushed; what it changes is
+  // read anew here.
+  void clear(TableNumber table);
   std::int64_t num_rows(TableNumber table) { return tables_.digest(of_.at(table).number).second; }
   // Rows that begin with these values; of ids from `first` on.
   void put(TableNumber table, std::span<const std::int64_t> ids, Numbers values);
@@ -100,9 +108,8 @@ class Worker {
   void push_all(std::uint64_t step, double rate);
 
   Tables& tables_;
-  const WorkerOptions options_;
+  const std::unique_ptr<Exchange> exchange_;
   std::vector<OfTable> of_;
-  std::uint64_t round_ = 0;
   // Of a pull.
   Places places_;
   std::vector<std::uint64_t> keys_;

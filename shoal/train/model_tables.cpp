@@ -163,9 +163,10 @@ ModelTables::ModelTables(const TableOptions& options, const std::vector<std::str
       own_ = ps::tables_in_process();
       tables_ = own_.get();
     }
-    worker_ = std::make_unique<ps::Worker>(
-        *tables_, ps::WorkerOptions{.worker = static_cast<std::uint32_t>(control_ ? control_->rank() : 0),
-                                    .workers = static_cast<std::uint32_t>(ranks)});
+    ps::ExchangeOptions exchange = options.exchange;
+    exchange.worker = static_cast<std::uint32_t>(control_ ? control_->rank() : 0);
+    exchange.workers = static_cast<std::uint32_t>(ranks);
+    worker_ = std::make_unique<ps::Worker>(*tables_, exchange);
     rows_.worker = worker_.get();
     std::vector<TablePlacement> placements = options.placements;
     for (const std::string& pattern : of_plan) placements.push_back({.parameters = pattern});
@@ -184,6 +185,15 @@ ModelTables::ModelTables(const TableOptions& options, const std::vector<std::str
     together(*control_, act);  // and none goes on before the first has put its rows there
   else
     act();
+}
+
+ModelTables::~ModelTables() {
+  if (std::uncaught_exceptions() > exceptions_) return;
+  try {
+    worker_->flush();
+  } catch (const std::exception& error) {
+    TORCH_WARN("tables: what the last steps made of rows did not reach them: ", error.what());
+  }
 }
 
 void ModelTables::add(const TableOptions& options, const TablePlacement& placement, const std::string& name,
@@ -280,6 +290,7 @@ bool ModelTables::has_room(const std::string& name) const {
 }
 
 at::Tensor ModelTables::read(const std::string& name) {
+  worker_->flush();
   const TableNumber number = rows_.numbers.at(name);
   const auto num_ids = static_cast<std::int64_t>(worker_->num_ids(number));
   SHOAL_CHECK(has_room(name), InvalidInput, "tables: ", name,
@@ -295,6 +306,7 @@ at::Tensor ModelTables::read(const std::string& name) {
 }
 
 at::Tensor ModelTables::read(const std::string& name, const at::Tensor& ids) {
+  worker_->flush();
   const at::Tensor wanted = ids.detach().to(at::kCPU, at::kLong).contiguous();
   auto sizes = wanted.sizes().vec();
   sizes.push_back(parameter(name).size(1));
@@ -308,7 +320,14 @@ at::Tensor ModelTables::read(const std::string& name, const at::Tensor& ids) {
 
 void ModelTables::write(const std::string& name, const at::Tensor& ids, const at::Tensor& values) {
   const at::Tensor& like = parameter(name);
-  const auto act = [&] {
+  const auto all_ranks = [&](const auto& act) {
+    if (control_ != nullptr)
+      together(*control_, act);
+    else
+      act();
+  };
+  all_ranks([&] { worker_->flush(); });  // or what others keep back would come on top
+  all_ranks([&] {
     SHOAL_CHECK(values.dim() == ids.dim() + 1 && values.size(-1) == like.size(1) &&
                     values.numel() == ids.numel() * like.size(1),
                 InvalidInput, "tables: ", ids.numel(), " rows of ", name, " are ", like.size(1),
@@ -318,16 +337,13 @@ void ModelTables::write(const std::string& name, const at::Tensor& ids, const at
     const std::span all(wanted.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(wanted.numel()));
     if (is_first()) worker_->put(rows_.numbers.at(name), all, numbers_of(rows));
     worker_->note_put(rows_.numbers.at(name), all);
-  };
-  if (control_ != nullptr)
-    together(*control_, act);
-  else
-    act();
+  });
 }
 
 void ModelTables::materialize() {
   if (std::exchange(is_materialized_, true)) return;
   const at::NoGradGuard no_grad;
+  worker_->settle();
   for (const auto& [name, parameter] : parameters_) {
     if (!has_room(name)) continue;
     const at::Tensor rows = read(name);

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <memory>
 #include <string>
@@ -28,6 +29,9 @@ class ModelTables {
   ModelTables(const TableOptions& options, const std::vector<std::string>& of_plan,
               const std::vector<std::pair<std::string, at::Tensor>>& parameters,
               const std::vector<OptimizerPart>& optimizers, const runtime::Group* control);
+  ModelTables(const ModelTables&) = delete;
+  ModelTables& operator=(const ModelTables&) = delete;
+  ~ModelTables();  // what was kept back goes to the tables, unless an error ends its scope
 
   // The others. Throws InvalidInput where a table's parameter is another tensor now.
   std::vector<std::pair<std::string, at::Tensor>> without(
@@ -38,14 +42,16 @@ class ModelTables {
   bool has(const std::string& parameter) const { return rows_.numbers.contains(parameter); }
   const NamedTensors& parameters() const { return parameters_; }  // without memory
   const runtime::RowTables* rows() const { return &rows_; }
-  ps::Worker& worker() { return *worker_; }
+  const ps::Worker& worker() const { return *worker_; }
 
   // Of a part of the optimizers, what was set for it in place of what its optimizer says.
   void set_learning_rate(std::size_t part, double lr);
   // Other settings of the trainer's optimizers. Throws InvalidInput where they would be others of rows.
   void follow(const std::vector<OptimizerPart>& optimizers);
 
-  // All rows of a table whose ids have a bound, as they are now.
+  // All ranks call it at once: what is read later has all steps of all of them.
+  void settle() { worker_->settle(); }
+  // All rows of a table whose ids have a bound, as they are now; of other ranks, what they have sent.
   at::Tensor read(const std::string& parameter);
   // Rows of these ids.
   at::Tensor read(const std::string& parameter, const at::Tensor& ids);
@@ -77,6 +83,7 @@ class ModelTables {
   NamedTensors parameters_;
   std::vector<OfPart> of_parts_;  // tables whose rate is that of an optimizer of the trainer
   bool is_materialized_ = false;
+  const int exceptions_ = std::uncaught_exceptions();
 };
 
 }  // namespace shoal::train

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "shoal/ps/exchange.h"
 #include "shoal/ps/tables.h"
 
 namespace shoal {
@@ -42,6 +43,8 @@ struct TableOptions {
   // Borrowed; of one rank, which has them by itself. null: in this process, of a trainer of one rank.
   ps::Tables* tables = nullptr;
   std::vector<TablePlacement> placements = {};
+  // How steps reach them; which worker this is is filled in.
+  ps::ExchangeOptions exchange = {};
   // Rows that are there already, of a run before: an error, or they go, or training goes on with them.
   enum class Before { Refuse, Clear, Keep };
   Before before = Before::Refuse;

@@ -278,6 +278,7 @@ class Trainer::State {
 
   double evaluate(const Batch& batch) {
     const train::EvaluationMode mode(module_);
+    if (tables_) tables_->settle();
     const auto trainings = steps_ + backwards_;
     if (std::exchange(evaluated_after_, trainings) != trainings) evaluations_ = 0;
     const auto [runnable, shared] =
@@ -320,6 +321,10 @@ class Trainer::State {
     SHOAL_CHECK(tables_ && tables_->has(parameter), InvalidInput, "trainer: ", parameter,
                 " is no parameter whose rows are in a table (TrainerOptions::tables)");
     return *tables_;
+  }
+
+  std::optional<std::uint64_t> stalest_row() const {
+    return tables_ ? tables_->worker().stalest() : std::nullopt;
   }
 
   void release() {
@@ -1130,6 +1135,7 @@ void Trainer::set_rows(const std::string& parameter, const at::Tensor& ids, cons
 at::Tensor Trainer::rows(const std::string& parameter) {
   return state_->alone("rows()", [&] { return state_->tables(parameter).read(parameter); });
 }
+std::optional<std::uint64_t> Trainer::stalest_row() const { return state_->stalest_row(); }
 void Trainer::wait_for_saves() { state_->wait_for_saves(); }
 std::optional<std::string> Trainer::load(const std::filesystem::path& folder,
                                          const std::function<void(const std::string&)>& check) {

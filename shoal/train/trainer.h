@@ -243,6 +243,8 @@ class Trainer {
   // Rows that are these from now on, and what updates them begins anew. Called by all ranks alike; the first
   // one's values count.
   void set_rows(const std::string& parameter, const at::Tensor& ids, const at::Tensor& values);
+  // How many steps of any rank a row lacked at most when a step of this rank read it; none where nobody counts.
+  std::optional<std::uint64_t> stalest_row() const;
   // The plan that the ranks follow, with what was found of it from the first step on, as text that can be given
   // again (compile/plan.h). Empty on one device.
   std::string plan() const;

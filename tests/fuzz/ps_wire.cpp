@@ -19,7 +19,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   Answers answers(0, 1, 1);
   std::vector<std::byte> reply;
   for (std::uint64_t sequence = 1; rest.size() >= 3; ++sequence) {
-    const auto operation = static_cast<std::uint8_t>(rest[0]) % 5 + 1;
+    const auto operation = static_cast<std::uint8_t>(rest[0]) % 8 + 1;
     const auto count = static_cast<std::uint32_t>(rest[1]);
     const std::size_t bytes = std::min(rest.size() - 3, 8 * static_cast<std::size_t>(rest[2]));
     // At an address that 8 divides.
@@ -35,7 +35,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
                        .sequence = sequence});
     fuzz::refused_or_done([&] {
       const wire::Head head = wire::head_of(frame.first(sizeof(wire::Head)));
-      answers.answer(head, frame.subspan(sizeof(wire::Head)), reply);
+      if (!answers.answer(head, frame.subspan(sizeof(wire::Head)), reply)) return;  // it waits for others
       const wire::Head answered = wire::head_of(std::span(reply).first(sizeof(wire::Head)));
       wire::check_payload(answered, std::span(reply).subspan(sizeof(wire::Head)));
     });
