@@ -91,6 +91,8 @@ static Choice named_choice(Enum& target) {
 static constexpr std::array kRowRules = {ps::RowRule::Sgd,        ps::RowRule::Momentum, ps::RowRule::Adagrad,
                                          ps::RowRule::RowAdagrad, ps::RowRule::Adam,     ps::RowRule::RowAdam,
                                          ps::RowRule::RmsProp,    ps::RowRule::Ftrl};
+static constexpr std::array kTableModes = {ps::Mode::Sync, ps::Mode::Async, ps::Mode::HalfAsync,
+                                           ps::Mode::Geo};
 static constexpr std::array kAdmissions = {ps::AdmissionRule::Always, ps::AdmissionRule::Count,
                                            ps::AdmissionRule::Probability, ps::AdmissionRule::Score};
 
@@ -245,6 +247,10 @@ std::vector<Option> options_of(Recipe& recipe) {
        {"validation", "steps", &validation.steps, 1, 1e12, "batches of each; the last one takes all"},
        {"ps", "servers", &ps.servers, 0, 1024, "processes that have the [[tables]]; 0: in this one"},
        {"ps", "threads", &ps.threads, 1, 1024, "of each server"},
+       {"ps", "mode", named_choice<kTableModes>(ps.mode), 0, 0, "whether ranks wait for each other's rows"},
+       {"ps", "staleness", &ps.staleness, 0, 1000, "half_async: steps that a row may lack"},
+       {"ps", "geo_steps", &ps.geo_steps, 1, 1e6, "geo: steps that a rank trains rows by itself"},
+       {"ps", "cache_rows", &ps.cache_rows, 0, 1e9, "of a table, kept by a rank; 0: none"},
        {"verify", "steps", &verify.steps, 1, 1e6, "that shoal verify compares"},
        {"sample", "tokens", &sample.tokens, 0, 1e6, "length of the text written at the end; 0: none"},
        {"sample", "temperature", &sample.temperature, 1e-3, 1e3, "below 1: likelier tokens"},

@@ -11,6 +11,7 @@
 
 #include "models/models.h"
 #include "shoal/ps/definition.h"
+#include "shoal/ps/exchange.h"
 #include "shoal/rewrite/precision.h"
 #include "shoal/rewrite/recompute.h"
 
@@ -173,6 +174,10 @@ struct Recipe {
   struct {
     std::int64_t servers = 0;  // processes that have the tables; 0: this one
     std::int64_t threads = 1;  // of each server
+    ps::Mode mode = ps::Mode::Sync;
+    std::int64_t staleness = 4;  // of half_async, in steps
+    std::int64_t geo_steps = 20;
+    std::int64_t cache_rows = 65536;  // of a table, in a rank
   } ps;
   struct {
     std::int64_t steps = 3;

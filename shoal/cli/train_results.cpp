@@ -46,6 +46,8 @@ void write_results(TrainRun& run, const observe::Trace& trace, double seconds_in
   run.learner.trainer.release();
   const Validation all = validate(run, run.task.held_out.num_batches);
   run.memory->end("validation");
+  const auto stalest = run.learner.trainer.stalest_row();  // all ranks count, or none
+  const std::int64_t steps_lacked = stalest ? run.ranks.largest(static_cast<std::int64_t>(*stalest)) : -1;
   run.learner.trainer.end();  // what follows reads the model itself
   run.memory->end("the model, gathered");
   const std::int64_t most = run.ranks.largest(run.memory->largest().peak);
@@ -70,6 +72,11 @@ void write_results(TrainRun& run, const observe::Trace& trace, double seconds_in
     results["checkpoint_stall_seconds"] = run.seconds_saving;
     say(concat("waited for data: ", three_digits(100 * run.seconds_waited / run.seconds),
                "% of the training time"));
+  }
+  if (steps_lacked >= 0) {
+    results["stalest_row_steps"] = steps_lacked;
+    say(concat("rows lacked ", steps_lacked, " steps at most when they were read, of ps.staleness ",
+               run.recipe.ps.staleness));
   }
   if (all.bits_per_byte && run.task.trigram_bits_per_byte) {
     results["bits_per_byte"] = *all.bits_per_byte;

@@ -294,6 +294,8 @@ int verify(const Recipe& asked, const Options& options) {
   SHOAL_CHECK(
       asked.training.device == DeviceType::CPU, InvalidInput,
       "training.device is cuda, and verify compares ranks that are threads of the processor; leave it out");
+  SHOAL_CHECK(asked.ps.mode == ps::Mode::Sync, InvalidInput, "verify: ps.mode is ", name_of(asked.ps.mode),
+              ", whose ranks do not wait for each other's rows: no two runs are alike. Remedy: sync");
   SHOAL_CHECK(asked.memory.limit.empty(), InvalidInput, "verify: memory.limit is ", asked.memory.limit,
               ", and all ranks are threads of one process here, which keeps no limit. Remedy: "
               "--memory.limit=\"\", and shoal plan for what a rank takes");

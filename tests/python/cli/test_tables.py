@@ -88,6 +88,21 @@ def test_a_run_on_servers_is_that_of_one_process(shoal, tmp_path):
     assert results["measures"]["AUC"]["baseline_name"] == "the oracle"
 
 
+@pytest.mark.parametrize("mode", ["async", "half_async", "geo"])
+def test_ranks_that_do_not_wait_for_each_other_learn_as_well(shoal, tmp_path, mode):
+    options = ["--training.steps=300", "--ps.geo_steps=7", f"--job.dump_folder={tmp_path}"]
+    options += ["--dataset.samples=20000", "--validation.freq=100"]
+    result = shoal(
+        "train", "recipes/deepfm.toml", *SMALL, *options, "-n", 2, "--ps.servers=2", f"--ps.mode={mode}"
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    losses = losses_in(tmp_path)
+    assert sum(losses[-100:]) < 0.95 * sum(losses[:100])
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results.get("stalest_row_steps", 4) == 4  # what is allowed, and is made use of
+    assert ("stalest_row_steps" in results) == (mode == "half_async")
+
+
 def children_of(process):
     listed = subprocess.run(
         ["ps", "-o", "pid=,args=", "--ppid", str(process)], capture_output=True, text=True
@@ -138,6 +153,7 @@ def test_a_server_that_is_killed_is_named_within_seconds(shoal, tmp_path):
             ["--training.max_norm=1"],
             "training.max_norm is 1, and the norm of all gradients would lack those of rows",
         ),
+        (["--ps.mode=halfasync"], 'ps.mode: there is no "halfasync"; did you mean "half_async"?'),
         (["--model.fields=3"], "a sample of clicks has 26 ids and 13 numbers; model.fields is 3"),
     ],
 )
@@ -145,3 +161,9 @@ def test_what_cannot_be_is_wrong_use(shoal, options, message):
     result = shoal("train", "recipes/deepfm.toml", *options)
     assert result.returncode == 2
     assert message in result.stderr
+
+
+def test_only_a_mode_whose_runs_are_alike_is_verified(shoal):
+    result = shoal("verify", "recipes/deepfm.toml", "-n", 2, "--ps.servers=1", "--ps.mode=geo")
+    assert result.returncode == 1
+    assert "verify: ps.mode is geo, whose ranks do not wait for each other's rows" in result.stderr
