@@ -5,7 +5,8 @@
 //                                  SHAPE: a table of shapes.toml, as JSON
 //
 // A line in is a number of steps; out goes JSON, the seconds and the CPU seconds they took, the loss, and the
-// most memory there was. "profile" gives where the time of all steps so far went, by op.
+// most memory there was, resident and of tensors and communicators. "profile" gives where the time of all steps
+// so far went, by op.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <sys/resource.h>
@@ -26,6 +27,7 @@
 
 #include "models/models.h"
 #include "shoal/base/error.h"
+#include "shoal/base/held.h"
 #include "shoal/comm/shm/shm.h"
 #include "shoal/elastic/join.h"
 #include "shoal/observe/summary.h"
@@ -143,7 +145,8 @@ void run(const std::string& name, const json& shape) {
     std::cout << json{{"seconds", seconds},
                       {"cpu", cpu_seconds() - cpu},
                       {"loss", last},
-                      {"bytes", shoal::observe::peak_memory_bytes() - at_start}}
+                      {"bytes", shoal::observe::peak_memory_bytes() - at_start},
+                      {"held", shoal::most_held()}}
               << std::endl;
     if (!is_first) continue;
     forget_peak();  // of making the model and its graph

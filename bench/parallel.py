@@ -9,7 +9,8 @@ SHAPE is a GPT of bench/shapes.toml; its batch is that of one rank. Ranks are pr
 a core of its own, and all wait at a pipe while it is not their turn; a step takes as long as on the slowest
 rank. A line has the median of the ratios to the best of the peers with its 95 % interval, by time and by CPU
 time, then the medians, the shortest (of a machine that others use, the one to look at), and the most memory a
-rank had above what it had before there was a model; pages that both have count half in each.
+rank had above what it had before there was a model; pages that both have count half in each. Of Shoal also
+the most that all ranks together had in tensors and communicators.
 """
 
 import argparse
@@ -24,7 +25,7 @@ import time
 import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-OURS = ["data_parallel", "zero2", "zero3"]
+OURS = ["data_parallel", "zero1", "zero2", "zero3"]
 PEERS = ["ddp", "fsdp2", "fsdp2_kept"]
 STAGED = ["pipeline_1f1b", "pipeline_gpipe"]
 STAGED_PEERS = ["torch_1f1b", "torch_gpipe"]
@@ -79,6 +80,7 @@ class Group:
             "seconds": max(answer["seconds"] for answer in answers) / steps,
             "cpu": sum(answer["cpu"] for answer in answers) / len(answers) / steps,
             "bytes": max(answer["bytes"] for answer in answers),
+            "held": sum(answer.get("held", 0) for answer in answers),
             "loss": answers[0]["loss"],
         }
 
@@ -147,7 +149,9 @@ def compare(name, shape, arguments):
                 f"{median(group.of('seconds')) * 1e3:.2f} ms, "
                 f"at least {min(group.of('seconds')) * 1e3:.2f} ms, "
                 f"CPU {median(group.of('cpu')) * 1e3:.2f} ms, "
-                f"{max(group.of('bytes')) / 2**20:.1f} MiB, {len(group.turns)} rounds",
+                f"{max(group.of('bytes')) / 2**20:.1f} MiB, "
+                + (f"{held / 2**20:.0f} MiB of tensors, " if (held := max(group.of("held"))) else "")
+                + f"{len(group.turns)} rounds",
                 flush=True,
             )
         if arguments.profile:
