@@ -7,7 +7,7 @@ BUILD = build/$(PRESET)
 .PHONY: help setup build demo test format bench clean
 
 help:
-	@echo 'make demo     train a small GPT on text of this machine, in about five minutes after the build'
+	@echo 'make demo     train a small GPT on text of this machine, in about four minutes after the build of five'
 	@echo 'make test     run all tests'
 	@echo 'make setup    install what is missing: Debian packages, a virtual environment in .venv'
 	@echo 'make build    build everything, and bin/shoal'
@@ -18,7 +18,7 @@ help:
 	@echo 'PRESET=dev, release (the default), asan or tsan chooses the build.'
 
 setup:
-	@tools/setup.sh
+	@tools/setup.sh $(SETUP)
 
 $(BUILD)/build.ninja: | setup
 	@cmake --preset $(PRESET)
@@ -27,8 +27,10 @@ build: $(BUILD)/build.ninja
 	@cmake --build --preset $(PRESET) --parallel $$(nproc)
 	@mkdir -p bin && ln -sfn ../$(BUILD)/shoal bin/shoal
 
+demo: SETUP = --demo
 demo: $(BUILD)/build.ninja
-	@cmake --build --preset $(PRESET) --parallel $$(nproc) --target shoal
+	@echo "building the shoal command: the first time about five minutes on two cores"
+	@NINJA_STATUS='[%f of %t, %e s] ' cmake --build --preset $(PRESET) --parallel $$(nproc) --target shoal
 	@mkdir -p bin && ln -sfn ../$(BUILD)/shoal bin/shoal
 	./bin/shoal train recipes/gpt.toml
 

@@ -1,6 +1,7 @@
 """tools/setup.sh on machines that lack something, played by commands put before the real ones in PATH."""
 
 import os
+import re
 import shutil
 
 
@@ -62,3 +63,35 @@ def test_a_torch_built_for_cuda_does_not_stay(run, root, tmp_path):
     assert "no CPU build of torch" in result.stderr
     words = log.read_text()
     assert words.count("--no-deps") == words.count("pip uninstall") == 3
+
+
+def test_what_it_does_is_said_and_how_long_it_took(run, root, tmp_path):
+    environment = machine(tmp_path, root, ["no-such-package"], **{"id": "echo 0", "apt-get": "sleep 1"})
+    (tmp_path / ".venv").symlink_to(root / ".venv")
+    result = run(tmp_path / "tools/setup.sh", env=environment)
+    assert (result.returncode, result.stderr) == (0, "")
+    said = result.stdout.splitlines()
+    assert said[:2] == [
+        "setup: Debian's no-such-package",
+        "setup: installing 1 Debian packages: a minute usually",
+    ]
+    assert re.fullmatch(r"setup: installing 1 Debian packages: [1-9] s", said[2])
+
+
+def test_the_demo_installs_only_what_the_command_needs(run, root, tmp_path):
+    environment = machine(tmp_path, root, ["bash"])
+    python = tmp_path / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    log = tmp_path / "log"
+    # Says that all packages that it is asked for are missing; and what pip is told.
+    python.write_text(
+        '#!/bin/sh\ncase "$*" in\n'
+        '  "- "*) [ "$3" = --demo ] && echo highspy || echo highspy pytest; echo ;;\n'
+        f'  *) echo "$@" >> {log} ;;\nesac\n'
+    )
+    python.chmod(0o755)
+    assert run(tmp_path / "tools/setup.sh", "--demo", env=environment).returncode == 0
+    assert run(tmp_path / "tools/setup.sh", env=environment).returncode == 0
+    demo, whole = [line for line in log.read_text().splitlines() if "pip install" in line]
+    assert re.search(r" highspy==[\d.]+$", demo)
+    assert re.search(r" highspy==[\d.]+ pytest==[\d.]+$", whole)
