@@ -36,11 +36,19 @@ class Proof:
 
 
 PROOFS = {
+    "bare": Proof(
+        "on a Debian 12 that has nothing installed `make demo` trains, and then again without a network",
+        "README.md",
+        20,
+        "tools/bare.sh",
+        "tools/bare.sh --short",
+    ),
     "demo": Proof(
         "after the first time `make demo` needs no network",
         "README.md",
         8,
-        "unshare --net make PRESET={preset} demo",
+        "unshare --net make PRESET={preset} demo | tee {scratch}/said; "
+        "grep -q ^held-out {scratch}/said && sed -n 's/^held-out /seen: /p' {scratch}/said",
         "unshare --net sh -c 'tools/setup.sh && {build}/shoal train recipes/gpt.toml --training.steps=2"
         " --lr_scheduler.warmup_steps=0 --sample.tokens=8 --job.dump_folder={scratch}'",
     ),

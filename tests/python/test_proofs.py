@@ -41,7 +41,7 @@ def test_a_proof_that_does_not_hold_ends_with_1(run, tmp_path):
 def test_a_name_that_is_not_there_is_refused(run):
     result = run(sys.executable, "tools/prove.py", "faultz")
     assert result.returncode == 1
-    assert result.stderr.startswith("prove: there is no 'faultz'; there are demo, ")
+    assert result.stderr.startswith("prove: there is no 'faultz'; there are bare, ")
 
 
 def test_the_page_lists_every_proof():
