@@ -119,13 +119,13 @@ static TablePlacement placement_of(const TableSettings& table, const Recipe& rec
 }
 
 static TableOptions tables_of(const Recipe& recipe, ps::Tables* tables) {
-  TableOptions options = {.tables = tables,
-                          .exchange = {.mode = recipe.ps.mode,
-                                       .staleness = static_cast<std::uint32_t>(recipe.ps.staleness),
-                                       .geo_steps = static_cast<std::uint32_t>(recipe.ps.geo_steps),
-                                       .cache_rows = recipe.ps.mode == ps::Mode::HalfAsync
-                                                         ? static_cast<std::size_t>(recipe.ps.cache_rows)
-                                                         : 0}};
+  const bool keeps_rows = recipe.ps.mode == ps::Mode::HalfAsync || recipe.ps.prefetch;
+  TableOptions options = {
+      .tables = tables,
+      .exchange = {.mode = recipe.ps.mode,
+                   .staleness = static_cast<std::uint32_t>(recipe.ps.staleness),
+                   .geo_steps = static_cast<std::uint32_t>(recipe.ps.geo_steps),
+                   .cache_rows = keeps_rows ? static_cast<std::size_t>(recipe.ps.cache_rows) : 0}};
   for (const TableSettings& table : recipe.tables) options.placements.push_back(placement_of(table, recipe));
   return options;
 }

@@ -251,6 +251,7 @@ std::vector<Option> options_of(Recipe& recipe) {
        {"ps", "staleness", &ps.staleness, 0, 1000, "half_async: steps that a row may lack"},
        {"ps", "geo_steps", &ps.geo_steps, 1, 1e6, "geo: steps that a rank trains rows by itself"},
        {"ps", "cache_rows", &ps.cache_rows, 0, 1e9, "of a table, kept by a rank; 0: none"},
+       {"ps", "prefetch", &ps.prefetch, 0, 0, "sync: rows of the next batch are asked for during a step"},
        {"verify", "steps", &verify.steps, 1, 1e6, "that shoal verify compares"},
        {"sample", "tokens", &sample.tokens, 0, 1e6, "length of the text written at the end; 0: none"},
        {"sample", "temperature", &sample.temperature, 1e-3, 1e3, "below 1: likelier tokens"},

@@ -178,6 +178,7 @@ struct Recipe {
     std::int64_t staleness = 4;  // of half_async, in steps
     std::int64_t geo_steps = 20;
     std::int64_t cache_rows = 65536;  // of a table, in a rank
+    bool prefetch = false;
   } ps;
   struct {
     std::int64_t steps = 3;

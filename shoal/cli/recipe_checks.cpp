@@ -137,6 +137,10 @@ void check_together(const Recipe& recipe, const std::string& path) {
           recipe.training.max_norm,
           ", and the norm of all gradients would lack those of rows in [[tables]], "
           "which are summed up where the rows are; set it to 0");
+  require(!recipe.ps.prefetch || recipe.ps.mode == ps::Mode::Sync, "ps.prefetch is true, and ps.mode is ",
+          name_of(recipe.ps.mode), ", which asks for rows when it wants them; leave one of them out");
+  require(!recipe.ps.prefetch || recipe.ps.cache_rows > 0,
+          "ps.prefetch is true, and ps.cache_rows is 0: there is no room for what is asked for ahead");
   require(recipe.ps.servers == 0 || !recipe.tables.empty(), "ps.servers is ", recipe.ps.servers,
           ", and the recipe has no [[tables]] for them to have");
   std::visit([&](const auto& config) { check_model(config, recipe, require); }, recipe.model.config);

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
@@ -172,9 +173,12 @@ void train_steps(TrainRun& run) {
   BatchSource batches(run, run.progress.position);
   double since_line = 0;
   std::int64_t steps_since_line = 0;
+  std::optional<Microbatches> ahead;
   while (run.progress.step < recipe.training.steps && !is_interrupted(run)) {
     const auto begin = Clock::now();
-    const Microbatches microbatches = batches.next();
+    const Microbatches microbatches = ahead ? *std::exchange(ahead, std::nullopt) : batches.next();
+    if (recipe.ps.prefetch && run.progress.step + 1 < recipe.training.steps)
+      run.learner.trainer.expect(ahead.emplace(batches.next()).front());
     const StepResult result = microbatches.size() == 1 ? run.learner.trainer.step(microbatches[0])
                                                        : run.learner.trainer.step_over(microbatches);
     const double seconds = seconds_since(begin);

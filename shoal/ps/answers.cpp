@@ -87,6 +87,7 @@ bool Answers::answer_checked(const wire::Head& head, std::span<const std::byte> 
     case Operation::Pull: return pull(head, payload, reply);
     case Operation::Push:
       if (!push(head, payload)) return false;
+      done.count = 0;  // keys of others
       put_few(reply, done, {});
       return true;
     case Operation::Refuse:

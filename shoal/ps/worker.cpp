@@ -37,7 +37,7 @@ Worker::TableNumber Worker::add(const Definition& definition, std::uint64_t num_
 
 void Worker::pull(TableNumber table, std::span<const std::int64_t> ids, std::int64_t padding,
                   std::span<std::int32_t> places, WritableNumbers rows) {
-  const OfTable& of = of_.at(table);
+  OfTable& of = of_.at(table);
   SHOAL_CHECK(places.size() == ids.size() && rows.size() == ids.size() * of.width, Internal, "ps: table ",
               quoted(of.definition.name), ": a pull of ", ids.size(), " ids has room for ", places.size(),
               " places and ", rows.size(), " values");
@@ -71,9 +71,9 @@ void Worker::pull(TableNumber table, std::span<const std::int64_t> ids, std::int
   }
   const std::size_t bytes = of.row_bytes();
   std::byte* const to = rows.bytes().data();
-  if (keys_.size() == ids.size() && !reads_padding) return exchange_->pull(of.number, keys_, rows);
+  if (keys_.size() == ids.size() && !reads_padding) return pull_distinct(of, rows);
   rows_.resize(keys_.size() * bytes);
-  exchange_->pull(of.number, keys_, WritableNumbers(rows_, of.is_wide));
+  pull_distinct(of, WritableNumbers(rows_, of.is_wide));
   for (std::size_t i = 0; i < ids.size(); ++i)
     if (places[i] == kPadding && !reads_padding)
       std::memset(to + i * bytes, 0, bytes);
@@ -82,6 +82,24 @@ void Worker::pull(TableNumber table, std::span<const std::int64_t> ids, std::int
                   rows_.data() +
                       (places[i] == kPadding ? padding_place : static_cast<std::size_t>(places[i])) * bytes,
                   bytes);
+}
+
+void Worker::pull_distinct(OfTable& of, WritableNumbers rows) {
+  exchange_->pull(of.number, keys_, rows);
+  if (of.expected.empty()) return;
+  exchange_->expect(of.number, of.expected);
+  of.expected.clear();
+}
+
+void Worker::expect(TableNumber table, std::span<const std::int64_t> ids, std::int64_t padding) {
+  OfTable& of = of_.at(table);
+  Places places(of.expected.size() + ids.size());
+  for (const std::uint64_t key : of.expected) places.of(key);
+  for (const std::int64_t id : ids) {
+    const auto key = static_cast<std::uint64_t>(id);
+    if (key >= of.end() || (padding >= 0 && id == padding)) continue;
+    if (places.of(key) == of.expected.size()) of.expected.push_back(key);
+  }
 }
 
 // In a place of its own for each key, in the order of the batch.

@@ -40,6 +40,9 @@ class Worker {
   // The rows of ids, and their places. Throws InvalidInput naming table and id for one that there cannot be.
   void pull(TableNumber table, std::span<const std::int64_t> ids, std::int64_t padding,
             std::span<std::int32_t> places, WritableNumbers rows);
+  // That the next step pulls these, once the next pull of the table is done; those that there cannot be are left
+  // out. It changes no result.
+  void expect(TableNumber table, std::span<const std::int64_t> ids, std::int64_t padding);
 
   // Gradients of rows that were pulled, as the pull had ids and places.
   struct Pulled {
@@ -97,11 +100,13 @@ class Worker {
     Padding padding = Padding::Zeros;
     std::set<std::int64_t> put = {};  // ids, where padding reads as zeros
     double rate = 1;
+    std::vector<std::uint64_t> expected = {};
     Sums sums = {};
     std::uint64_t end() const { return num_ids == 0 ? std::uint64_t{1} << 63 : num_ids; }  // of ids
     std::size_t row_bytes() const { return width * (is_wide ? sizeof(double) : sizeof(float)); }
   };
 
+  void pull_distinct(OfTable& of, WritableNumbers rows);  // of keys_
   template <class T>
   static void add(OfTable& to, const Pulled& pulled, double weight);
   void add(const Pulled& pulled, double weight);

@@ -161,4 +161,26 @@ std::unique_ptr<Kernel> make_of_rows(const Program& program, const Compute& comp
   });
 }
 
+static void expect_rows_of(const Program& program, const Compute& pull, const RowTables& tables,
+                           const std::function<const at::Tensor*(const std::string&)>& input) {
+  const std::uint32_t slot = slot_of(pull, "ids");
+  const auto source =
+      std::ranges::find(program.sources, slot, [](const auto& each) { return each.slot.index; });
+  if (source == program.sources.end() || source->role != ir::Role::Input) return;
+  const at::Tensor* const given = input(source->name);
+  if (given == nullptr || !at::isIntegralType(given->scalar_type(), false)) return;
+  const at::Tensor ids = given->to(at::kLong).contiguous();
+  tables.worker->expect(Named(program, &tables)(slot_of(pull, "table")), span_of<std::int64_t>(ids),
+                        integer_of(pull, "padding_idx"));
+}
+
+void expect_rows(const Program& program, const RowTables& tables,
+                 const std::function<const at::Tensor*(const std::string&)>& input) {
+  for (const auto& segment : program.segments)
+    for (const auto& instruction : segment.instructions)
+      if (const auto* compute = std::get_if<Compute>(&instruction);
+          compute && compute->op == "shoal::pull_rows")
+        expect_rows_of(program, *compute, tables, input);
+}
+
 }  // namespace shoal::runtime

@@ -9,6 +9,9 @@
 // `of` says of each lookup which of the tables it is of.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -30,5 +33,10 @@ bool is_of_rows(std::string_view op);
 // naming a table that is not among them.
 std::unique_ptr<Kernel> make_of_rows(const program::Program& program, const program::Compute& compute,
                                      const RowTables* tables);
+
+// Tells the worker of the rows that the program pulls next, by ids that are inputs as they are given.
+// `input`: by its name, null where there is none.
+void expect_rows(const program::Program& program, const RowTables& tables,
+                 const std::function<const at::Tensor*(const std::string&)>& input);
 
 }  // namespace shoal::runtime

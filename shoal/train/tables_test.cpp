@@ -49,7 +49,7 @@ static Run run(const Optimizer& optimizer, const std::optional<TableOptions>& ta
 }
 
 static Run run_on_servers(const Optimizer& optimizer, int ranks, std::uint32_t loops, bool in_two,
-                          int zero_stage = 0) {
+                          int zero_stage = 0, bool asks_ahead = false) {
   const rendezvous::Key key = rendezvous::make_key();
   const ps::Server server(key, {.loops = loops, .all_loops = loops});
   std::vector<std::shared_ptr<Clicks>> models;
@@ -65,10 +65,13 @@ static Run run_on_servers(const Optimizer& optimizer, int ranks, std::uint32_t l
         .plan = {.zero_stage = zero_stage},
         .limit = std::chrono::seconds(30)};
     const sharding::Range part = samples_of(parallelism.mesh, world.rank(), 14);
-    Trainer trainer(
-        model, loss_of, optimizer,
-        {.parallelism = parallelism, .tables = {.tables = &client, .placements = kBoth.placements}});
+    Trainer trainer(model, loss_of, optimizer,
+                    {.parallelism = parallelism,
+                     .tables = {.tables = &client,
+                                .placements = kBoth.placements,
+                                .exchange = {.cache_rows = asks_ahead ? 1000U : 0U}}});
     for (std::int64_t number = 0; number < kSteps; ++number) {
+      if (asks_ahead) trainer.expect(batch_of(number + 1, part.begin, part.end));
       const double loss = step(trainer, number, part, in_two).loss;
       if (world.rank() == 0) run.losses.push_back(loss);
     }
@@ -117,6 +120,14 @@ TEST_CASE("ranks and servers have the rows of one device, and servers change no 
         1e-12);
   CHECK(largest_difference(run(optimizer, std::nullopt, false), run_on_servers(optimizer, 3, 2, false, 1)) <
         1e-12);
+}
+
+TEST_CASE("rows that are asked for while a step is worked on are those that the next one would read") {
+  const Optimizer optimizer = Adagrad{.lr = 0.1};
+  for (const bool in_two : {false, true})
+    for (const int ranks : {1, 2})
+      CHECK(largest_difference(run_on_servers(optimizer, ranks, 2, in_two),
+                               run_on_servers(optimizer, ranks, 2, in_two, 0, true)) == 0);
 }
 
 }  // namespace tables_test

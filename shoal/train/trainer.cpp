@@ -323,6 +323,17 @@ class Trainer::State {
     return *tables_;
   }
 
+  void expect(const Batch& batch) {
+    if (!tables_ || ran_.empty()) return;
+    std::map<std::string, const at::Tensor*> inputs;
+    for_each_leaf(batch, [&](const std::string& path, const Batch& leaf) {
+      if (const auto* tensor = std::get_if<at::Tensor>(&leaf.value())) inputs.emplace(path, tensor);
+    });
+    runtime::expect_rows(ran_.front()->program(), *tables_->rows(), [&](const std::string& name) {
+      const auto found = inputs.find(name);
+      return found == inputs.end() ? nullptr : found->second;
+    });
+  }
   std::optional<std::uint64_t> stalest_row() const {
     return tables_ ? tables_->worker().stalest() : std::nullopt;
   }
@@ -1060,6 +1071,9 @@ Trainer& Trainer::operator=(Trainer&&) noexcept = default;
 
 StepResult Trainer::step(const Batch& batch) {
   return state_->alone("step()", [&] { return state_->step(batch); });
+}
+void Trainer::expect(const Batch& batch) {
+  state_->alone("expect()", [&] { state_->expect(batch); });
 }
 StepResult Trainer::step_over(std::span<const Batch> microbatches) {
   return step_over(microbatches.size(), [&](std::size_t i) { return microbatches[i]; }, {});

@@ -133,6 +133,9 @@ class Trainer {
   // module in which a value that is not finite first appears; parameters, buffers and optimizer state are
   // then as before the step. In float16 that is an update that is skipped (StepResult), until 20 in a row were.
   StepResult step(const Batch& batch);
+  // That this batch, or a step's first micro-batch of several, comes next but one: rows of tables that it reads
+  // are asked for while the next one is worked on (ExchangeOptions::cache_rows). It changes no result.
+  void expect(const Batch& batch);
   // One update by several micro-batches in a row, with the loss and gradients that they have together: a mean
   // is that over all of their targets, ignored ones left out. Batch statistics are those of each micro-batch,
   // and random ops draw anew for each. `weighing` says how.

@@ -68,7 +68,8 @@ def losses_in(folder):
 
 def test_a_run_on_servers_is_that_of_one_process(shoal, tmp_path):
     wanted = None
-    for name, options in (("alone", []), ("served", ["-n", 2, "--ps.servers=2"])):
+    served = ["-n", 2, "--ps.servers=2"]
+    for name, options in (("alone", []), ("ahead", [*served, "--ps.prefetch=true"]), ("served", served)):
         folder = tmp_path / name
         result = shoal(
             "train",
@@ -83,6 +84,7 @@ def test_a_run_on_servers_is_that_of_one_process(shoal, tmp_path):
         assert len(losses) == 14
         wanted = wanted or losses
         assert losses == pytest.approx(wanted, rel=1e-9)
+    assert losses_in(tmp_path / "ahead") == losses  # bit for bit
     assert "[0] model:   deepfm, 56,257 parameters, 1 table on 2 servers" in result.stdout
     results = json.loads((tmp_path / "served" / "results.json").read_text())
     assert results["measures"]["AUC"]["baseline_name"] == "the oracle"
@@ -154,6 +156,8 @@ def test_a_server_that_is_killed_is_named_within_seconds(shoal, tmp_path):
             "training.max_norm is 1, and the norm of all gradients would lack those of rows",
         ),
         (["--ps.mode=halfasync"], 'ps.mode: there is no "halfasync"; did you mean "half_async"?'),
+        (["--ps.prefetch=true", "--ps.mode=geo"], "ps.prefetch is true, and ps.mode is geo"),
+        (["--ps.prefetch=true", "--ps.cache_rows=0"], "ps.prefetch is true, and ps.cache_rows is 0"),
         (["--model.fields=3"], "a sample of clicks has 26 ids and 13 numbers; model.fields is 3"),
     ],
 )
