@@ -4,6 +4,7 @@ if(NOT SHOAL_SANITIZE MATCHES "fuzzer")
   return()
 endif()
 
+find_package(tomlplusplus REQUIRED)
 file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/tests/fuzz/*.cpp)
 add_custom_target(fuzz)
 foreach(source ${sources})
@@ -26,3 +27,14 @@ foreach(source ${sources})
   shoal_compiled_as_ours(fuzz_${name})
   add_dependencies(fuzz fuzz_${name})
 endforeach()
+# Recipes are the command's, which links LibTorch, but reading them does not.
+target_sources(
+  fuzz_recipe
+  PRIVATE
+    models/configs.cpp
+    shoal/cli/model_options.cpp
+    shoal/cli/read_recipe.cpp
+    shoal/cli/recipe.cpp
+    shoal/cli/recipe_checks.cpp
+)
+target_link_libraries(fuzz_recipe PRIVATE tomlplusplus::tomlplusplus)

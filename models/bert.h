@@ -7,22 +7,9 @@
 
 #include <cstdint>
 
+#include "models/configs.h"
+
 namespace models {
-
-struct BertConfig {
-  std::int64_t vocab_size = 30522;
-  std::int64_t hidden_size = 768;
-  std::int64_t num_hidden_layers = 12;
-  std::int64_t num_attention_heads = 12;
-  std::int64_t intermediate_size = 3072;
-  std::int64_t max_position_embeddings = 512;
-  std::int64_t type_vocab_size = 2;
-  double hidden_dropout_prob = 0.1;
-  double attention_probs_dropout_prob = 0.1;
-  double layer_norm_eps = 1e-12;
-
-  friend bool operator==(const BertConfig&, const BertConfig&) = default;
-};
 
 class BertEmbeddingsImpl : public torch::nn::Module {
  public:

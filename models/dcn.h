@@ -5,20 +5,10 @@
 #include <torch/nn.h>
 
 #include <cstdint>
-#include <vector>
+
+#include "models/configs.h"
 
 namespace models {
-
-struct DcnConfig {
-  std::int64_t ids = 100'000;  // of all fields together: each has ids of its own
-  std::int64_t fields = 26;
-  std::int64_t numbers = 13;
-  std::int64_t embedding_dim = 8;
-  std::int64_t cross_layers = 2;
-  std::vector<std::int64_t> hidden = {128, 64};
-
-  friend bool operator==(const DcnConfig&, const DcnConfig&) = default;
-};
 
 class DcnImpl : public torch::nn::Module {
  public:

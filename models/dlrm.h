@@ -8,17 +8,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "models/configs.h"
+
 namespace models {
-
-struct DlrmConfig {
-  std::int64_t dense_features = 13;
-  std::vector<std::int64_t> table_rows = {1460, 583, 100000, 100000, 305, 24};  // one table a category
-  std::int64_t embedding_dim = 16;                // also what the bottom layers end in
-  std::vector<std::int64_t> bottom = {512, 256};  // width of each hidden layer
-  std::vector<std::int64_t> top = {512, 256};
-
-  friend bool operator==(const DlrmConfig&, const DlrmConfig&) = default;
-};
 
 class DlrmImpl : public torch::nn::Module {
  public:

@@ -8,21 +8,9 @@
 
 #include <cstdint>
 
+#include "models/configs.h"
+
 namespace models {
-
-struct Gpt2Config {
-  std::int64_t vocab_size = 50257;
-  std::int64_t n_positions = 1024;
-  std::int64_t n_embd = 768;
-  std::int64_t n_layer = 12;
-  std::int64_t n_head = 12;
-  double embd_pdrop = 0.1;
-  double attn_pdrop = 0.1;
-  double resid_pdrop = 0.1;
-  double layer_norm_epsilon = 1e-5;
-
-  friend bool operator==(const Gpt2Config&, const Gpt2Config&) = default;
-};
 
 // y = x · weight + bias, with weight [in, out].
 class Conv1DImpl : public torch::nn::Module {

@@ -12,10 +12,6 @@
 
 namespace models {
 
-std::int64_t head_dim(const LlamaConfig& config) {
-  return config.head_dim > 0 ? config.head_dim : config.hidden_size / config.num_attention_heads;
-}
-
 // One frequency a pair of numbers. Llama 3 leaves short waves as they are, slows waves longer than the
 // context it was first trained on down by `rope_factor`, and goes from one to the other between the two
 // factors.

@@ -8,35 +8,10 @@
 
 #include <cstdint>
 
+#include "models/configs.h"
 #include "models/rms_norm.h"
 
 namespace models {
-
-struct LlamaConfig {
-  std::int64_t vocab_size = 32000;
-  std::int64_t hidden_size = 4096;
-  std::int64_t intermediate_size = 11008;
-  std::int64_t num_hidden_layers = 32;
-  std::int64_t num_attention_heads = 32;
-  std::int64_t num_key_value_heads = 32;  // each serves as many query heads
-  std::int64_t head_dim = 0;              // 0: hidden_size / num_attention_heads
-  std::int64_t max_position_embeddings = 2048;
-  double rms_norm_eps = 1e-6;
-  double rope_theta = 10000;
-  double rope_factor = 1;  // above 1: Llama 3's stretching, by this much for the longest waves
-  double rope_low_freq_factor = 1;
-  double rope_high_freq_factor = 4;
-  std::int64_t rope_original_max_position_embeddings = 8192;
-  bool attention_bias = false;
-  bool mlp_bias = false;
-  bool tie_word_embeddings = false;
-  double attention_dropout = 0;
-
-  friend bool operator==(const LlamaConfig&, const LlamaConfig&) = default;
-};
-
-// Width of a head.
-std::int64_t head_dim(const LlamaConfig& config);
 
 // The turn of each position and pair of a head's numbers, as two tables [time, head_dim].
 struct Rotation {

@@ -7,17 +7,9 @@
 
 #include <cstdint>
 
+#include "models/configs.h"
+
 namespace models {
-
-struct LstmConfig {
-  std::int64_t vocab_size = 10000;
-  std::int64_t embedding_size = 650;
-  std::int64_t hidden_size = 650;
-  std::int64_t num_layers = 2;
-  double dropout = 0.5;  // of the embedding, between layers and before the decoder
-
-  friend bool operator==(const LstmConfig&, const LstmConfig&) = default;
-};
 
 class LstmImpl : public torch::nn::Module {
  public:

@@ -7,16 +7,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "models/configs.h"
+
 namespace models {
-
-struct MlpConfig {
-  std::int64_t in_features = 784;
-  std::vector<std::int64_t> hidden = {256, 256};  // width of each hidden layer
-  std::int64_t out_features = 10;
-  double dropout = 0;  // after each hidden layer
-
-  friend bool operator==(const MlpConfig&, const MlpConfig&) = default;
-};
 
 class MlpImpl : public torch::nn::Module {
  public:

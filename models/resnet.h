@@ -7,17 +7,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "models/configs.h"
+
 namespace models {
-
-struct ResnetConfig {
-  std::vector<std::int64_t> layers = {2, 2, 2,
-                                      2};  // blocks in each of the four layers; {3, 4, 6, 3} is ResNet-34
-  std::int64_t width = 64;                 // channels of the first layer; each next one has twice as many
-  std::int64_t in_channels = 3;
-  std::int64_t num_classes = 1000;
-
-  friend bool operator==(const ResnetConfig&, const ResnetConfig&) = default;
-};
 
 class BasicBlockImpl : public torch::nn::Module {
  public:

@@ -7,28 +7,10 @@
 
 #include <cstdint>
 
+#include "models/configs.h"
 #include "models/rms_norm.h"
 
 namespace models {
-
-struct T5Config {
-  std::int64_t vocab_size = 32128;
-  std::int64_t d_model = 512;
-  std::int64_t d_kv = 64;  // width of a head
-  std::int64_t d_ff = 2048;
-  std::int64_t num_layers = 6;  // of the encoder
-  std::int64_t num_decoder_layers = 6;
-  std::int64_t num_heads = 8;
-  std::int64_t relative_attention_num_buckets = 32;
-  std::int64_t relative_attention_max_distance = 128;
-  double dropout_rate = 0.1;
-  double layer_norm_epsilon = 1e-6;
-  bool is_gated_act = false;          // GELU(wi_0 x) · wi_1 x instead of ReLU(wi x)
-  bool tie_word_embeddings = true;    // the output projection is the embedding
-  bool scale_decoder_outputs = true;  // by 1 / √d_model before it
-
-  friend bool operator==(const T5Config&, const T5Config&) = default;
-};
 
 // Scores are not divided by √d_kv: the initial weights of `q` are that much smaller.
 class T5AttentionImpl : public torch::nn::Module {

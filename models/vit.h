@@ -7,23 +7,9 @@
 
 #include <cstdint>
 
+#include "models/configs.h"
+
 namespace models {
-
-struct VitConfig {
-  std::int64_t image_size = 224;
-  std::int64_t patch_size = 16;
-  std::int64_t num_channels = 3;
-  std::int64_t hidden_size = 768;
-  std::int64_t num_hidden_layers = 12;
-  std::int64_t num_attention_heads = 12;
-  std::int64_t intermediate_size = 3072;
-  std::int64_t num_classes = 1000;
-  double hidden_dropout_prob = 0;
-  double attention_probs_dropout_prob = 0;
-  double layer_norm_eps = 1e-12;
-
-  friend bool operator==(const VitConfig&, const VitConfig&) = default;
-};
 
 class VitPatchesImpl : public torch::nn::Module {
  public:

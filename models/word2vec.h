@@ -7,15 +7,9 @@
 
 #include <cstdint>
 
+#include "models/configs.h"
+
 namespace models {
-
-struct Word2VecConfig {
-  std::int64_t words = 100'000;  // ids
-  std::int64_t embedding_dim = 100;
-  std::int64_t negatives = 5;  // drawn for each neighbour
-
-  friend bool operator==(const Word2VecConfig&, const Word2VecConfig&) = default;
-};
 
 class Word2VecImpl : public torch::nn::Module {
  public:

@@ -5,6 +5,7 @@
 
 #include <array>
 
+#include "models/models.h"
 #include "shoal/capture/deferred.h"
 #include "shoal/cli/device.h"
 #include "shoal/cli/task.h"

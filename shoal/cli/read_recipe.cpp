@@ -149,10 +149,7 @@ static void append_settings(const toml::table& document, const std::string& path
   }
 }
 
-static toml::table parse_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  SHOAL_CHECK(file, InvalidInput, path, ": there is no such recipe");
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+static toml::table parse(std::string_view text, const std::string& path) {
   try {
     return toml::parse(text);
   } catch (const toml::parse_error& error) {
@@ -257,11 +254,11 @@ static Recipe recipe_of(const std::vector<Setting>& settings, const std::string&
   return recipe;
 }
 
-Recipe read_recipe(const std::string& path, const std::vector<std::string>& overrides) {
+Recipe recipe_in(std::string_view text, const std::string& path, const std::vector<std::string>& overrides) {
   std::vector<toml::table> documents;
   documents.reserve(overrides.size() + 1);  // settings borrow from them
   std::vector<Setting> settings;
-  documents.push_back(parse_file(path));
+  documents.push_back(parse(text, path));
   append_settings(documents.back(), path, settings);
   for (const std::string& argument : overrides) {
     documents.push_back(parse_override(argument));
@@ -273,6 +270,13 @@ Recipe read_recipe(const std::string& path, const std::vector<std::string>& over
   recipe.command = shell_word(path);
   for (const std::string& argument : overrides) recipe.command += " " + shell_word(argument);
   return recipe;
+}
+
+Recipe read_recipe(const std::string& path, const std::vector<std::string>& overrides) {
+  std::ifstream file(path, std::ios::binary);
+  SHOAL_CHECK(file, InvalidInput, path, ": there is no such recipe");
+  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  return recipe_in(text, path, overrides);
 }
 
 Recipe recipe_from(const std::map<std::string, std::string>& texts, const std::string& place) {

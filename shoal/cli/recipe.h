@@ -9,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-#include "models/models.h"
+#include "models/configs.h"
 #include "shoal/ps/definition.h"
 #include "shoal/ps/exchange.h"
 #include "shoal/rewrite/precision.h"
@@ -224,6 +224,7 @@ std::string value_of(const Option& option);  // as TOML has it
 // Reads a file and then the overrides, "--section.key=value" each. Throws InvalidInput that names key, file
 // and line (or the override), and the nearest valid name.
 Recipe read_recipe(const std::string& path, const std::vector<std::string>& overrides);
+Recipe recipe_in(std::string_view text, const std::string& path, const std::vector<std::string>& overrides);
 
 // Every key with its value, "section.key" → TOML: what a checkpoint keeps of the recipe that made it.
 std::map<std::string, std::string> settings_of(const Recipe& recipe);

@@ -2,6 +2,8 @@
 // What the command can do. Each prints to standard output, throws Error, and returns the process's exit code.
 #pragma once
 
+#include <torch/nn/modules/container/any.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
