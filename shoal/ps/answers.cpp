@@ -29,7 +29,7 @@ static void put_few(std::vector<std::byte>& reply, const wire::Head& head,
 
 static bool changes(Operation operation) {  // and must not happen twice
   return operation == Operation::Push || operation == Operation::Put || operation == Operation::Clear ||
-         operation == Operation::Shrink;
+         operation == Operation::Shrink || operation == Operation::Load;
 }
 
 bool Answers::answer(const wire::Head& head, std::span<const std::byte> payload,
@@ -91,7 +91,7 @@ bool Answers::answer_checked(const wire::Head& head, std::span<const std::byte> 
       put_few(reply, done, {});
       return true;
     case Operation::Refuse:
-      refuse(wire::refusal_of(payload));
+      refuse(wire::note_of(payload));
       put_few(reply, done, {});
       return true;
     case Operation::Put:
@@ -107,6 +107,12 @@ bool Answers::answer_checked(const wire::Head& head, std::span<const std::byte> 
       whole.set_day(wire::day_of(payload));
       const Shrunk shrunk = whole.shrink(loops_);
       put_few(reply, done, std::as_bytes(std::span(&shrunk, 1)));
+      return true;
+    }
+    case Operation::Save:
+    case Operation::Load: {
+      const SaveReport report = save_or_load(head, wire::note_of(payload));
+      put_few(reply, done, std::as_bytes(std::span(&report, 1)));
       return true;
     }
     case Operation::Digest: {
@@ -244,12 +250,24 @@ void Answers::put(const wire::Head& head, std::span<const std::byte> payload) {
   to.put(keys, values);
 }
 
+SaveReport Answers::save_or_load(const wire::Head& head, const wire::Note& note) {
+  Table& whole = table(head);
+  SHOAL_CHECK(files_ != nullptr, InvalidInput, "ps: this server has no files to keep table ",
+              quoted(whole.definition().name), " in");
+  const std::filesystem::path path(note.text);
+  if (head.operation == Operation::Save)
+    return save(whole, *files_, file_of(path, loop_),
+                {.origin = note.number, .part = loop_, .parts = loops_});
+  return load(whole, *files_, files_of(*files_, path),
+              [&](std::uint64_t key) { return whole.shard_of(key) % loops_ == loop_; });
+}
+
 // Parts that wait are answered with it, and those that come.
-void Answers::refuse(const wire::Refusal& refusal) {
+void Answers::refuse(const wire::Note& refusal) {
   const Error error(ErrorKind::InvalidInput, std::string(refusal.text));
-  refused_ = {.round = refusal.round, .why = error.what()};
+  refused_ = {.round = refusal.number, .why = error.what()};
   for (std::size_t table = 0; table < joint_.size(); ++table) {
-    if (joint_[table].is_empty() || joint_[table].round() != refusal.round) continue;
+    if (joint_[table].is_empty() || joint_[table].round() != refusal.number) continue;
     for (const JointPush::Maker& maker : joint_[table].makers()) {
       const wire::Head head = {.table = static_cast<std::uint32_t>(table),
                                .epoch = epoch_,

@@ -23,10 +23,11 @@ namespace shoal::ps {
 class Answers {
  public:
   // Of all loops' shards, those whose number modulo `loops` is `loop`. `wakes` is called when something that
-  // waited for others may have its answer.
+  // waited for others may have its answer. `files`: where tables are saved, borrowed; null: nowhere.
   Answers(
-      std::uint32_t loop, std::uint32_t loops, std::uint64_t epoch, std::function<void()> wakes = [] {})
-      : loop_(loop), loops_(loops), epoch_(epoch), wakes_(std::move(wakes)) {}
+      std::uint32_t loop, std::uint32_t loops, std::uint64_t epoch, std::function<void()> wakes = [] {},
+      FileSystem* files = nullptr)
+      : loop_(loop), loops_(loops), epoch_(epoch), wakes_(std::move(wakes)), files_(files) {}
 
   // The answer to a frame whose head was looked at, into `reply`: a frame too, of an error if need be. False:
   // it waits for pushes of other workers, to be asked again when something was woken. Throws
@@ -53,13 +54,15 @@ class Answers {
   bool push(const wire::Head& head, std::span<const std::byte> payload);
   void push_jointly(std::uint32_t table);
   void put(const wire::Head& head, std::span<const std::byte> payload);
-  void refuse(const wire::Refusal& refusal);
+  void refuse(const wire::Note& refusal);
+  SaveReport save_or_load(const wire::Head& head, const wire::Note& note);
   void remember(std::uint64_t client, std::uint64_t sequence, std::vector<std::byte> reply);
   void check_keys(const Table& table, std::span<const std::uint64_t> keys) const;
 
   const std::uint32_t loop_, loops_;
   const std::uint64_t epoch_;
   const std::function<void()> wakes_;
+  FileSystem* const files_;
   std::vector<std::unique_ptr<Table>> tables_;
   std::vector<JointPush> joint_;                    // by table
   std::vector<std::vector<std::uint64_t>> rounds_;  // by table and worker: the last that is applied

@@ -25,6 +25,9 @@ using rendezvous::deadline_after;
 using wire::Head;
 using wire::Operation;
 
+// Of what takes as long as a disk does; a server that dies is seen by the end of its connection.
+static constexpr std::chrono::hours kOfFiles{1};
+
 struct Client::Remote {
   Definition definition;
   std::size_t width = 0;
@@ -67,13 +70,14 @@ class Client::Lines {
 
   // A frame, and who takes its answer. Answers that may be large are read before anything else is written: else
   // each end could wait until the other reads.
-  void send(std::size_t loop, std::vector<std::byte> frame, Take take = {}) {
+  void send(std::size_t loop, std::vector<std::byte> frame, Take take = {},
+            std::optional<std::chrono::nanoseconds> limit = {}) {
     Line& line = lines_[loop];
     const bool is_crowded = line.under_way.size() >= wire::kMostUnderWay;
     if (is_crowded ||
         std::ranges::any_of(line.under_way, [](const Request& each) { return bool{each.take}; }))
       settle(loop);
-    line.under_way.push_back({std::move(frame), std::move(take)});
+    line.under_way.push_back({std::move(frame), std::move(take), limit.value_or(options_.limit)});
     if (!line.connection) return;  // settle() sends it again
     try {
       write(line, line.under_way.back().frame);
@@ -98,6 +102,7 @@ class Client::Lines {
   struct Request {
     std::vector<std::byte> frame;
     Take take;
+    std::chrono::nanoseconds limit;  // of its answer
   };
   struct Line {
     std::unique_ptr<Connection> connection;
@@ -163,7 +168,7 @@ class Client::Lines {
                            deadline_after(options_.limit));
   }
   void read(const Line& line, Head& head) {
-    const auto deadline = deadline_after(options_.limit);
+    const auto deadline = deadline_after(line.under_way.front().limit);
     std::array<std::byte, sizeof(Head)> begin;
     Head sent;
     std::memcpy(&sent, line.under_way.front().frame.data(), sizeof sent);
@@ -337,7 +342,7 @@ void Client::settle() { lines_->settle(); }
 
 void Client::refuse(std::uint64_t round, const std::string& why) {
   for (std::size_t loop = 0; loop < lines_->size(); ++loop)
-    lines_->send(loop, wire::refusal_frame(lines_->head(Operation::Refuse, 0, 0), {round, why}));
+    lines_->send(loop, wire::note_frame(lines_->head(Operation::Refuse, 0, 0), {round, why}));
   lines_->settle();
 }
 
@@ -387,6 +392,31 @@ Shrunk Client::shrink(TableNumber table, std::uint32_t day) {
                    .over_bound = all.over_bound + one.over_bound};
           });
   return all;
+}
+
+SaveReport Client::save_or_load(TableNumber table, Operation operation, const wire::Note& note) {
+  SaveReport all;
+  const auto& numbers = tables_.at(table).numbers;
+  for (std::size_t loop = 0; loop < lines_->size(); ++loop)
+    lines_->send(
+        loop, wire::note_frame(lines_->head(operation, numbers[loop], 0), note),
+        [&](const Head&, std::span<const std::byte> answer) {
+          const SaveReport one = wire::report_of(answer);
+          all = {.rows = all.rows + one.rows,
+                 .removed = all.removed + one.removed,
+                 .bytes = all.bytes + one.bytes};
+        },
+        kOfFiles);
+  lines_->settle();
+  return all;
+}
+
+SaveReport Client::save(TableNumber table, const std::filesystem::path& path, std::uint64_t origin) {
+  return save_or_load(table, Operation::Save, {origin, std::filesystem::absolute(path).string()});
+}
+
+SaveReport Client::load(TableNumber table, const std::filesystem::path& path) {
+  return save_or_load(table, Operation::Load, {0, std::filesystem::absolute(path).string()});
 }
 
 std::pair<std::uint64_t, std::int64_t> Client::digest(TableNumber table) {

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <span>
 #include <utility>
@@ -47,6 +48,8 @@ class Client final : public Tables {
   void put(TableNumber table, std::span<const std::uint64_t> keys, Numbers values) override;
   void clear(TableNumber table) override;
   Shrunk shrink(TableNumber table, std::uint32_t day) override;
+  SaveReport save(TableNumber table, const std::filesystem::path& path, std::uint64_t origin) override;
+  SaveReport load(TableNumber table, const std::filesystem::path& path) override;
   std::pair<std::uint64_t, std::int64_t> digest(TableNumber table) override;
 
  private:
@@ -58,6 +61,7 @@ class Client final : public Tables {
   void send_push(const PushTo& to);
   void send_pull(const Remote& remote, std::span<const std::uint64_t> keys, const After& after,
                  const std::shared_ptr<Arriving>& arriving);
+  SaveReport save_or_load(TableNumber table, wire::Operation operation, const wire::Note& note);
   template <class Each>
   void ask_all(TableNumber table, wire::Operation operation, std::span<const std::byte> payload,
                std::size_t wanted, const Each& each);

@@ -61,11 +61,18 @@ class InProcess final : public Tables {
     tables_.at(table)->set_day(day);
     return tables_.at(table)->shrink();
   }
+  SaveReport save(TableNumber table, const std::filesystem::path& path, std::uint64_t origin) override {
+    return ps::save(*tables_.at(table), files_, file_of(path, 0), {.origin = origin});
+  }
+  SaveReport load(TableNumber table, const std::filesystem::path& path) override {
+    return ps::load(*tables_.at(table), files_, files_of(files_, path));
+  }
   std::pair<std::uint64_t, std::int64_t> digest(TableNumber table) override {
     return {tables_.at(table)->digest(), tables_.at(table)->num_rows()};
   }
 
  private:
+  DiskFileSystem files_;
   std::vector<std::unique_ptr<Table>> tables_;
 };
 

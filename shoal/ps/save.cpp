@@ -85,6 +85,22 @@ static Header header_of(const Table& table, const SaveOptions& options) {
   return header;
 }
 
+std::filesystem::path file_of(const std::filesystem::path& path, std::uint32_t part) {
+  return path.parent_path() / concat(path.filename().string(), ".", part);
+}
+
+std::vector<std::filesystem::path> files_of(FileSystem& files, const std::filesystem::path& path) {
+  std::vector<std::filesystem::path> all;
+  const std::string begin = path.filename().string() + ".";
+  for (const std::string& name : files.list(path.parent_path().empty() ? "." : path.parent_path()))
+    if (name.size() > begin.size() && name.starts_with(begin) &&
+        name.find_first_not_of("0123456789", begin.size()) == std::string::npos)
+      all.push_back(path.parent_path() / name);
+  SHOAL_CHECK(!all.empty(), InvalidInput, "ps: there are no files ", path.string(),
+              ".0, .1, …: nothing was saved there");
+  return all;
+}
+
 SaveReport save(Table& table, FileSystem& files, const std::filesystem::path& path,
                 const SaveOptions& options) {
   const Header header = header_of(table, options);

@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <functional>
 #include <span>
+#include <vector>
 
 #include "shoal/base/file_system.h"
 #include "shoal/ps/table.h"
@@ -54,5 +55,10 @@ using Keeps = std::function<bool(std::uint64_t key)>;
 // nothing then.
 SaveReport load(Table& table, FileSystem& files, std::span<const std::filesystem::path> paths,
                 const Keeps& keeps = {});
+
+// The files of a save of several servers: PATH.0, PATH.1, …
+std::filesystem::path file_of(const std::filesystem::path& path, std::uint32_t part);
+// Those that there are. Throws InvalidInput where there are none.
+std::vector<std::filesystem::path> files_of(FileSystem& files, const std::filesystem::path& path);
 
 }  // namespace shoal::ps

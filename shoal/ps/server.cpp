@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "shoal/base/error.h"
+#include "shoal/base/file_system.h"
 #include "shoal/base/text.h"
 #include "shoal/ps/answers.h"
 #include "shoal/ps/wire.h"
@@ -28,7 +29,8 @@ namespace {
 class Loop {
  public:
   Loop(const rendezvous::Key& key, const ServerOptions& options, std::uint32_t loop)
-      : answers_(loop, options.all_loops, options.epoch, [this] { woken_.cancel(); }),
+      : answers_(
+            loop, options.all_loops, options.epoch, [this] { woken_.cancel(); }, &files_),
         door_(key, wire::kMagic) {
     asio::error_code error;
     const asio::ip::address address = asio::ip::make_address(options.address, error);
@@ -101,6 +103,7 @@ class Loop {
   Endpoint endpoint_;
 
   // Of the thread.
+  DiskFileSystem files_;
   Answers answers_;
   rendezvous::Door door_;
 

@@ -8,11 +8,14 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdlib>
+#include <filesystem>
 #include <numeric>
 #include <random>
 #include <thread>
 
 #include "shoal/base/error_test.h"
+#include "shoal/base/text.h"
 #include "shoal/ps/client.h"
 #include "shoal/ps/servers_test.h"
 #include "shoal/ps/wire.h"
@@ -314,6 +317,44 @@ TEST_CASE("a part whose answer is lost is sent again and counts once") {
   }
   CHECK(relay.num_swallowed == 4);
   CHECK(other.digest(table).first == local.digest());
+}
+
+TEST_CASE("what servers save is loaded by any number of them, in processes or here") {
+  std::string name = (std::filesystem::temp_directory_path() / "shoal_rows_XXXXXX").string();
+  const std::filesystem::path folder = ::mkdtemp(name.data()), path = folder / "users";
+  const std::vector<std::uint64_t> keys = [] {
+    std::vector<std::uint64_t> some(1000);
+    std::iota(some.begin(), some.end(), 0);
+    return some;
+  }();
+  const std::vector<float> gradients(3 * keys.size(), 0.25f);
+  std::pair<std::uint64_t, std::int64_t> wanted;
+  {
+    Servers servers({1, 1});
+    Client client(servers.key, servers.endpoints);
+    const auto table = client.create(definition());
+    CHECK(error_of([&] { client.load(table, path); }) ==
+          concat("ps: there are no files ", path.string(), ".0, .1, …: nothing was saved there"));
+    client.push(table, {.keys = keys, .gradients = gradients});
+    wanted = client.digest(table);
+    CHECK(client.save(table, path, 42).rows == 1000);
+    CHECK(error_of([&] { client.load(table, path); }).find("rows already; load into a new one") !=
+          std::string::npos);
+  }
+  for (const std::vector<std::uint32_t>& loops : {std::vector<std::uint32_t>{1}, {2, 1}, {1, 2, 2}}) {
+    Servers servers(loops);
+    Client client(servers.key, servers.endpoints);
+    const auto table = client.create(definition());
+    CHECK(client.load(table, path).rows == 1000);
+    CHECK(client.digest(table) == wanted);
+    client.push(table, {.keys = keys, .gradients = gradients});
+    CHECK(client.digest(table) != wanted);
+  }
+  const auto here = tables_in_process();
+  const auto table = here->create(definition());
+  CHECK(here->load(table, path).rows == 1000);
+  CHECK(here->digest(table) == wanted);
+  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("rows that are put begin there, and float64 goes through without loss") {

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "shoal/ps/save.h"
 #include "shoal/ps/table.h"
 
 namespace shoal::ps {
@@ -52,6 +54,10 @@ class Tables {
   virtual void put(TableNumber table, std::span<const std::uint64_t> keys, Numbers values) = 0;
   virtual void clear(TableNumber table) = 0;  // no rows are left, nor what was remembered of keys
   virtual Shrunk shrink(TableNumber table, std::uint32_t day) = 0;
+  // In full, to files of that path (files_of()) in a folder that all servers see, and back from those, of any
+  // number of servers, into a table without rows. `origin`: as that of SaveOptions.
+  virtual SaveReport save(TableNumber table, const std::filesystem::path& path, std::uint64_t origin) = 0;
+  virtual SaveReport load(TableNumber table, const std::filesystem::path& path) = 0;
   virtual std::pair<std::uint64_t, std::int64_t> digest(TableNumber table) = 0;  // and the number of rows
 };
 

@@ -180,15 +180,21 @@ std::vector<std::byte> rows_frame(const Head& head, const Rows& rows) {
   return frame(head, std::array{std::as_bytes(rows.keys), rows.values.bytes()});
 }
 
-Refusal refusal_of(std::span<const std::byte> payload) {
-  const std::uint64_t round = taken<std::uint64_t>(payload, 1)[0];
-  SHOAL_CHECK(payload.size() <= kMostText, Corrupt, "ps: a refusal of ", payload.size(), " bytes");
-  return {.round = round, .text = {reinterpret_cast<const char*>(payload.data()), payload.size()}};
+Note note_of(std::span<const std::byte> payload) {
+  const std::uint64_t number = taken<std::uint64_t>(payload, 1)[0];
+  SHOAL_CHECK(payload.size() <= kMostText, Corrupt, "ps: a text of ", payload.size(), " bytes");
+  return {.number = number, .text = {reinterpret_cast<const char*>(payload.data()), payload.size()}};
 }
 
-std::vector<std::byte> refusal_frame(const Head& head, const Refusal& refusal) {
-  return frame(head, std::array{std::as_bytes(std::span(&refusal.round, 1)),
-                                std::as_bytes(std::span(refusal.text.substr(0, kMostText)))});
+std::vector<std::byte> note_frame(const Head& head, const Note& note) {
+  return frame(head, std::array{std::as_bytes(std::span(&note.number, 1)),
+                                std::as_bytes(std::span(note.text.substr(0, kMostText)))});
+}
+
+SaveReport report_of(std::span<const std::byte> payload) {
+  const SaveReport report = taken<SaveReport>(payload, 1)[0];
+  check_end(payload);
+  return report;
 }
 
 std::uint32_t day_of(std::span<const std::byte> payload) {

@@ -18,6 +18,8 @@
 //   clear    nothing                                               ─► nothing: no rows are left
 //   shrink   the day                                               ─► what went, and why
 //            (a push, put or shrink that comes again with its sequence is answered as before, and not done again)
+//   save     origin | path                                         ─► rows, removed keys and bytes of its file
+//   load     0 | path                                              ─► the same of what was read
 //   digest   nothing                                               ─► the digest and the number of rows of
 //                                                                     this loop
 //
@@ -34,11 +36,12 @@
 #include <vector>
 
 #include "shoal/base/error.h"
+#include "shoal/ps/save.h"
 #include "shoal/ps/table.h"
 
 namespace shoal::ps::wire {
 
-constexpr std::string_view kMagic = "shoalp3\n";  // of the handshake
+constexpr std::string_view kMagic = "shoalp4\n";  // of the handshake
 constexpr std::uint32_t kMostBytes = 256U << 20;  // of a payload
 constexpr std::uint32_t kMostKeys = 1U << 22;     // of a frame
 constexpr std::uint32_t kMostText = 1U << 16;     // of a definition or an error
@@ -54,6 +57,8 @@ enum class Operation : std::uint8_t {
   Clear,
   Shrink,
   Digest,
+  Save,
+  Load,
   Done,
   Failed
 };
@@ -61,7 +66,7 @@ constexpr Operation kLastOperation = Operation::Failed;
 
 struct Head {
   std::uint32_t magic = 0x46505353;  // "SSPF"
-  std::uint8_t version = 3;
+  std::uint8_t version = 4;
   Operation operation = Operation::Done;
   std::uint16_t zero = 0;
   std::uint32_t table = 0, count = 0;
@@ -99,23 +104,24 @@ PushAsked push_of(const Head& head, std::span<const std::byte> payload, std::siz
 // Those of an answer.
 std::span<const std::uint64_t> keys_of(const Head& head, std::span<const std::byte> payload);
 std::uint64_t round_of(std::span<const std::byte> payload);
+SaveReport report_of(std::span<const std::byte> payload);
 std::uint32_t day_of(std::span<const std::byte> payload);
 struct Rows {
   std::span<const std::uint64_t> keys;
   Numbers values;
 };
 Rows rows_of(const Head& head, std::span<const std::byte> payload, std::size_t width, bool is_wide);
-struct Refusal {
-  std::uint64_t round = 0;
+struct Note {  // why a round is not to be; a save's origin and path
+  std::uint64_t number = 0;
   std::string_view text;
 };
-Refusal refusal_of(std::span<const std::byte> payload);
+Note note_of(std::span<const std::byte> payload);
 
 // The same, to be sent. What they send is borrowed.
 std::vector<std::byte> pull_frame(const Head& head, const Pull& pull);
 std::vector<std::byte> push_frame(const Head& head, const PushAsked& asked);
 std::vector<std::byte> rows_frame(const Head& head, const Rows& rows);
-std::vector<std::byte> refusal_frame(const Head& head, const Refusal& refusal);
+std::vector<std::byte> note_frame(const Head& head, const Note& note);
 
 // An error as a payload, and thrown from one.
 std::vector<std::byte> failure(const Head& request, const Error& error);

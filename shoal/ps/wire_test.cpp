@@ -46,7 +46,7 @@ static std::vector<Bytes> frames() {
       wire::frame(head(wire::Operation::Shrink, 0), std::array{std::as_bytes(std::span(&day, 1))}),
       wire::frame(head(wire::Operation::Digest, 0), {}),
       wire::rows_frame(head(wire::Operation::Put, 3), {keys, gradients}),
-      wire::refusal_frame(head(wire::Operation::Refuse, 0), {7, "worker 1 cannot"}),
+      wire::note_frame(head(wire::Operation::Refuse, 0), {7, "worker 1 cannot"}),
       wire::frame(head(wire::Operation::Clear, 0), {}),
   };
 }
@@ -160,7 +160,7 @@ TEST_CASE("a frame that announces too much is refused before its payload is wait
   CHECK(refusal() == "ps: a frame announces 1 keys and 268435457 bytes");
   head.bytes = 0;
   head.version = 1;
-  CHECK(refusal() == "ps: a frame of version 1, wanted 3; do all processes run the same Shoal?");
+  CHECK(refusal() == "ps: a frame of version 1, wanted 4; do all processes run the same Shoal?");
 }
 
 TEST_CASE("a push or shrink that comes again is answered again and not done again") {

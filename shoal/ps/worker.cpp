@@ -198,6 +198,11 @@ void Worker::clear(TableNumber table) {
   exchange_->forget();
 }
 
+SaveReport Worker::load(TableNumber table, const std::filesystem::path& path) {
+  clear(table);
+  return tables_.load(of_.at(table).number, path);
+}
+
 void Worker::note_put(TableNumber table, std::span<const std::int64_t> ids) {
   exchange_->forget();
   if (OfTable& of = of_.at(table); of.padding == Padding::Zeros) of.put.insert(ids.begin(), ids.end());

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <set>
 #include <span>
 #include <string>
@@ -73,6 +74,12 @@ class Worker {
   // What follows asks the tables themselves, which do not know of what has not been flushed; what it changes is
   // read anew here.
   void clear(TableNumber table);
+  // As those of the tables; load() lets go of the rows that there are.
+  SaveReport save(TableNumber table, const std::filesystem::path& path, std::uint64_t origin) {
+    return tables_.save(of_.at(table).number, path, origin);
+  }
+  SaveReport load(TableNumber table, const std::filesystem::path& path);
+  void forget() { exchange_->forget(); }  // another worker has changed rows
   std::int64_t num_rows(TableNumber table) { return tables_.digest(of_.at(table).number).second; }
   // Rows that begin with these values; of ids from `first` on.
   void put(TableNumber table, std::span<const std::int64_t> ids, Numbers values);
