@@ -90,6 +90,7 @@ Progress RunCheckpoints::go_on_from(const checkpoint::Checkpoint& checkpoint) {
       ". Restore dataset.*, training.seq_len and training.seed, or begin a new run with these weights: "
       "--checkpoint.initial_load_path=",
       checkpoint.folder().string(), " and another --job.dump_folder");
+  learner_.trainer.load_rows(folder_, progress.step);
   learner_.trainer.restore(train::read_state(checkpoint, state["trainer"].dump()));
   progress.loss = state.value("loss", 0.0);
   saved_step_ = progress.step;
@@ -103,6 +104,13 @@ Progress RunCheckpoints::go_on_from(const checkpoint::Checkpoint& checkpoint) {
 
 void RunCheckpoints::save(const Progress& progress) {
   const TrainingState state = learner_.trainer.state();  // gathers what ranks keep in parts
+  try {
+    learner_.trainer.save_rows(folder_);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::Infeasible) throw;
+    if (ranks_.is_first()) warn(concat(error.what(), "; training goes on"));
+    return;
+  }
   saved_step_ = progress.step;
   if (!ranks_.is_first()) return;
   json data = data_of(recipe_, task_);

@@ -2,6 +2,7 @@
 #include "shoal/train/model_tables.h"
 
 #include <ATen/ops/empty.h>
+#include <c10/core/GeneratorImpl.h>
 
 #include <algorithm>
 #include <optional>
@@ -11,14 +12,18 @@
 #include "shoal/aten/memory.h"
 #include "shoal/aten/types.h"
 #include "shoal/base/error.h"
+#include "shoal/base/file_system.h"
 #include "shoal/capture/deferred.h"
+#include "shoal/checkpoint/folder.h"
 #include "shoal/rewrite/place.h"
 #include "shoal/train/agreement.h"
 
 namespace shoal::train {
 
 using TableNumber = ps::Worker::TableNumber;
+namespace fs = std::filesystem;
 
+static constexpr const char* kRows = "rows";  // their folder in that of checkpoints
 static constexpr std::int64_t kRowsAtOnce = 1 << 14;
 
 static ps::Numbers numbers_of(const at::Tensor& rows) {
@@ -318,16 +323,18 @@ at::Tensor ModelTables::read(const std::string& name, const at::Tensor& ids) {
   return rows;
 }
 
+template <class Act>
+void ModelTables::on_all(const Act& act) const {
+  if (control_ != nullptr)
+    together(*control_, act);
+  else
+    act();
+}
+
 void ModelTables::write(const std::string& name, const at::Tensor& ids, const at::Tensor& values) {
   const at::Tensor& like = parameter(name);
-  const auto all_ranks = [&](const auto& act) {
-    if (control_ != nullptr)
-      together(*control_, act);
-    else
-      act();
-  };
-  all_ranks([&] { worker_->flush(); });  // or what others keep back would come on top
-  all_ranks([&] {
+  on_all([&] { worker_->flush(); });  // or what others keep back would come on top
+  on_all([&] {
     SHOAL_CHECK(values.dim() == ids.dim() + 1 && values.size(-1) == like.size(1) &&
                     values.numel() == ids.numel() * like.size(1),
                 InvalidInput, "tables: ", ids.numel(), " rows of ", name, " are ", like.size(1),
@@ -338,6 +345,47 @@ void ModelTables::write(const std::string& name, const at::Tensor& ids, const at
     if (is_first()) worker_->put(rows_.numbers.at(name), all, numbers_of(rows));
     worker_->note_put(rows_.numbers.at(name), all);
   });
+}
+
+// Of the checkpoints in the folder, and of this one, which is none yet.
+static void remove_superseded(FileSystem& files, const fs::path& folder, std::int64_t step) {
+  const auto kept = checkpoint::steps_among(files.list(folder));
+  for (const std::int64_t old : checkpoint::steps_among(files.list(folder / kRows)))
+    if (old != step && !std::ranges::binary_search(kept, old))
+      files.remove(folder / kRows / checkpoint::name_of_step(old));
+}
+
+void ModelTables::save(const fs::path& folder, std::int64_t step) {
+  on_all([&] { worker_->flush(); });
+  on_all([&] {
+    if (!is_first()) return;
+    DiskFileSystem files;
+    const fs::path rows = folder / kRows, partial = rows / ".partial",
+                   whole = rows / checkpoint::name_of_step(step);
+    files.remove(partial);
+    files.make_folder(partial);
+    const std::uint64_t origin = c10::detail::getNonDeterministicRandom() | 1U;
+    for (const auto& [name, number] : rows_.numbers) worker_->save(number, partial / name, origin);
+    files.sync_folder(partial);
+    files.rename(partial, whole);
+    files.remove(partial);
+    files.sync_folder(rows);
+    remove_superseded(files, folder, step);
+  });
+}
+
+void ModelTables::load(const fs::path& folder, std::int64_t step) {
+  on_all([&] { worker_->flush(); });
+  on_all([&] {
+    const fs::path from = folder / kRows / checkpoint::name_of_step(step);
+    if (is_first())
+      for (const auto& [name, number] : rows_.numbers) worker_->load(number, from / name);
+    worker_->forget();
+  });
+  for (const auto& [name, parameter] : parameters_)
+    if (aten::has_memory(parameter)) aten::take_memory(parameter, where_it_is(name));
+  is_materialized_ = false;
+  loaded_step_ = step;
 }
 
 void ModelTables::materialize() {

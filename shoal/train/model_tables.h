@@ -6,8 +6,10 @@
 
 #include <cstdint>
 #include <exception>
+#include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -57,6 +59,12 @@ class ModelTables {
   at::Tensor read(const std::string& parameter, const at::Tensor& ids);
   // All ranks call it at once; the first one's count.
   void write(const std::string& parameter, const at::Tensor& ids, const at::Tensor& values);
+  // Beside the checkpoint of a step, in its folder: FOLDER/rows/step_00000100/PARAMETER.0, …. All ranks call them
+  // alike; the first one has the tables do it. What no checkpoint needs any more goes with the next save.
+  void save(const std::filesystem::path& folder, std::int64_t step);
+  void load(const std::filesystem::path& folder, std::int64_t step);
+  std::optional<std::int64_t> loaded_step() const { return loaded_step_; }
+
   // Gives the parameters their memory and values, until check(); those without a bound, or of more than 2 GiB,
   // stay without.
   void materialize();
@@ -73,6 +81,8 @@ class ModelTables {
            const at::Tensor& parameter, const std::vector<OptimizerPart>& optimizers);
   bool has_room(const std::string& name) const;
   const at::Tensor& parameter(const std::string& name) const;
+  template <class Act>
+  void on_all(const Act& act) const;
   bool is_first() const { return control_ == nullptr || control_->rank() == 0; }
 
   const runtime::Group* control_;
@@ -83,6 +93,7 @@ class ModelTables {
   NamedTensors parameters_;
   std::vector<OfPart> of_parts_;  // tables whose rate is that of an optimizer of the trainer
   bool is_materialized_ = false;
+  std::optional<std::int64_t> loaded_step_;
   const int exceptions_ = std::uncaught_exceptions();
 };
 

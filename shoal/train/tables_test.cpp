@@ -4,6 +4,8 @@
 #include <ATen/Parallel.h>
 #include <doctest/doctest.h>
 
+#include <cstdlib>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -128,6 +130,39 @@ TEST_CASE("rows that are asked for while a step is worked on are those that the 
     for (const int ranks : {1, 2})
       CHECK(largest_difference(run_on_servers(optimizer, ranks, 2, in_two),
                                run_on_servers(optimizer, ranks, 2, in_two, 0, true)) == 0);
+}
+
+TEST_CASE("a checkpoint has the rows of tables, and one goes on as if nothing had been between") {
+  std::string name = (std::filesystem::temp_directory_path() / "shoal_tables_XXXXXX").string();
+  const std::filesystem::path folder = ::mkdtemp(name.data());
+  const TrainerOptions options = {.tables = kBoth};
+  const Optimizer optimizer = Adagrad{.lr = 0.1};
+  double wanted = 0;
+  TrainingState state;
+  {
+    auto model = model_of();
+    Trainer trainer(model, loss_of, optimizer, options);
+    trainer.step(batch_of(0, 0, 14));
+    trainer.step(batch_of(1, 0, 14));
+    trainer.save(folder, "note");
+    state = trainer.state();
+    trainer.step(batch_of(2, 0, 14));
+    wanted = trainer.step(batch_of(3, 0, 14)).loss;
+  }
+  auto model = model_of(9);
+  Trainer trainer(model, loss_of, optimizer, options);
+  std::string refused;
+  try {
+    trainer.restore(state);
+  } catch (const Error& error) {
+    refused = error.what();
+  }
+  CHECK(contains(refused, "Remedy: load_rows() of step 2 before it"));
+  trainer.step(batch_of(7, 0, 14));
+  CHECK(trainer.load(folder) == "note");
+  trainer.step(batch_of(2, 0, 14));
+  CHECK(trainer.step(batch_of(3, 0, 14)).loss == wanted);
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace tables_test

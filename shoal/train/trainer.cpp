@@ -369,7 +369,10 @@ class Trainer::State {
   }
 
   void restore(const TrainingState& from) {
-    check_has_no_tables("restore()");
+    SHOAL_CHECK(!tables_ || tables_->loaded_step() == from.step, InvalidInput,
+                "trainer: restore() has no rows of parameters that are in tables, as ",
+                tables_ ? tables_->parameters().front().name : "", " is. Remedy: load_rows() of step ",
+                from.step, " before it");
     using checkpoint::Types;
     const auto here = state();
     std::vector<checkpoint::TensorShape> wanted;
@@ -390,7 +393,15 @@ class Trainer::State {
   }
 
   void save(const std::filesystem::path& folder, const std::string& note, std::int64_t keep) {
+    if (tables_) checkpoints().wait();  // or rows of one that is being written would seem to be of none
+    save_rows(folder);
     checkpoints().save(folder, state(), note, keep);
+  }
+  void save_rows(const std::filesystem::path& folder) {
+    if (tables_) tables_->save(folder, steps_ + backwards_);
+  }
+  void load_rows(const std::filesystem::path& folder, std::int64_t step) {
+    if (tables_) tables_->load(folder, step);
   }
   void wait_for_saves() { checkpoints().wait(); }
 
@@ -414,6 +425,7 @@ class Trainer::State {
     auto found = checkpoints().load(folder);
     if (!found) return std::nullopt;
     if (check) check(found->note);
+    load_rows(folder, found->state.step + found->state.backwards);
     restore(found->state);
     return std::move(found->note);
   }
@@ -1150,6 +1162,12 @@ at::Tensor Trainer::rows(const std::string& parameter) {
   return state_->alone("rows()", [&] { return state_->tables(parameter).read(parameter); });
 }
 std::optional<std::uint64_t> Trainer::stalest_row() const { return state_->stalest_row(); }
+void Trainer::save_rows(const std::filesystem::path& folder) {
+  state_->alone("save_rows()", [&] { state_->save_rows(folder); });
+}
+void Trainer::load_rows(const std::filesystem::path& folder, std::int64_t step) {
+  state_->alone("load_rows()", [&] { state_->load_rows(folder, step); });
+}
 void Trainer::wait_for_saves() { state_->wait_for_saves(); }
 std::optional<std::string> Trainer::load(const std::filesystem::path& folder,
                                          const std::function<void(const std::string&)>& check) {

@@ -246,6 +246,11 @@ class Trainer {
   // Rows that are these from now on, and what updates them begins anew. Called by all ranks alike; the first
   // one's values count.
   void set_rows(const std::string& parameter, const at::Tensor& ids, const at::Tensor& values);
+  // Rows in tables, beside the checkpoint of the last step in that folder, and back from beside the one of a step;
+  // nothing without tables. Servers write and read the files. save() and load() do it by themselves, and
+  // restore() wants it done before. All ranks call them alike.
+  void save_rows(const std::filesystem::path& folder);
+  void load_rows(const std::filesystem::path& folder, std::int64_t step);
   // How many steps of any rank a row lacked at most when a step of this rank read it; none where nobody counts.
   std::optional<std::uint64_t> stalest_row() const;
   // The plan that the ranks follow, with what was found of it from the first step on, as text that can be given
