@@ -25,6 +25,7 @@
 #include "shoal/cli/bench.h"
 #include "shoal/cli/bench_ps.h"
 #include "shoal/cli/data.h"
+#include "shoal/cli/ps_rows.h"
 #include "shoal/cli/ps_servers.h"
 #include "shoal/cli/ranks.h"
 #include "shoal/cli/recipe.h"
@@ -290,6 +291,16 @@ int main(int argc, char** argv) {
   cli::PsServe serve_options;
   CLI::App* serve = ps->add_subcommand("serve", "Be a server of the job that this process was started in");
   serve->add_option("--threads", serve_options.threads, "Loops, each of a thread");
+  cli::PsRows rows_options;
+  constexpr const char* kSavedTable = "Files of a saved table, without their numbers";
+  CLI::App* inspect = ps->add_subcommand("inspect", "Print what a saved table is, and how much");
+  CLI::App* dump = ps->add_subcommand("dump", "Print a saved table's rows by key, as CSV");
+  CLI::App* export_rows = ps->add_subcommand("export", "Write a saved table's values alone, for serving");
+  for (CLI::App* command : {inspect, dump, export_rows})
+    command->add_option("PATH", rows_options.path, kSavedTable)->required();
+  export_rows->add_option("TO", rows_options.to, "The same of what is written")->required();
+  export_rows->add_option("--min-score", rows_options.min_score,
+                          "Of rows that are served, in a scored table");
   cli::Run run_options;
   CLI::App* launch = app.add_subcommand("run", "Start a program once a rank, and end all when one fails");
   add_options(*launch, run_options);
@@ -314,6 +325,9 @@ int main(int argc, char** argv) {
   if (bench->parsed()) return run(bench_options, cli::bench_comm);
   if (data->parsed()) return run(data_options, cli::data_generate);
   if (serve->parsed()) return run(serve_options, cli::ps_serve);
+  if (inspect->parsed()) return run(rows_options, cli::ps_inspect);
+  if (dump->parsed()) return run(rows_options, cli::ps_dump);
+  if (export_rows->parsed()) return run(rows_options, cli::ps_export);
   if (simulate->parsed()) return run(simulate_options, cli::simulate);
   if (launch->parsed()) {
     run_options.launch.command = launch->remaining();

@@ -4,6 +4,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -103,6 +104,52 @@ def test_ranks_that_do_not_wait_for_each_other_learn_as_well(shoal, tmp_path, mo
     results = json.loads((tmp_path / "results.json").read_text())
     assert results.get("stalest_row_steps", 4) == 4  # what is allowed, and is made use of
     assert ("stalest_row_steps" in results) == (mode == "half_async")
+
+
+def check_verbs(shoal, saved, folder):
+    inspected = shoal("ps", "inspect", saved)
+    assert inspected.returncode == 0, inspected.stderr
+    number = int(re.search(r"^rows (\d+), digest [0-9a-f]{16}", inspected.stdout, re.M)[1])
+    assert number > 100 and " in 2 files, " in inspected.stdout
+    lines = shoal("ps", "dump", saved).stdout.splitlines()
+    assert len(lines) == 1 + number and lines[0].startswith("key,part0.0,part0.1")
+    keys = [int(line.split(",")[0]) for line in lines[1:]]
+    assert keys == sorted(set(keys))
+    exported = shoal("ps", "export", saved, folder / "served")
+    assert exported.returncode == 0, exported.stderr
+    assert shoal("ps", "dump", folder / "served").stdout.splitlines() == lines  # values alone
+    assert (folder / "served.0").stat().st_size < 0.7 * sum(
+        saved.with_name(f"{saved.name}.{loop}").stat().st_size for loop in (0, 1)
+    )
+    refused = shoal("ps", "export", saved, folder / "served", "--min-score=0.5")
+    assert "a base by score wants scored = true" in refused.stderr
+    assert "nothing was saved there" in shoal("ps", "inspect", folder / "none").stderr
+
+
+# Saved at steps 4, 8 and 12 by two servers; 8 is gone on from by three, and by one process.
+def test_rows_are_in_checkpoints_and_go_on_elsewhere(shoal, tmp_path):
+    saves = ["--checkpoint.enable=true", "--checkpoint.interval=4", "--training.dtype=float64"]
+    served = ["-n", 2, "--ps.servers=2"]
+
+    def train(name, *options):
+        folder = f"--job.dump_folder={tmp_path / name}"
+        return shoal("train", "recipes/deepfm.toml", *SMALL, *saves, folder, *options)
+
+    result = train("whole", *served)
+    assert result.returncode == 0, result.stdout + result.stderr
+    wanted = losses_in(tmp_path / "whole")
+    rows = tmp_path / "whole" / "checkpoint" / "rows"
+    assert sorted(p.name for p in rows.iterdir()) == [f"step_{step:08}" for step in (4, 8, 12)]
+    for name, options in (("more", ["-n", 2, "--ps.servers=3"]), ("alone", [])):
+        shutil.copytree(tmp_path / "whole", tmp_path / name)
+        result = train(name, *options, "--checkpoint.load_step=8")
+        assert result.returncode == 0, result.stdout + result.stderr
+        assert losses_in(tmp_path / name)[-5:] == pytest.approx(wanted[-5:], rel=1e-9)
+    check_verbs(shoal, rows / "step_00000012" / "rows.weight", tmp_path)
+    (rows / "step_00000012" / "rows.weight.1").unlink()
+    result = train("whole", *served, "--training.steps=14")
+    assert result.returncode == 1
+    assert "rows.weight.0: one of 2 files of its save, and 1 were given" in result.stderr
 
 
 def children_of(process):
