@@ -6,6 +6,7 @@
 Ids are drawn by Zipf's law in 26 fields, as shoal's clicks are; the number printed is samples a second.
 """
 
+import itertools
 import sys
 import time
 
@@ -23,7 +24,7 @@ class DeepFm(nn.Module):
         self.rows = nn.Embedding(ids, 1 + FACTORS, sparse=True)
         nn.init.normal_(self.rows.weight, 0, 0.01)
         widths = (FIELDS * FACTORS + NUMBERS, *HIDDEN)
-        layers = [layer for a, b in zip(widths, widths[1:]) for layer in (nn.Linear(a, b), nn.ReLU())]
+        layers = [layer for a, b in itertools.pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())]
         self.deep = nn.Sequential(*layers, nn.Linear(widths[-1], 1))
 
     def forward(self, numbers, ids):
