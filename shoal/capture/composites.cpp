@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -75,8 +76,36 @@ static std::vector<at::Tensor> tensor_split(const at::Tensor& self, const at::Te
   return at::tensor_split(self, values.at(0), dim);
 }
 
+// Gradients of all rows: graphs have no sparse tensors.
+static void tell_of_dense_gradient(std::int64_t rows) {
+  TORCH_WARN_ONCE(
+      "an embedding asks for a sparse gradient; a captured step makes a dense one, of all ", rows,
+      " rows, with the same numbers. A table of so many rows that this costs much belongs on parameter "
+      "servers (docs/parameter_server.md)");
+}
+static at::Tensor embedding_sparse_backward(const at::Tensor& grad, const at::Tensor& indices,
+                                            std::int64_t num_weights, std::int64_t padding_idx,
+                                            bool scale_grad_by_freq) {
+  tell_of_dense_gradient(num_weights);
+  return at::embedding_dense_backward(grad, indices, num_weights, padding_idx, scale_grad_by_freq);
+}
+static at::Tensor embedding_bag_backward(const at::Tensor& grad, const at::Tensor& indices,
+                                         const at::Tensor& offsets, const at::Tensor& offset2bag,
+                                         const at::Tensor& bag_size, const at::Tensor& maximum_indices,
+                                         std::int64_t num_weights, bool scale_grad_by_freq, std::int64_t mode,
+                                         bool sparse, const std::optional<at::Tensor>& per_sample_weights,
+                                         std::int64_t padding_idx) {
+  if (sparse) tell_of_dense_gradient(num_weights);
+  const at::AutoDispatchBelowAutograd recorded;  // as it is otherwise
+  return at::_embedding_bag_backward(grad, indices, offsets, offset2bag, bag_size, maximum_indices,
+                                     num_weights, scale_grad_by_freq, mode, false, per_sample_weights,
+                                     padding_idx);
+}
+
 void register_composites(torch::Library& library) {
   library.impl("ctc_loss.Tensor", ctc_loss);
+  library.impl("_embedding_bag_backward", embedding_bag_backward);
+  library.impl("embedding_sparse_backward", embedding_sparse_backward);
   library.impl("one_hot", one_hot);
   library.impl("_pack_padded_sequence", pack_padded_sequence);
   library.impl("rrelu_with_noise_backward", rrelu_with_noise_backward);

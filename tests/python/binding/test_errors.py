@@ -99,12 +99,6 @@ def test_an_item_that_is_no_batch_is_named():
         trainer(lambda model, batch: model(batch[0]).mean()).step((torch.randn(2, 4), {1, 2}))
 
 
-def test_sparse_gradients_are_not_there():
-    model = nn.Embedding(10, 4, sparse=True)
-    with pytest.raises(shoal.InvalidInput, match="sparse gradients are not supported"):
-        trainer(lambda model, ids: model(ids).mean(), model).step(torch.tensor([1, 2]))
-
-
 def test_no_loss_says_what_was_returned():
     with pytest.raises(shoal.InvalidInput, match=r"the model returned tensor, in which there is no loss"):
         model = nn.Linear(4, 3)

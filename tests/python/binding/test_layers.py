@@ -1,9 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch.nn's layers and losses: updates in float64 are those of plain PyTorch."""
 
+import copy
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
+
+import shoal
 
 ROWS, WIDTH, CLASSES = 6, 8, 5
 
@@ -250,3 +256,57 @@ def test_adaptive_softmax(compare):
     softmax = nn.AdaptiveLogSoftmaxWithLoss(WIDTH, 20, cutoffs=[5, 10])
     batch = (torch.randn(ROWS, WIDTH).double(), torch.tensor([1, 4, 7, 12, 3, 19]))
     compare(softmax, lambda model, batch: model(*batch).loss).run(batch, updates=3)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), lambda p: torch.optim.Adagrad(p, lr=0.1)],
+    ids=["SGD", "Adagrad"],
+)
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda: nn.Embedding(20, WIDTH, padding_idx=0, sparse=True),
+        lambda: nn.EmbeddingBag(20, WIDTH, mode="sum", sparse=True),
+    ],
+    ids=["padding", "bag"],
+)
+def test_a_sparse_gradient_is_a_dense_one_of_the_same_numbers(layer, optimizer):
+    torch.manual_seed(0)
+    plain = layer().double()
+    captured = copy.deepcopy(plain)
+    eager = optimizer(plain.parameters())
+    trainer = shoal.Trainer(
+        captured,
+        optimizer(captured.parameters()),
+        lambda model, ids: mean_of(model(ids)),
+        keeps_gradients=True,
+    )
+    for ids in torch.randint(0, 20, (3, ROWS, 4)):
+        eager.zero_grad()
+        mean_of(plain(ids)).backward()
+        eager.step()
+        trainer.step(ids)
+        assert plain.weight.grad.is_sparse and not captured.weight.grad.is_sparse
+        torch.testing.assert_close(captured.weight.grad, plain.weight.grad.to_dense(), rtol=1e-12, atol=1e-15)
+        torch.testing.assert_close(captured.weight, plain.weight, rtol=1e-12, atol=1e-15)
+
+
+def test_a_gradient_that_was_to_be_sparse_is_told_of_once():
+    script = """
+import sys, warnings
+sys.path[:0] = sys.argv[1:]
+import shoal, torch
+model = torch.nn.Embedding(20, 4, sparse=True)
+trainer = shoal.Trainer(model, torch.optim.SGD(model.parameters()), lambda model, ids: model(ids).mean())
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    for length in (3, 4):
+        trainer.step(torch.arange(length))
+print(*[str(each.message) for each in told], sep="\\n")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, *sys.path], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.count("asks for a sparse gradient") == 1
+    assert "of all 20 rows" in done.stdout
