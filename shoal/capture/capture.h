@@ -9,6 +9,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -21,23 +23,23 @@
 
 namespace shoal::capture {
 
-struct NamedTensor {
+struct NamedTensor {  // by its path: "h.0.attn.weight", "tokens"
   std::string name;
   at::Tensor tensor;
 };
 
-enum class Mode {
-  Train,     // forward and backward: results are the loss, the gradients and the buffers that change
-  Evaluate,  // forward alone, without autograd
+enum class Mode {  // what of the model's run is recorded
+  Train,           // forward and backward: results are the loss, the gradients and the buffers that change
+  Evaluate,        // forward alone, without autograd
 };
 
-enum class Reader {
+enum class Reader {  // who looks into a tensor's memory while a model is recorded
   User,
   Check,           // a library's check of values, which raises where they are bad
   RunningAverage,  // BatchNorm without a momentum, which reads the number of batches so far
 };
 
-struct Request {
+struct Request {                        // what to run, and what its tensors are called
   std::vector<NamedTensor> parameters;  // a tensor that is there twice counts under its first name
   std::vector<NamedTensor> buffers;
   std::vector<NamedTensor>
@@ -55,6 +57,10 @@ struct Request {
   std::function<std::string()> source_line = {};
   // Whose code runs, asked when it reads a value; empty: the user's.
   std::function<Reader()> reader = {};
+  // Told how many operators are recorded and for how many seconds, once after `patience` and then each time
+  // that it has taken twice as long. May be empty; called by the thread that runs the operator.
+  std::function<void(std::size_t operators, double seconds)> progress = {};
+  std::chrono::nanoseconds patience = std::chrono::seconds(2);
 };
 
 // A value that control flow read, or a shape that depends on data, and what it was. A graph is right for a
@@ -77,7 +83,7 @@ inline std::string written_name(const std::string& input) { return "written." + 
 // The result, of role Output, that is the gradient of an input beside the batch that requires one.
 inline std::string gradient_name(const std::string& input) { return "gradient." + input; }
 
-struct Captured {
+struct Captured {                     // what one run was asked to do
   ir::Graph graph;                    // form Captured, phases forward and backward
   std::vector<at::Tensor> constants;  // of the sources with role Constant, in their order
   Guards guards;

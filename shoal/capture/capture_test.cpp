@@ -161,6 +161,29 @@ static models::Gpt2Config tiny_gpt2(double dropout) {
 
 static NamedTensor tokens(const char* name) { return {name, at::randint(50, {2, 16}, at::kLong)}; }
 
+TEST_CASE("who waits for a capture is told how far it is, each time after twice as long") {
+  Model model{.parameters = {parameter("w", {4, 4})}, .inputs = {{"x", random_tensor({2, 4})}}};
+  model.loss = [&](const std::vector<Tensor>& in) {
+    Tensor x = in[0];
+    for (int i = 0; i < 500; ++i) x = at::mm(x, model.parameters[0].tensor);
+    return x.sum();
+  };
+  Request request = model.request();
+  std::vector<std::pair<std::size_t, double>> told;
+  request.progress = [&](std::size_t operators, double seconds) { told.emplace_back(operators, seconds); };
+  request.patience = std::chrono::hours(1);
+  record(request);
+  CHECK(told.empty());
+  request.patience = std::chrono::nanoseconds(0);
+  record(request);
+  REQUIRE(told.size() > 1);
+  CHECK(told[0].first == 1);
+  for (std::size_t i = 1; i < told.size(); ++i) {
+    CHECK(told[i].first > told[i - 1].first);
+    CHECK(told[i].second >= 2 * told[i - 1].second);
+  }
+}
+
 TEST_CASE("GPT-2's graph has neutral attention, module paths, and phases in order") {
   models::Gpt2 net(tiny_gpt2(0));
   Model model = of_module(*net);

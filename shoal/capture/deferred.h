@@ -62,7 +62,7 @@ struct Endless {
 };
 std::optional<Endless> endless_of(const at::Tensor& tensor);
 
-bool is_deferred(const at::Tensor& tensor);
+bool is_deferred(const at::Tensor& tensor);  // whether it has no memory yet, and knows how it is made
 // Makes it, with all that share its memory, as it would be had it not been deferred; in any order, whatever
 // has been drawn since. Nothing happens to a tensor that has memory. Throws InvalidInput, naming `name`, for
 // a tensor that is one of shapes alone.

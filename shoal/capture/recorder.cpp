@@ -145,6 +145,13 @@ std::vector<ir::Argument> Recorder::arguments_of(const c10::FunctionSchema& sche
   return arguments;
 }
 
+void Recorder::tell_progress() {
+  const auto taken = std::chrono::steady_clock::now() - begin_;
+  if (taken < patience_) return;
+  patience_ = 2 * taken;
+  request_.progress(captured_.graph.nodes.size(), std::chrono::duration<double>(taken).count());
+}
+
 Recorder::Outputs Recorder::add_node(std::string op, std::vector<ir::Argument> arguments,
                                      const std::vector<at::Tensor>& metas, c10::Device device, bool random) {
   std::vector<std::optional<ir::TensorType>> types;
@@ -168,6 +175,7 @@ Recorder::Outputs Recorder::add_node(std::string op, std::vector<ir::Argument> a
     devices_.push_back(device);
     from_inputs_.push_back(from_inputs);
   }
+  if (request_.progress) tell_progress();
   const auto running = torch::autograd::get_current_node();
   sequence_.push_back(phase_ == ir::Phase::Backward && running ? running->sequence_nr()
                                                                : at::sequence_number::peek() - 1);

@@ -8,6 +8,7 @@
 //   dropout, x.item()            ──► shoal::bernoulli(seed, step, ordinal); computed and guarded, or an error
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -99,6 +100,7 @@ class Recorder final : public Interceptor {
   // Making nodes.
   std::vector<at::Tensor> metas_of(const c10::OperatorHandle& op, const std::vector<ir::Argument>& arguments);
   Outputs emit(const c10::OperatorHandle& op, std::vector<ir::Argument> arguments, c10::Device device);
+  void tell_progress();
   Outputs add_node(std::string op, std::vector<ir::Argument> arguments, const std::vector<at::Tensor>& metas,
                    c10::Device device, bool random);
   ir::ValueId emit_one(const char* op, std::vector<ir::Argument> arguments);
@@ -130,6 +132,8 @@ class Recorder final : public Interceptor {
   [[noreturn]] void untraceable(const std::string& what, const std::string& remedy) const;
 
   const Request& request_;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  std::chrono::nanoseconds patience_ = request_.patience;  // until progress is told
   std::optional<Stop> stop_;
   std::optional<Error> refusal_;
   std::uint64_t id_;

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -70,6 +71,14 @@ Model::Model(py::object module, py::object loss, std::vector<std::string> ignore
                 "rank");
 }
 
+static void say_progress(std::size_t operators, double seconds) {
+  const py::gil_scoped_acquire lock;
+  const auto line =
+      concat("shoal: capturing the model: ", operators, " operators so far, ", std::lround(seconds),
+             " s. It is done once for each structure, and twice in a row");
+  py::print(line, py::arg("file") = py::module_::import("sys").attr("stderr"), py::arg("flush") = true);
+}
+
 ModelView Model::view() {
   return {.parameters = parameters(),
           .buffers = buffers(),
@@ -100,6 +109,7 @@ ModelView Model::view() {
                 again_ = again_ || is_known;
                 return is_known;
               },
+          .progress = say_progress,
           .numbers = &numbers_};
 }
 

@@ -230,6 +230,7 @@ capture::Request CapturedSteps::request_of(const Batch& batch, Use use) {
       .writes_constant = view_.writes_constant,
       .source_line = view_.source_line,
       .reader = view_.reader,
+      .progress = ranks_ != nullptr && ranks_->rank().number != 0 ? nullptr : view_.progress,
   };
 }
 

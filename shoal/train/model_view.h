@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <functional>
 #include <map>
 #include <memory>
@@ -56,6 +57,8 @@ struct ModelView {
   // empty.
   // Returns true if it will be an input when the step is recorded again, which it sees to.
   std::function<bool(const at::Tensor&)> writes_constant = {};
+  // Told while a capture takes long, on rank 0: capture::Request::progress. May be empty.
+  std::function<void(std::size_t operators, double seconds)> progress = {};
   // What `mode` leaves out because it is another number each time; borrowed, null where there is nothing like
   // that.
   train::VaryingNumbers* numbers = nullptr;

@@ -4,6 +4,8 @@ import collections
 import copy
 import dataclasses
 import gc
+import re
+import time
 import weakref
 
 import families
@@ -411,3 +413,19 @@ def test_a_trainer_and_its_model_are_freed():
     del trainer, model
     gc.collect()
     assert alive() is None
+
+
+def test_a_capture_that_takes_long_says_how_far_it_is(capsys):
+    def slow(model, x):
+        for _ in range(3):
+            x = model(x)
+            end = time.perf_counter() + 0.9
+            while time.perf_counter() < end:
+                pass
+        return x.mean()
+
+    shoal.Trainer(nn.Linear(4, 4), loss_fn=slow).evaluate(torch.randn(2, 4))
+    said = capsys.readouterr().err
+    told = re.findall(r"^shoal: capturing the model: (\d+) operators so far, ([23]) s\.", said, re.MULTILINE)
+    assert len(told) == 2  # a model is run twice
+    assert all(int(operators) >= 3 for operators, _ in told)
