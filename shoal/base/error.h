@@ -9,13 +9,13 @@
 
 namespace shoal {
 
-enum class ErrorKind {
-  InvalidInput,  // the user can mend it: a recipe, a model, an argument, a file that is not there
-  Infeasible,    // well-formed, but no way to do it here: no memory, no disk space
-  PeerLost,      // another rank stopped
-  Timeout,       // a wait went past its limit
-  Corrupt,       // bytes that were stored or sent are not what they were
-  Internal,      // a fault of Shoal's own
+enum class ErrorKind {  // what to do about an error
+  InvalidInput,         // the user can mend it: a recipe, a model, an argument, a file that is not there
+  Infeasible,           // well-formed, but no way to do it here: no memory, no disk space
+  PeerLost,             // another rank stopped
+  Timeout,              // a wait went past its limit
+  Corrupt,              // bytes that were stored or sent are not what they were
+  Internal,             // a fault of Shoal's own
 };
 
 class Error : public std::runtime_error {
@@ -27,7 +27,7 @@ class Error : public std::runtime_error {
   ErrorKind kind_;
 };
 
-std::string_view name_of(ErrorKind kind);
+std::string_view name_of(ErrorKind kind);  // "invalid input", …
 
 // All parts, streamed one after the other.
 template <class... Parts>
@@ -38,7 +38,7 @@ std::string concat(const Parts&... parts) {
 }
 
 template <class... Parts>
-[[noreturn]] void fail(ErrorKind kind, const Parts&... parts) {
+[[noreturn]] void fail(ErrorKind kind, const Parts&... parts) {  // throws Error, its message of all parts
   throw Error(kind, concat(parts...));
 }
 

@@ -38,7 +38,7 @@ struct Ranks {
       : communicator(of), limit(wait) {}
 };
 
-using comm::ReduceOp;
+using comm::ReduceOp;  // elementwise, over ranks
 
 // Of Min and Max the gradient goes to the elements that are it, in equal shares where several ranks have it.
 at::Tensor all_reduce(const at::Tensor& tensor, Ranks ranks, ReduceOp op = ReduceOp::Sum);

@@ -27,8 +27,8 @@
 
 namespace shoal::comm {
 
-enum class ReduceOp { Sum, Average, Min, Max };
-std::string_view name_of(ReduceOp op);  // "sum", "average", …
+enum class ReduceOp { Sum, Average, Min, Max };  // elementwise, over ranks
+std::string_view name_of(ReduceOp op);           // "sum", "average", …
 
 // Contiguous elements, borrowed until the Work that uses them is done. Float64, Float32, Float16, BFloat16,
 // Int64, Int32 and UInt8; Average only of floating types. data may be null where count is 0.
@@ -72,9 +72,9 @@ class Communicator {
   virtual int rank() const = 0;       // in this group, 0 … size() - 1
   virtual int size() const = 0;
 
-  virtual std::unique_ptr<Work> broadcast(Buffer buffer, int root) = 0;
+  virtual std::unique_ptr<Work> broadcast(Buffer buffer, int root) = 0;  // root: a rank of the group
   virtual std::unique_ptr<Work> reduce(Buffer buffer, ReduceOp op, int root) = 0;  // others' buffers stay
-  virtual std::unique_ptr<Work> all_reduce(Buffer buffer, ReduceOp op) = 0;
+  virtual std::unique_ptr<Work> all_reduce(Buffer buffer, ReduceOp op) = 0;        // in place
   // Where `out` holds the parts of all ranks it has size() times the elements of `in`; where `in` does, the
   // other way round. The side that only root uses is ignored on other ranks. `in` may be this rank's part of
   // `out` (gather, all_gather), `out` this rank's part of `in` (scatter, reduce_scatter).

@@ -14,7 +14,7 @@
 
 namespace shoal::comm_c10d {
 
-enum class Calls {
+enum class Calls {  // whether ranks tell each other what they call
   // Each call runs on a thread of the communicator, and calls that differ do not meet. Who waits for 100 ms
   // puts what it called into the store and compares it with what others put there: within half a second all
   // get the error.
@@ -24,8 +24,8 @@ enum class Calls {
   Bare,
 };
 
-struct GlooOptions {
-  std::string name;  // of the group: the same on all its ranks, new to the store
+struct GlooOptions {  // of this rank of a group
+  std::string name;   // of the group: the same on all its ranks, new to the store
   int rank = 0;
   int size = 1;
   std::string interface = "lo";

@@ -28,7 +28,7 @@ namespace shoal::ir {
 using ValueId = Id<struct ValueTag>;
 using NodeId = Id<struct NodeTag>;
 
-struct TensorType {
+struct TensorType {  // of a strided tensor
   DType dtype = DType::Float32;
   std::vector<std::int64_t> shape;
   std::vector<std::int64_t> strides;  // in elements, as long as shape
@@ -42,7 +42,7 @@ std::int64_t num_elements(const TensorType& type);
 std::int64_t bytes_of(const TensorType& type);  // num_elements × element size
 bool is_contiguous(const TensorType& type);     // as at::Tensor::is_contiguous: dims of size 1 do not matter
 
-enum class Role {
+enum class Role {  // what a value is to the step
   Parameter,
   Buffer,
   OptimizerState,
@@ -54,7 +54,7 @@ enum class Role {
   Loss,
   Output
 };
-enum class Phase { Forward, Backward, Update };
+enum class Phase { Forward, Backward, Update };  // part of a step
 
 // How far a graph has come; each has its row of checks in verify.cpp.
 enum class Form {
@@ -67,21 +67,21 @@ struct Symbol {  // a bare word among the arguments: a device, a layout, a memor
   friend bool operator==(const Symbol&, const Symbol&) = default;
 };
 
-using ValueList = std::vector<std::optional<ValueId>>;
+using ValueList = std::vector<std::optional<ValueId>>;  // of a list of tensors; nullopt: an undefined one
 
 // What an argument can be. monostate is an absent optional ("none" in text).
 using Attribute =
     std::variant<std::monostate, ValueId, ValueList, bool, std::int64_t, double, std::string, DType, Symbol,
                  std::vector<std::int64_t>, std::vector<double>, std::vector<bool>>;
 
-struct Argument {
+struct Argument {    // of a call
   std::string name;  // as in the op's schema
   Attribute value;
   // Numbers by their bits: a NaN is the same as itself, 0 is not -0.
   friend bool operator==(const Argument& a, const Argument& b);
 };
 
-struct Node {
+struct Node {                                   // one call of an op
   std::string op;                               // "aten::add.Tensor": namespace, name, overload if it has one
   std::vector<Argument> arguments;              // all of the schema's, in its order, defaults filled in
   std::vector<std::optional<ValueId>> outputs;  // an undefined output of ATen is nullopt
@@ -91,7 +91,7 @@ struct Node {
   friend bool operator==(const Node&, const Node&) = default;
 };
 
-struct Value {
+struct Value {  // a tensor, and who makes it
   TensorType type;
   Role role = Role::Activation;
   std::optional<NodeId> producer;  // none: a source
@@ -125,13 +125,13 @@ struct Graph {
   std::vector<Result> results;
   friend bool operator==(const Graph&, const Graph&) = default;
 
-  const Value& at(ValueId id) const { return values.at(id.index); }
-  const Node& at(NodeId id) const { return nodes.at(id.index); }
+  const Value& at(ValueId id) const { return values.at(id.index); }  // throws where there is none
+  const Node& at(NodeId id) const { return nodes.at(id.index); }     // likewise
 
-  ValueId add_source(Role role, std::string name, TensorType type, std::string fingerprint = "");
-  // Appends a node; one new value for each type given, nullopt for an undefined output.
+  // Each appends. Of a node one new value for each type given, nullopt for an undefined output.
   // An output's role is Activation in the forward phase, else Gradient.
   NodeId add_node(Node node, const std::vector<std::optional<TensorType>>& types);
+  ValueId add_source(Role role, std::string name, TensorType type, std::string fingerprint = "");
   void add_result(Role role, std::string name, ValueId value);
 };
 
@@ -139,12 +139,12 @@ struct Graph {
 // attribute, a closure, another module. Its name begins with '~'.
 inline bool is_beside(std::string_view input) { return input.starts_with('~'); }
 
-std::string_view name_of(Role role);
-std::optional<Role> parse_role(std::string_view name);
-std::string_view name_of(Phase phase);
-std::optional<Phase> parse_phase(std::string_view name);
-std::string_view name_of(Form form);
-std::optional<Form> parse_form(std::string_view name);
+std::string_view name_of(Role role);                      // "parameter", "state", …
+std::optional<Role> parse_role(std::string_view name);    // the inverse; nullopt: there is none
+std::string_view name_of(Phase phase);                    // "forward", …
+std::optional<Phase> parse_phase(std::string_view name);  // the inverse
+std::string_view name_of(Form form);                      // "captured", "local"
+std::optional<Form> parse_form(std::string_view name);    // the inverse
 
 // The argument of that name, null if the node has none.
 const Attribute* find(const Node& node, std::string_view argument);

@@ -19,7 +19,7 @@ std::string record_of(std::string_view bytes);
 std::string scalar_event(double seconds, std::int64_t step,
                          const std::vector<std::pair<std::string, double>>& scalars);
 
-double seconds_since_1970();
+double seconds_since_1970();  // by the system's clock
 
 // Appends to events.out.tfevents.SECONDS.shoal in a folder, which is made; what is written is there at once. A
 // run that goes on gives the same folder: TensorBoard shows its files as one.

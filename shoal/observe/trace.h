@@ -10,7 +10,7 @@
 
 namespace shoal::observe {
 
-struct Event {
+struct Event {  // a span of time
   int rank = 0;
   std::string stream;      // "compute", …: what runs one after the other
   std::string name;        // an instruction's op, "step", …
@@ -28,7 +28,7 @@ struct Trace {
   std::int64_t dropped = 0;
   friend bool operator==(const Trace&, const Trace&) = default;
 
-  void add(Event event);
+  void add(Event event);  // counted in `dropped` where `events` is full
 };
 
 std::string to_text(const Trace& trace);  // one line an event

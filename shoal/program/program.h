@@ -49,7 +49,7 @@ struct Copy {
   friend bool operator==(const Copy&, const Copy&) = default;
 };
 
-struct Free {
+struct Free {  // what is not read again
   std::vector<Slot> slots;
   friend bool operator==(const Free&, const Free&) = default;
 };
@@ -113,7 +113,7 @@ enum class Buffers { InUpdate, AfterForward };
 // forward and that backward reads as it was.
 Program lower(const ir::Graph& graph, Buffers buffers = Buffers::InUpdate);
 
-std::string to_text(const Program& program);
+std::string to_text(const Program& program);                                  // one line an instruction
 std::string to_text(const Program& program, const Instruction& instruction);  // without the end of the line
 Program from_text(std::string_view text);  // the inverse; throws InvalidInput with the line
 

@@ -15,7 +15,7 @@ class Store {
  public:
   virtual ~Store() = default;
 
-  virtual void set(std::string_view key, std::string_view value) = 0;
+  virtual void set(std::string_view key, std::string_view value) = 0;  // in place of what was there
   // Waits until the key is there. Throws Timeout naming the key after `limit`.
   virtual std::string get(std::string_view key, std::chrono::nanoseconds limit) = 0;
   virtual std::optional<std::string> find(std::string_view key) = 0;

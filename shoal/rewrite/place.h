@@ -24,7 +24,7 @@
 
 namespace shoal::rewrite {
 
-struct ParameterPins {
+struct ParameterPins {    // where a parameter lies, at each point of a step
   sharding::Layout kept;  // between steps
   sharding::Layout used;  // as the model computes with it; gathered before, if it is kept in smaller parts
   sharding::Layout gradient;  // as the gradient leaves backward
@@ -50,7 +50,7 @@ struct Choice {
   bool in_parts = false;
   bool may_be_empty = true;
 
-  bool splits() const;
+  bool splits() const;  // whether any value that it reads or makes is cut
   friend bool operator==(const Choice&, const Choice&) = default;
 };
 
@@ -60,7 +60,7 @@ struct Decided {
   std::vector<Choice> nodes;  // by NodeId
 };
 
-struct Pins {
+struct Pins {                                       // what is given; all else is chosen
   std::map<std::string, ParameterPins> parameters;  // those not named: replicated
   std::map<std::string, sharding::Layout> inputs;   // likewise
   std::vector<OutputPin> outputs;
@@ -68,14 +68,14 @@ struct Pins {
   std::optional<Decided> decided = {};  // by somebody who has seen all of the graph (planner/find.h)
 };
 
-struct PlacedNode {
+struct PlacedNode {                   // layouts of what a node reads and makes
   std::vector<sharding::Layout> in;   // as ir::inputs_of
   std::vector<sharding::Layout> out;  // as it makes them; of an undefined output: replicated
   bool in_parts = false;              // sharding::Strategy
   friend bool operator==(const PlacedNode&, const PlacedNode&) = default;
 };
 
-struct Placed {
+struct Placed {  // a graph, and where each of its values lies
   sharding::Mesh mesh;
   ir::Graph graph;                // of all ranks together; some ops taken apart
   std::vector<PlacedNode> nodes;  // by NodeId

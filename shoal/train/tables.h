@@ -21,7 +21,7 @@
 
 namespace shoal {
 
-struct TablePlacement {
+struct TablePlacement {    // of the parameters that one pattern names
   std::string parameters;  // by name, "emb.*.weight": '*' stands for any characters but '.'
   // What updates a row: none is the trainer's own optimizer, where it leaves rows that a step has not read as
   // they are (SGD and Adagrad, without momentum and weight decay).
@@ -39,7 +39,7 @@ struct TablePlacement {
   std::uint32_t shards = 1024;
 };
 
-struct TableOptions {
+struct TableOptions {  // where tables are, and which parameters' rows are in them
   // Borrowed; of one rank, which has them by itself. null: in this process, of a trainer of one rank.
   ps::Tables* tables = nullptr;
   std::vector<TablePlacement> placements = {};

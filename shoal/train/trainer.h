@@ -34,7 +34,7 @@
 
 namespace shoal {
 
-struct TrainerOptions {
+struct TrainerOptions {  // all have defaults
   double clip_norm = 0;  // largest global L2 norm of the gradients; 0: no clipping
   LearningRateSchedule schedule = {};
   std::uint64_t seed = 0;  // of dropout and every other random op in the model
@@ -63,7 +63,7 @@ struct TrainerOptions {
   TableOptions tables = {};
 };
 
-struct StepResult {
+struct StepResult {  // of one update
   double loss = 0;
   double grad_norm = 0;      // global L2 norm before clipping; 0 without clipping, where nobody computes it
   double learning_rate = 0;  // of parameters in no group

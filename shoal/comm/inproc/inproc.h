@@ -11,6 +11,6 @@
 
 namespace shoal::comm {
 
-std::vector<std::unique_ptr<Communicator>> inproc(int size);
+std::vector<std::unique_ptr<Communicator>> inproc(int size);  // by rank; throws InvalidInput below 1
 
 }  // namespace shoal::comm

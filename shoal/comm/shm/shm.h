@@ -20,7 +20,7 @@ namespace shm {
 class Mappings;
 }
 
-struct ShmOptions {
+struct ShmOptions {         // of a group; alike on all its ranks, but for mappings
   std::string job = "job";  // names the memory (in /proc/PID/maps) and the store's keys
   std::chrono::nanoseconds limit = std::chrono::seconds{60};  // to meet, here and in subgroups
   // Ranks that are threads may share what they map: each segment then has one address in the process.
