@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests go out to all loops before the first answer is read. A client that lost a connection sends its
-// request again over a new one; what servers remember of its last push makes that safe.
+// Requests go out to all loops before the first answer is read (lines.h).
 #include "shoal/ps/client.h"
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstring>
-#include <deque>
 #include <functional>
 #include <optional>
 #include <string>
@@ -15,13 +12,11 @@
 
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
+#include "shoal/ps/lines.h"
 #include "shoal/ps/wire.h"
-#include "shoal/rendezvous/connection.h"
 
 namespace shoal::ps {
 
-using rendezvous::Connection;
-using rendezvous::deadline_after;
 using wire::Head;
 using wire::Operation;
 
@@ -39,155 +34,36 @@ struct Client::Remote {
   }
 };
 
-struct Client::Arriving {
-  std::vector<std::byte> own;  // where nobody else has room for them
-  std::span<std::byte> rows;
-  std::size_t parts = 0;  // that are under way
-};
-
-// A connection to each loop, and the requests that have no answer yet, in their order.
-class Client::Lines {
+// Rows of which some are under way still.
+class Client::Arriving final : public Tables::Pulling {
  public:
-  // Of an answer, whose payload it borrows.
-  using Take = std::function<void(const Head& head, std::span<const std::byte> payload)>;
-
-  Lines(const rendezvous::Key& key, std::vector<Endpoint> loops, const ClientOptions& options)
-      : key_(key), loops_(std::move(loops)), options_(options), lines_(loops_.size()) {
-    const auto random = rendezvous::random_bytes();
-    std::memcpy(&client_, random.data(), sizeof client_);
-    for (std::size_t loop = 0; loop < loops_.size(); ++loop) connect(loop);
+  Arriving(Lines& lines, std::span<std::byte> rows) : lines_(lines), rows_(rows) {}
+  Arriving(Lines& lines, std::size_t bytes) : lines_(lines), own_(bytes), rows_(own_) {}
+  Arriving(const Arriving&) = delete;
+  Arriving& operator=(const Arriving&) = delete;
+  ~Arriving() override {
+    if (parts_ > 0) lines_.finish();  // answers are written here
   }
 
-  std::size_t size() const { return loops_.size(); }
-  Head head(Operation operation, std::uint32_t table, std::size_t count) {
-    return {.operation = operation,
-            .table = table,
-            .count = static_cast<std::uint32_t>(count),
-            .epoch = options_.epoch,
-            .client = client_,
-            .sequence = ++sequence_};
+  std::span<const std::byte> wait() override {
+    lines_.settle();
+    SHOAL_CHECK(parts_ == 0, PeerLost, "ps: rows asked for did not arrive");
+    return rows_;
   }
-
-  // A frame, and who takes its answer. Answers that may be large are read before anything else is written: else
-  // each end could wait until the other reads.
-  void send(std::size_t loop, std::vector<std::byte> frame, Take take = {},
-            std::optional<std::chrono::nanoseconds> limit = {}) {
-    Line& line = lines_[loop];
-    const bool is_crowded = line.under_way.size() >= wire::kMostUnderWay;
-    if (is_crowded ||
-        std::ranges::any_of(line.under_way, [](const Request& each) { return bool{each.take}; }))
-      settle(loop);
-    line.under_way.push_back({std::move(frame), std::move(take), limit.value_or(options_.limit)});
-    if (!line.connection) return;  // settle() sends it again
-    try {
-      write(line, line.under_way.back().frame);
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::PeerLost) throw;
-      line.connection.reset();
-    }
-  }
-
-  // Until there is no request without an answer. What a server refused is thrown when all are read.
-  void settle() {
-    try {
-      for (std::size_t loop = 0; loop < loops_.size(); ++loop) settle(loop);
-    } catch (...) {
-      give_up();
-      throw;
-    }
-    if (const auto refusal = std::exchange(refusal_, std::nullopt)) throw Error(*refusal);
+  void expect() { ++parts_; }
+  void take(std::span<const std::byte> rows, std::span<const std::uint32_t> places, std::size_t bytes) {
+    SHOAL_CHECK(rows.size() == places.size() * bytes, Corrupt, "ps: a server answered with ", rows.size(),
+                " bytes of rows, wanted ", places.size() * bytes);
+    for (std::size_t i = 0; i < places.size(); ++i)
+      std::memcpy(rows_.data() + places[i] * bytes, rows.data() + i * bytes, bytes);
+    --parts_;
   }
 
  private:
-  struct Request {
-    std::vector<std::byte> frame;
-    Take take;
-    std::chrono::nanoseconds limit;  // of its answer
-  };
-  struct Line {
-    std::unique_ptr<Connection> connection;
-    std::deque<Request> under_way;
-  };
-
-  void settle(std::size_t loop) {
-    Line& line = lines_[loop];
-    while (!line.under_way.empty()) {
-      Head head;
-      try {
-        if (!line.connection) send_again(loop);
-        read(line, head);
-      } catch (const Error& error) {
-        if (error.kind() != ErrorKind::PeerLost) throw;
-        send_again(loop);
-        read(line, head);
-      }
-      const Request request = std::move(line.under_way.front());
-      line.under_way.pop_front();
-      if (head.operation != Operation::Done)
-        refused(head);
-      else if (request.take)
-        request.take(head, payload_);
-    }
-  }
-  void refused(const Head& head) {
-    if (refusal_) return;
-    try {
-      SHOAL_CHECK(head.operation == Operation::Failed, Corrupt, "ps: a server answered with a request");
-      wire::throw_failure(payload_);
-    } catch (const Error& error) {
-      refusal_ = error;
-    }
-  }
-  // After an error in the middle.
-  void give_up() {
-    for (Line& line : lines_) {
-      if (line.under_way.empty()) continue;
-      line.under_way.clear();
-      line.connection.reset();  // answers that still come belong to nobody
-    }
-  }
-
-  void connect(std::size_t loop) {
-    const Endpoint& endpoint = loops_[loop];
-    lines_[loop].connection = Connection::admitted({.address = endpoint.address,
-                                                    .port = endpoint.port,
-                                                    .magic = wire::kMagic,
-                                                    .module = "ps",
-                                                    .is = "a parameter server of this version of Shoal",
-                                                    .host = "the server"},
-                                                   key_, deadline_after(options_.limit));
-    SHOAL_CHECK(lines_[loop].connection, PeerLost, "ps: server loop ", loop, " at ", endpoint.address, ":",
-                endpoint.port, " is out of reach: ", std::strerror(errno));
-  }
-  void send_again(std::size_t loop) {
-    connect(loop);
-    for (const Request& request : lines_[loop].under_way) write(lines_[loop], request.frame);
-  }
-  void write(const Line& line, const std::vector<std::byte>& frame) {
-    line.connection->write({reinterpret_cast<const char*>(frame.data()), frame.size()},
-                           deadline_after(options_.limit));
-  }
-  void read(const Line& line, Head& head) {
-    const auto deadline = deadline_after(line.under_way.front().limit);
-    std::array<std::byte, sizeof(Head)> begin;
-    Head sent;
-    std::memcpy(&sent, line.under_way.front().frame.data(), sizeof sent);
-    line.connection->read(begin, deadline, "an answer");
-    head = wire::head_of(begin);
-    payload_.resize(head.bytes);
-    line.connection->read(payload_, deadline, "the rest of an answer");
-    wire::check_payload(head, payload_);
-    SHOAL_CHECK(head.sequence == sent.sequence && head.client == sent.client, Corrupt,
-                "ps: ", line.connection->where(), " answered what was not asked");
-  }
-
-  const rendezvous::Key key_;
-  const std::vector<Endpoint> loops_;
-  const ClientOptions options_;
-  std::uint64_t client_ = 0, sequence_ = 0;
-  std::vector<Line> lines_;
-  std::vector<std::byte> payload_;
-  std::optional<Error> refusal_;  // the first, until it is thrown
+  Lines& lines_;
+  std::vector<std::byte> own_;  // where nobody else has room for them
+  const std::span<std::byte> rows_;
+  std::size_t parts_ = 0;  // that are under way
 };
 
 Client::Client(const rendezvous::Key& key, std::vector<Endpoint> loops, const ClientOptions& options)
@@ -236,51 +112,31 @@ void Client::pull(TableNumber table, std::span<const std::uint64_t> keys, Writab
               InvalidInput, "ps: a pull of ", keys.size(), " keys of width ", remote.width, " of table ",
               quoted(remote.definition.name), " got room for ", rows.size(), " values in ",
               rows.is_wide() ? "f64" : "f32");
-  send_pull(remote, keys, after, std::make_shared<Arriving>(Arriving{.rows = rows.bytes()}));
+  Arriving arriving(*lines_, rows.bytes());
+  send_pull(remote, keys, after, arriving);
   lines_->settle();
 }
 
 void Client::send_pull(const Remote& remote, std::span<const std::uint64_t> keys, const After& after,
-                       const std::shared_ptr<Arriving>& arriving) {
+                       Arriving& arriving) {
   split(remote, keys);
-  const std::size_t bytes = remote.row_bytes();
   for (std::size_t loop = 0; loop < lines_->size(); ++loop) {
     if (keys_[loop].empty()) continue;
-    ++arriving->parts;
+    arriving.expect();
     lines_->send(
         loop,
         wire::pull_frame(lines_->head(Operation::Pull, remote.numbers[loop], keys_[loop].size()),
                          {.after = after, .keys = keys_[loop]}),
-        [places = places_[loop], bytes, arriving](const Head&, std::span<const std::byte> payload) {
-          SHOAL_CHECK(payload.size() == places.size() * bytes, Corrupt, "ps: a server answered with ",
-                      payload.size(), " bytes of rows, wanted ", places.size() * bytes);
-          for (std::size_t i = 0; i < places.size(); ++i)
-            std::memcpy(arriving->rows.data() + places[i] * bytes, payload.data() + i * bytes, bytes);
-          --arriving->parts;
-        });
+        [places = places_[loop], bytes = remote.row_bytes(), &arriving](
+            const Head&, std::span<const std::byte> payload) { arriving.take(payload, places, bytes); });
   }
 }
 
 std::unique_ptr<Tables::Pulling> Client::start_pull(TableNumber table, std::span<const std::uint64_t> keys) {
-  class Under final : public Pulling {
-   public:
-    Under(Lines& lines, std::shared_ptr<Arriving> arriving) : lines_(lines), arriving_(std::move(arriving)) {}
-    std::span<const std::byte> wait() override {
-      lines_.settle();
-      SHOAL_CHECK(arriving_->parts == 0, PeerLost, "ps: rows asked for did not arrive");
-      return arriving_->rows;
-    }
-
-   private:
-    Lines& lines_;
-    const std::shared_ptr<Arriving> arriving_;
-  };
   const Remote& remote = tables_.at(table);
-  auto arriving = std::make_shared<Arriving>();
-  arriving->own.resize(keys.size() * remote.row_bytes());
-  arriving->rows = arriving->own;
-  send_pull(remote, keys, {}, arriving);
-  return std::make_unique<Under>(*lines_, std::move(arriving));
+  auto arriving = std::make_unique<Arriving>(*lines_, keys.size() * remote.row_bytes());
+  send_pull(remote, keys, {}, *arriving);
+  return arriving;
 }
 
 // Of some of them, one row each.

@@ -23,6 +23,8 @@ struct ClientOptions {
       std::chrono::seconds{10};  // of each answer, and for a lost connection to return
 };
 
+class Lines;
+
 class Client final : public Tables {
  public:
   // Endpoints of all loops, in their order. Throws PeerLost where one does not listen, InvalidInput where it
@@ -53,14 +55,13 @@ class Client final : public Tables {
   std::pair<std::uint64_t, std::int64_t> digest(TableNumber table) override;
 
  private:
-  class Lines;
   struct Remote;
-  struct Arriving;
+  class Arriving;
   // Of some keys, which go to each loop: their places.
   void split(const Remote& remote, std::span<const std::uint64_t> keys);
   void send_push(const PushTo& to);
   void send_pull(const Remote& remote, std::span<const std::uint64_t> keys, const After& after,
-                 const std::shared_ptr<Arriving>& arriving);
+                 Arriving& arriving);
   SaveReport save_or_load(TableNumber table, wire::Operation operation, const wire::Note& note);
   template <class Each>
   void ask_all(TableNumber table, wire::Operation operation, std::span<const std::byte> payload,

@@ -155,12 +155,20 @@ static std::string where_it_is(const std::string& name) {
 
 // --- The room.
 
+template <class Act>
+void ModelTables::on_all(const Act& act) const {
+  if (control_ != nullptr)
+    together(*control_, act);
+  else
+    act();
+}
+
 ModelTables::ModelTables(const TableOptions& options, const std::vector<std::string>& of_plan,
                          const std::vector<std::pair<std::string, at::Tensor>>& parameters,
                          const std::vector<OptimizerPart>& optimizers, const runtime::Group* control)
     : control_(control), tables_(options.tables) {
   const int ranks = control_ == nullptr ? 1 : control_->size();
-  const auto act = [&] {
+  on_all([&] {  // and none goes on before the first has put its rows there
     SHOAL_CHECK(tables_ != nullptr || ranks == 1, InvalidInput, "tables: ", ranks,
                 " ranks share rows, which servers have, and the trainer knows of none. Remedy: "
                 "TableOptions::tables, a ps::Client of each rank");
@@ -185,11 +193,7 @@ ModelTables::ModelTables(const TableOptions& options, const std::vector<std::str
       SHOAL_CHECK(fits, InvalidInput, "tables: no parameter of the model is called \"", placement.parameters,
                   "\"");
     }
-  };
-  if (control_ != nullptr)
-    together(*control_, act);  // and none goes on before the first has put its rows there
-  else
-    act();
+  });
 }
 
 ModelTables::~ModelTables() {
@@ -321,14 +325,6 @@ at::Tensor ModelTables::read(const std::string& name, const at::Tensor& ids) {
                 {std::span(static_cast<std::byte*>(rows.mutable_data_ptr()), rows.nbytes()),
                  rows.scalar_type() == at::kDouble});
   return rows;
-}
-
-template <class Act>
-void ModelTables::on_all(const Act& act) const {
-  if (control_ != nullptr)
-    together(*control_, act);
-  else
-    act();
 }
 
 void ModelTables::write(const std::string& name, const at::Tensor& ids, const at::Tensor& values) {
