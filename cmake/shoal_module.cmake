@@ -58,11 +58,11 @@ function(shoal_module)
   endif()
 endfunction()
 
-# With SHOAL_UNITY several files of what links LibTorch are one unit. Names that a file keeps to itself are then the
-# module's, and a file of tests has a namespace of its own.
+# With SHOAL_UNITY several files of what links LibTorch, SHOAL_UNITY_BATCH at most, are one unit. Names that a file
+# keeps to itself are then the module's, and a file of tests has a namespace of its own.
 function(shoal_in_batches target)
   if(SHOAL_UNITY)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${SHOAL_UNITY_BATCH})
   endif()
 endfunction()
 

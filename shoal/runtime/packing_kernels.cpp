@@ -67,7 +67,7 @@ static const Shape& shape_of(const Program& program, const Compute& compute, std
 namespace {
 
 // A part of one tensor, and where it is packed.
-struct Piece {
+struct PackedPart {
   std::size_t tensor = 0;
   std::int64_t begin = 0;  // in what is packed
   Shape shape;
@@ -85,7 +85,7 @@ std::vector<std::int64_t> weights_in(const Compute& compute) {
 }
 
 // The parts of each rank, by rank, of tensors of these shapes.
-std::vector<Piece> pieces_of(const Compute& compute, const std::vector<Shape>& wholes) {
+std::vector<PackedPart> pieces_of(const Compute& compute, const std::vector<Shape>& wholes) {
   const auto &dims = numbers_of(compute, "dims"), &outers = numbers_of(compute, "outers"),
              &units = numbers_of(compute, "units");
   const auto count = static_cast<int>(integer_of(compute, "count"));
@@ -96,7 +96,7 @@ std::vector<Piece> pieces_of(const Compute& compute, const std::vector<Shape>& w
   SHOAL_CHECK(weights.empty() || weights.size() == dims.size() * static_cast<std::size_t>(count),
               InvalidInput, compute.op, ": ", weights.size(), " weights for ", dims.size(), " tensors on ",
               count, " ranks");
-  std::vector<Piece> pieces;
+  std::vector<PackedPart> pieces;
   std::int64_t begin = 0;
   for (int rank = 0; rank < count; ++rank)
     for (std::size_t i = 0; i < wholes.size(); ++i) {
@@ -105,7 +105,7 @@ std::vector<Piece> pieces_of(const Compute& compute, const std::vector<Shape>& w
                         .unit = units[i],
                         .weights = sharding::weights_at(weights, i, dims.size())};
       const auto dim = static_cast<std::size_t>(shard.dim);
-      Piece piece = {.tensor = i, .begin = begin, .shape = wholes[i], .dim = dims[i]};
+      PackedPart piece = {.tensor = i, .begin = begin, .shape = wholes[i], .dim = dims[i]};
       piece.ranges = part_ranges(shard, wholes[i].at(dim), rank, count);
       piece.shape[dim] = part_size(shard, wholes[i][dim], rank, count);
       const auto at_dim = wholes[i].begin() + shard.dim;
@@ -121,7 +121,8 @@ std::vector<Piece> pieces_of(const Compute& compute, const std::vector<Shape>& w
 
 // Calls copy(piece of the tensor, its place in what is packed) for all that the piece consists of.
 template <class Copy>
-void for_each_range(const Piece& piece, const at::Tensor& whole, const at::Tensor& flat, const Copy& copy) {
+void for_each_range(const PackedPart& piece, const at::Tensor& whole, const at::Tensor& flat,
+                    const Copy& copy) {
   const at::Tensor part = flat_view(flat, piece.begin, piece.shape);
   std::int64_t begin = 0;
   for (const Range& range : piece.ranges) {
@@ -174,7 +175,7 @@ class PackParts final : public Kernel {
 
   void run(Slots& slots) override {
     const at::Tensor flat = new_tensor(shape_, slots[tensors_.front()]);
-    for (const Piece& piece : pieces_) {
+    for (const PackedPart& piece : pieces_) {
       const at::Tensor& tensor = slots[tensors_[piece.tensor]];
       if (piece.first >= 0 && is_plain(tensor))
         copy_bytes(bytes_at(flat, piece.begin), bytes_at(tensor, piece.first),
@@ -189,7 +190,7 @@ class PackParts final : public Kernel {
  private:
   std::vector<std::uint32_t> tensors_;
   Shape shape_;
-  std::vector<Piece> pieces_;
+  std::vector<PackedPart> pieces_;
   Outputs outputs_;
 };
 
@@ -231,7 +232,7 @@ class UnpackParts final : public Kernel {
     for (const auto slot : over_) wholes.push_back(slots[slot]);
     if (over_.empty())
       for (const Shape& shape : shapes_) wholes.push_back(new_tensor(shape, flat));
-    for (const Piece& piece : pieces_) {
+    for (const PackedPart& piece : pieces_) {
       const at::Tensor& whole = wholes[piece.tensor];
       if (piece.first >= 0 && is_plain(whole))
         copy_bytes(bytes_at(whole, piece.first), bytes_at(flat, piece.begin),
@@ -247,7 +248,7 @@ class UnpackParts final : public Kernel {
   std::uint32_t self_;
   std::vector<std::uint32_t> over_;
   std::vector<Shape> shapes_;
-  std::vector<Piece> pieces_;
+  std::vector<PackedPart> pieces_;
   Outputs outputs_;
 };
 
