@@ -24,6 +24,7 @@
 #include <string_view>
 
 #include "shoal/base/dtype.h"
+#include "shoal/base/error.h"
 
 namespace shoal::comm {
 
@@ -71,6 +72,8 @@ class Communicator {
   virtual ~Communicator() = default;  // with calls under way: aborts
   virtual int rank() const = 0;       // in this group, 0 … size() - 1
   virtual int size() const = 0;
+  // Whether calls go on by themselves, beside what their rank does; else inside its calls alone.
+  virtual bool is_asynchronous() const = 0;
 
   virtual std::unique_ptr<Work> broadcast(Buffer buffer, int root) = 0;  // root: a rank of the group
   virtual std::unique_ptr<Work> reduce(Buffer buffer, ReduceOp op, int root) = 0;  // others' buffers stay
@@ -95,8 +98,8 @@ class Communicator {
   // A communicator of these ranks of this group, in this order. Called by exactly those ranks, which may not
   // have calls under way here.
   virtual std::unique_ptr<Communicator> subgroup(std::span<const int> ranks) = 0;
-  // Ends every call under way on every rank of the group: they throw PeerLost with this reason. Any thread.
-  virtual void abort(std::string_view reason) noexcept = 0;
+  // Ends every call under way on every rank of the group: they throw this reason, of this kind. Any thread.
+  virtual void abort(std::string_view reason, ErrorKind kind = ErrorKind::PeerLost) noexcept = 0;
 };
 
 }  // namespace shoal::comm

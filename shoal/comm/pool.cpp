@@ -115,11 +115,12 @@ class WithThread : public RequestCommunicator {
 
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
+  bool is_asynchronous() const override { return true; }
   std::unique_ptr<Memory> allocate(std::int64_t bytes) override { return inner_->allocate(bytes); }
   std::unique_ptr<Communicator> subgroup(std::span<const int> ranks) override {
     return inner_->subgroup(ranks);
   }
-  void abort(std::string_view reason) noexcept override { inner_->abort(reason); }
+  void abort(std::string_view reason, ErrorKind kind) noexcept override { inner_->abort(reason, kind); }
 
  private:
   struct Active {

@@ -16,14 +16,17 @@
 #include "shoal/base/error.h"
 #include "shoal/comm/call.h"
 #include "shoal/comm/call_log.h"
+#include "shoal/comm/lane.h"
 #include "shoal/comm_c10d/communicator.h"
-#include "shoal/comm_c10d/lane.h"
 #include "shoal/comm_c10d/watch.h"
 
 namespace shoal::comm_c10d {
 
 using comm::Call;
 using comm::ConstBuffer;
+using comm::Ends;
+using comm::Lane;
+using comm::LaneWork;
 using comm::Op;
 using comm::ReduceOp;
 using comm::Request;
@@ -68,10 +71,11 @@ class C10dCommunicator final : public comm::RequestCommunicator, public Ends {
 
   int rank() const override { return group_.rank; }
   int size() const override { return group_.size; }
+  bool is_asynchronous() const override { return engine_.calls != Calls::Bare || !engine_.device.is_cpu(); }
 
   std::unique_ptr<comm::Memory> allocate(std::int64_t bytes) override;
   std::unique_ptr<comm::Communicator> subgroup(std::span<const int> ranks) override;
-  void abort(std::string_view reason) noexcept override;
+  void abort(std::string_view reason, ErrorKind kind) noexcept override;
 
   void fail_with(const Error& error) noexcept override;
 

@@ -36,7 +36,8 @@ static constexpr std::chrono::milliseconds kLate{100};
 static std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 C10dCommunicator::~C10dCommunicator() {
-  if (!is_idle()) abort(concat(group_.name, ": rank ", rank(), " left with calls under way"));
+  if (!is_idle())
+    abort(concat(group_.name, ": rank ", rank(), " left with calls under way"), ErrorKind::PeerLost);
   lanes_.clear();  // while the watch looks: another rank may have ended the group
   watch_.stop();
   if (shown_.empty()) return;
@@ -120,7 +121,8 @@ void C10dCommunicator::run(LaneWork& work, const Request& request, const Numbere
   work.finish(std::move(error));
 }
 
-// What stands in the store: a difference is the error of every rank, all else is the loss of one.
+// What stands in the store: a difference is the error of every rank, all else is the loss of one, or what
+// abort() says.
 static constexpr char kDifference = '!', kLoss = ' ';
 
 void C10dCommunicator::fail_with(const Error& error) noexcept {
@@ -206,8 +208,8 @@ bool C10dCommunicator::differs_from(int other, const comm::CallLog& log, const c
   return true;
 }
 
-void C10dCommunicator::abort(std::string_view reason) noexcept {
-  if (size() > 1) fail_with(Error(ErrorKind::PeerLost, std::string(reason)));
+void C10dCommunicator::abort(std::string_view reason, ErrorKind kind) noexcept {
+  if (size() > 1) fail_with(Error(kind, std::string(reason)));
 }
 
 namespace {

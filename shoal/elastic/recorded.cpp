@@ -60,6 +60,7 @@ class Recorded final : public comm::RequestCommunicator, public comm::Located {
 
   int rank() const override { return communicator_->rank(); }
   int size() const override { return communicator_->size(); }
+  bool is_asynchronous() const override { return communicator_->is_asynchronous(); }
   std::unique_ptr<comm::Memory> allocate(std::int64_t bytes) override {
     return communicator_->allocate(bytes);
   }
@@ -68,7 +69,9 @@ class Recorded final : public comm::RequestCommunicator, public comm::Located {
     for (const int rank : ranks) name += concat(name.size() == 1 ? "" : ",", rank);
     return recorded(communicator_->subgroup(ranks), flight_, limit_, concat(group_, name, "]"));
   }
-  void abort(std::string_view reason) noexcept override { communicator_->abort(reason); }
+  void abort(std::string_view reason, ErrorKind kind) noexcept override {
+    communicator_->abort(reason, kind);
+  }
   void in_module(std::string_view module) override {
     module_ = module;
     flight_.enter(module);  // for a rank that is in no call when others wait for it

@@ -348,11 +348,12 @@ class Control final : public comm::RequestCommunicator {
   explicit Control(std::unique_ptr<comm::Communicator> inner) : inner_(std::move(inner)) {}
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
+  bool is_asynchronous() const override { return inner_->is_asynchronous(); }
   std::unique_ptr<comm::Memory> allocate(std::int64_t bytes) override { return inner_->allocate(bytes); }
   std::unique_ptr<comm::Communicator> subgroup(std::span<const int>) override {
     fail(ErrorKind::Internal, "groups of ranks are of tensors");
   }
-  void abort(std::string_view reason) noexcept override { inner_->abort(reason); }
+  void abort(std::string_view reason, ErrorKind kind) noexcept override { inner_->abort(reason, kind); }
 
  private:
   std::unique_ptr<comm::Work> submit(comm::Request request) override {

@@ -173,11 +173,12 @@ class Inproc : public RequestCommunicator {
 
   int rank() const override { return rank_; }
   int size() const override { return group_->size; }
+  bool is_asynchronous() const override { return true; }  // the last rank to come does all
   std::unique_ptr<Memory> allocate(std::int64_t bytes) override { return plain_memory(bytes); }
   std::unique_ptr<Communicator> subgroup(std::span<const int> ranks) override;
-  void abort(std::string_view reason) noexcept override {
+  void abort(std::string_view reason, ErrorKind kind) noexcept override {
     const std::lock_guard lock(group_->mutex);
-    group_->end({ErrorKind::PeerLost, std::string(reason)});
+    group_->end({kind, std::string(reason)});
   }
 
  private:

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <optional>
 
 #include "shoal/base/error.h"
 
@@ -31,6 +32,7 @@ class Record : public RequestCommunicator {
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(group_.size()); }
+  bool is_asynchronous() const override { return false; }
   std::unique_ptr<Memory> allocate(std::int64_t bytes) override { return plain_memory(bytes); }
   std::unique_ptr<Communicator> subgroup(std::span<const int> ranks) override {
     const int place = place_in(ranks, rank_, size());
@@ -38,8 +40,8 @@ class Record : public RequestCommunicator {
     for (const int rank : ranks) members.push_back(group_[static_cast<std::size_t>(rank)]);
     return std::make_unique<Record>(place, std::move(members), log_);
   }
-  void abort(std::string_view reason) noexcept override {
-    if (ended_.empty()) ended_ = reason;
+  void abort(std::string_view reason, ErrorKind kind) noexcept override {
+    if (!ended_) ended_ = Error(kind, std::string(reason));
   }
 
  private:
@@ -48,12 +50,12 @@ class Record : public RequestCommunicator {
   int rank_;
   std::vector<int> group_;
   std::vector<RecordedCall>& log_;
-  std::string ended_;
+  std::optional<Error> ended_;
 };
 
 std::unique_ptr<Work> Record::submit(Request request) {
   const Call call = checked(request, rank_, size());
-  SHOAL_CHECK(ended_.empty(), PeerLost, ended_);
+  if (ended_) throw Error(*ended_);
   log_.push_back({group_, call, request.in.count, request.out.count});
 
   // Where this rank's own part lies on each side; all else that comes is zeros.

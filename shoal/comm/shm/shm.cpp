@@ -27,11 +27,12 @@ class Shm : public RequestCommunicator, public Counted {
 
   int rank() const override { return group_->rank(); }
   int size() const override { return group_->size(); }
+  bool is_asynchronous() const override { return false; }
   std::unique_ptr<Memory> allocate(std::int64_t bytes) override {
     return memory_from(group_->shared_heap(), bytes);
   }
   std::unique_ptr<Communicator> subgroup(std::span<const int> ranks) override;
-  void abort(std::string_view reason) noexcept override { group_->end(ErrorKind::PeerLost, reason); }
+  void abort(std::string_view reason, ErrorKind kind) noexcept override { group_->end(kind, reason); }
   Traffic traffic() const override { return group_->traffic(); }
 
   // All ranks have mapped the control memory when this is over.

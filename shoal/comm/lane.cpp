@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "shoal/comm_c10d/lane.h"
+#include "shoal/comm/lane.h"
 
 #include <algorithm>
 #include <utility>
 
-namespace shoal::comm_c10d {
+namespace shoal::comm {
 
 static constexpr std::chrono::hours kLongest{24 * 365};
 
@@ -72,4 +72,4 @@ void Lane::work() {
   }
 }
 
-}  // namespace shoal::comm_c10d
+}  // namespace shoal::comm

@@ -14,7 +14,7 @@
 #include "shoal/base/error.h"
 #include "shoal/comm/communicator.h"
 
-namespace shoal::comm_c10d {
+namespace shoal::comm {
 
 // What ends a group's calls before their time.
 class Ends {
@@ -24,7 +24,7 @@ class Ends {
   virtual void fail_with(const Error& error) noexcept = 0;
 };
 
-class LaneWork final : public comm::Work {
+class LaneWork final : public Work {
  public:
   // `group` is borrowed, and outlives the call unless it is done.
   LaneWork(Ends& group, std::string what) : group_(group), what_(std::move(what)) {}
@@ -64,4 +64,4 @@ class Lane {
   std::thread thread_;
 };
 
-}  // namespace shoal::comm_c10d
+}  // namespace shoal::comm
