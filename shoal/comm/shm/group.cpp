@@ -59,7 +59,7 @@ Group::Group(std::shared_ptr<Heap> heap, std::shared_ptr<Mapping> memory, int ra
 Group::~Group() {
   if (!collectives_.empty() || !messages_.empty())
     end(ErrorKind::PeerLost, concat("comm: rank ", rank_, " has left the group with calls under way"));
-  heap_->senders().remove(*this);
+  heap_->under_way().remove(*this);
   if (control_.header().ended.load() != 0) settle();
   for (Job* job : collectives_) job->group_ = nullptr;
   for (Job* job : messages_) job->group_ = nullptr;
@@ -88,7 +88,7 @@ std::unique_ptr<Work> Group::submit(Request request) {
     job->task_ = call.op == Op::Send ? send(std::move(request), call, number)
                                      : receive(std::move(request), call, number);
     messages_.push_back(job.get());
-    heap_->senders().add(*this);
+    list();
   } else {
     const std::uint32_t number = ++num_collectives_;
     job = std::make_unique<Job>(*this, call, number);
@@ -96,7 +96,19 @@ std::unique_ptr<Work> Group::submit(Request request) {
     collectives_.push_back(job.get());
   }
   advance();
+  if (!job->finished_) list();
   return job;
+}
+
+void Group::list() {
+  if (listed_by_ == std::this_thread::get_id()) return;
+  listed_by_ = std::this_thread::get_id();
+  heap_->under_way().add(*this);
+}
+void Group::unlist_if_idle() noexcept {
+  if (listed_by_ == std::thread::id() || !collectives_.empty() || !messages_.empty()) return;
+  listed_by_ = {};
+  heap_->under_way().remove(*this);
 }
 
 bool Group::advance() {
@@ -120,8 +132,8 @@ bool Group::advance() {
       if (!job.task_.done()) continue;
       job.finished_ = true;
       messages_.erase(messages_.begin() + static_cast<std::ptrdiff_t>(i));
-      if (messages_.empty()) heap_->senders().remove(*this);
     }
+    unlist_if_idle();
   } catch (const Error& error) {
     end(error.kind(), error.what());
   } catch (const std::exception& error) {
@@ -132,7 +144,7 @@ bool Group::advance() {
 
 bool Group::advance_all() {
   bool moved = advance();
-  for (Group* other : heap_->senders().of_this_thread())
+  for (Group* other : heap_->under_way().of_this_thread())
     if (other != this) moved |= other->advance();
   return moved;
 }
@@ -181,8 +193,8 @@ void Group::sleep(Clock::time_point deadline) {
   for (const Job* job : messages_) ready = ready || job->task_.ready();
   bool napped = false;
   if (!ready) {
-    // What moves another group's messages wakes nobody here.
-    const auto others = heap_->senders().of_this_thread();
+    // What moves another group's calls wakes nobody here.
+    const auto others = heap_->under_way().of_this_thread();
     const bool is_alone = others.empty() || (others.size() == 1 && others[0] == this);
     const auto left = std::clamp<std::chrono::nanoseconds>(
         deadline - Clock::now(), std::chrono::nanoseconds{0}, is_alone ? kNap : kShortNap);
@@ -284,7 +296,7 @@ std::string Group::missing(const Job& job) const {
 void Group::forget(Job& job) {
   std::erase(collectives_, &job);
   std::erase(messages_, &job);
-  if (messages_.empty()) heap_->senders().remove(*this);
+  unlist_if_idle();
   end(ErrorKind::PeerLost, concat(what(job), ": rank ", rank_, " did not wait for it"));
   settle();
 }

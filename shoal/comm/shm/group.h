@@ -2,8 +2,8 @@
 // One rank's side of a group: its calls under way, and how it waits for the others.
 //
 // Nothing runs on its own: a call goes on inside the calls of this communicator and their works' wait() and
-// done(), collectives one after the other, messages beside them. Messages of a thread's other groups go on
-// too while it waits: whom it waits for may wait for one of these. Who waits looks for a while at what the
+// done(), collectives one after the other, messages beside them. Calls of a thread's other groups go on too
+// while it waits: whom it waits for may wait for one of these. Who waits looks for a while at what the
 // others write and then sleeps on a word of its own, which a rank that has written something looks at; it
 // wakes a sleeper. Every few milliseconds a sleeper sees for itself whether its limit has passed and whether
 // all ranks still live.
@@ -11,6 +11,7 @@
 
 #include <chrono>
 #include <deque>
+#include <thread>
 #include <vector>
 
 #include "shoal/base/error.h"
@@ -97,7 +98,9 @@ class Group {
 
   // Waiting.
   bool advance();      // whether anything moved
-  bool advance_all();  // this group, and the thread's others that have messages
+  bool advance_all();  // this group, and the thread's others that have calls under way
+  void list();         // among those
+  void unlist_if_idle() noexcept;
   void wait(Job& job, std::chrono::nanoseconds limit);
   void sleep(rendezvous::Clock::time_point deadline);
   void wake(int rank) noexcept;
@@ -137,6 +140,7 @@ class Group {
 
   std::deque<Job*> collectives_;
   std::vector<Job*> messages_;
+  std::thread::id listed_by_;
   std::uint32_t num_collectives_ = 0, num_polls_ = 0;
   std::vector<std::uint32_t> num_sent_, num_received_;
 

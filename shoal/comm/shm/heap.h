@@ -11,7 +11,7 @@
 #include "shoal/base/free_ranges.h"
 #include "shoal/comm/communicator.h"
 #include "shoal/comm/shm/segment.h"
-#include "shoal/comm/shm/senders.h"
+#include "shoal/comm/shm/under_way.h"
 
 namespace shoal::comm::shm {
 
@@ -41,7 +41,7 @@ class Heap {
 
   const std::shared_ptr<Mappings>& mappings() const { return mappings_; }
   const std::string& name() const { return name_; }
-  Senders& senders() { return senders_; }
+  UnderWay& under_way() { return under_way_; }
 
  private:
   struct Region {
@@ -53,7 +53,7 @@ class Heap {
   const std::shared_ptr<Mappings> mappings_;
   std::mutex mutex_;  // guards regions_
   std::vector<Region> regions_;
-  Senders senders_;
+  UnderWay under_way_;
 };
 
 std::unique_ptr<Memory> memory_from(std::shared_ptr<Heap> heap, std::int64_t bytes);

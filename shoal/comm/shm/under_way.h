@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank's groups that have messages under way, each with the thread that sent or receives them: it lets them
-// go on while it waits in another group.
+// A rank's groups that have calls under way, each with the thread that made them: it lets them go on while it
+// waits in another group.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace shoal::comm::shm {
 class Group;
 
 // Any thread.
-class Senders {
+class UnderWay {
  public:
   void add(Group& group) {
     const std::scoped_lock lock(mutex_);
