@@ -13,9 +13,8 @@
 #include "shoal/cli/hollow.h"
 #include "shoal/cli/ps_servers.h"
 #include "shoal/cli/verbs.h"
-#include "shoal/comm/shm/shm.h"
-#include "shoal/comm_c10d/gloo.h"
 #include "shoal/comm_c10d/nccl.h"
+#include "shoal/comm_c10d/of_hosts.h"
 #include "shoal/compile/pins.h"
 #include "shoal/data/hash.h"
 #include "shoal/rewrite/place.h"
@@ -195,13 +194,10 @@ Ranks::Ranks(const Recipe& recipe, const elastic::Environment& environment) {
   rank_ = rank;
   rank_of_this_host_ = local_rank;
   ranks_of_this_host_ = local_size;
-  world_ = job_->recorded(job_->is_one_host()
-                              ? comm::shm_communicator(job_->store(), rank, size, {.limit = job_->limit()})
-                              : comm_c10d::make_gloo(job_->store(), {.name = "all",
-                                                                     .rank = rank,
-                                                                     .size = size,
-                                                                     .interface = job_->interface(),
-                                                                     .limit = job_->limit()}));
+  world_ = job_->recorded(comm_c10d::make_of_hosts(job_->store(), {.rank = rank,
+                                                                   .first_ranks = job_->first_ranks(),
+                                                                   .interface = job_->interface(),
+                                                                   .limit = job_->limit()}));
   parallelism_.world = world_.get();
   if (const at::Device device = device_of(recipe); device.is_cuda()) {
     tensors_ = comm_c10d::make_nccl(

@@ -284,7 +284,7 @@ std::unique_ptr<Job> join(const Environment& environment, std::chrono::nanosecon
     job->flight_->failed(error.kind(), error.what());
     throw;
   }
-  job->one_host_ = std::ranges::count(all.identities, all.identities[0]) == place.size;
+  job->first_ranks_ = comm::first_ranks_of_hosts(all.identities);
   job->hosts_ = std::move(all.hosts);
   return job;
 }

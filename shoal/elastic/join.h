@@ -14,6 +14,7 @@
 //                              is; it serves on SHOAL_PORT, or else on the port after MASTER_PORT
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -38,8 +39,10 @@ class Job {
   const Place& place() const { return place_; }
   rendezvous::Store& store() { return *store_; }
   Flight& flight() { return *flight_; }
-  // Whether all ranks see one memory: the kernel's word, not the environment's.
-  bool is_one_host() const { return one_host_; }
+  // For each rank the first one of its host, where ranks see one memory: the kernel's word, not the
+  // environment's.
+  const std::vector<int>& first_ranks() const { return first_ranks_; }
+  bool is_one_host() const { return std::ranges::count(first_ranks_, 0) == std::ssize(first_ranks_); }
   const std::vector<std::string>& hosts() const { return hosts_; }  // of each rank, its name
   // The interface that ranks of several hosts reach each other by; "lo" on one host.
   const std::string& interface() const { return interface_; }
@@ -62,7 +65,7 @@ class Job {
   std::unique_ptr<Flight> flight_;
   std::optional<rendezvous::Key> key_;
   std::uint64_t epoch_ = 1;
-  bool one_host_ = true;
+  std::vector<int> first_ranks_;
   std::vector<std::string> hosts_;
   std::string interface_ = "lo";
   int attempt_ = 0;

@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "shoal/base/error.h"
-#include "shoal/comm/shm/shm.h"
-#include "shoal/comm_c10d/gloo.h"
+#include "shoal/comm_c10d/of_hosts.h"
 #include "shoal/planner/milp.h"
 #include "shoal/python/bindings.h"
 
@@ -36,14 +35,10 @@ Parallelism Degrees::with(const sharding::Mesh& mesh, comm::Communicator* world)
 }
 
 World::World(std::chrono::nanoseconds limit) : job_(elastic::join(elastic::environment_of(environ), limit)) {
-  const auto& place = job_->place();
-  communicator_ = job_->recorded(
-      job_->is_one_host() ? comm::shm_communicator(job_->store(), place.rank, place.size, {.limit = limit})
-                          : comm_c10d::make_gloo(job_->store(), {.name = "all",
-                                                                 .rank = place.rank,
-                                                                 .size = place.size,
-                                                                 .interface = job_->interface(),
-                                                                 .limit = limit}));
+  communicator_ = job_->recorded(comm_c10d::make_of_hosts(job_->store(), {.rank = job_->place().rank,
+                                                                          .first_ranks = job_->first_ranks(),
+                                                                          .interface = job_->interface(),
+                                                                          .limit = limit}));
 }
 
 elastic::Place this_place() { return elastic::place_of(elastic::environment_of(environ)); }
