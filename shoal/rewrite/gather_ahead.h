@@ -14,7 +14,8 @@
 
 namespace shoal::rewrite {
 
-// Up to so many bytes of whole tensors at once; larger ones alone. Forward's and backward's do not mix.
-ir::Graph gather_ahead(const ir::Graph& local, std::int64_t bytes);
+// Up to `bytes` of whole tensors at once; larger ones alone. Forward's and backward's do not mix. Where those
+// before them are used, so many bytes `ahead` are gathered that are used later.
+ir::Graph gather_ahead(const ir::Graph& local, std::int64_t bytes, std::int64_t ahead = 0);
 
 }  // namespace shoal::rewrite

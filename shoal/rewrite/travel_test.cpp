@@ -219,6 +219,26 @@ TEST_CASE("gather_ahead: what is used soon after travels along, as far as the by
   CHECK(gather_ahead(local, 127) == local);
 }
 
+TEST_CASE("gather_ahead: parameters are gathered before their use, so many bytes of them, phase by phase") {
+  std::string text = "graph local\n";
+  for (int i = 0; i < 4; ++i) text += concat('%', i, " = parameter \"", i, "\" : f32[2]\n");
+  for (int i = 0; i < 4; ++i)
+    text += concat(
+        '%', 4 + 2 * i, " : f32[4] = shoal::transfer(tensors=[%", i,
+        "], over=%[], kind=\"all_gather\", axis=\"shard\", dims=[0], outers=[1], units=[1], wholes=[4], "
+        "before_dims=[], before_outers=[], before_units=[], before_wholes=[], small=[true], even=[true], "
+        "bytes=[16]) @",
+        i < 3 ? "forward" : "backward", "\n%", 5 + 2 * i, " : f32[4] = aten::neg(self=%", 4 + 2 * i, ") @",
+        i < 3 ? "forward" : "backward", '\n');
+  const ir::Graph local =
+      ir::from_text(text + "return output \"a\" %5, output \"b\" %7, output \"c\" %9, output \"d\" %11\n");
+  const std::string one = "all_gather shard x1 forward\n", neg = "aten::neg\n",
+                    last = "all_gather shard x1 backward\naten::neg\n";
+  CHECK(story_of(gather_ahead(local, 0, 15)) == one + neg + one + neg + one + neg + last);
+  CHECK(story_of(gather_ahead(local, 0, 16)) == one + one + neg + one + neg + neg + last);
+  CHECK(story_of(gather_ahead(local, 0, 1 << 20)) == one + one + one + neg + neg + neg + last);
+}
+
 TEST_CASE("buckets: gradients go when there are enough bytes of them, and when no more come") {
   const ir::Graph local = partition(placed_as("replicate=2", "[R]", "[R]", "[S(0)]"), 0);
   CHECK(story_of(buckets(local, 1 << 20)) ==
