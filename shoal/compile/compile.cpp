@@ -192,7 +192,9 @@ static bool has_backward(const ir::Graph& graph) {
 
 static void partition(Unit& unit) { unit.made.local = rewrite::partition(unit.whole().placed, unit.rank); }
 static void gather_ahead(Unit& unit) {
-  unit.made.local = rewrite::gather_ahead(unit.made.local, unit.whole().plan.gather_bytes);
+  const Plan& plan = unit.whole().plan;
+  unit.made.local =
+      rewrite::gather_ahead(unit.made.local, plan.gather_bytes, plan.prefetch_bytes.value_or(0));
 }
 static void fill_buckets(Unit& unit) {
   unit.made.local = rewrite::buckets(unit.made.local, unit.whole().plan.bucket_bytes);
@@ -216,8 +218,9 @@ static void lower(Unit& unit) {
   // The next micro-batch's forward comes before this one's update.
   const bool is_staged = unit.then() == Then::Accumulate && num_stages_of(whole.plan, whole.mesh) > 1;
   program::Program& program = unit.made.program;
-  program = program::lower(unit.made.local,
-                           is_staged ? program::Buffers::AfterForward : program::Buffers::InUpdate);
+  program =
+      program::lower(unit.made.local, is_staged ? program::Buffers::AfterForward : program::Buffers::InUpdate,
+                     whole.plan.overlap_bytes.value_or(0));
   for (program::Source& source : program.sources)
     source.is_offloaded = whole.plan.offload.has(source.role, program.types.at(source.slot.index));
 }

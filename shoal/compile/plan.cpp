@@ -268,8 +268,9 @@ class Line {
 }  // namespace
 
 static constexpr std::string_view kVerbs[] = {
-    "mesh",  "batch",      "input",     "zero",    "parameter",    "output",  "find",      "pipeline",
-    "stage", "accumulate", "recompute", "offload", "gather_ahead", "buckets", "precision", "table"};
+    "mesh",      "batch",     "input",   "zero",         "parameter", "output",
+    "find",      "pipeline",  "stage",   "accumulate",   "recompute", "offload",
+    "gather_ahead", "buckets", "precision", "table", "overlap", "prefetch"};
 
 static void read_line(std::string_view text, const std::string& where, Plan& plan) {
   text = text.substr(0, text.find('#'));
@@ -308,6 +309,10 @@ static void read_line(std::string_view text, const std::string& where, Plan& pla
     plan.gather_bytes = line.read_bytes();
   else if (verb == "buckets")
     plan.bucket_bytes = line.read_bytes();
+  else if (verb == "overlap")
+    plan.overlap_bytes = line.read_bytes();
+  else if (verb == "prefetch")
+    plan.prefetch_bytes = line.read_bytes();
   else
     fail(ErrorKind::InvalidInput, where, "'", verb, "' is no line of a plan; did you mean '",
          nearest(verb, kVerbs), "'?");
@@ -321,6 +326,11 @@ Plan plan_from_text(std::string_view text, std::string_view name) {
     text.remove_prefix(std::min(end + 1, text.size()));
   }
   return plan;
+}
+
+void resolve_overlap(Plan& plan) {
+  if (!plan.prefetch_bytes) plan.prefetch_bytes = plan.bucket_bytes;
+  if (!plan.overlap_bytes) plan.overlap_bytes = 2 * plan.bucket_bytes;
 }
 
 rewrite::Precision precision_from_text(std::string_view words, std::string_view name) {

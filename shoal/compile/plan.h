@@ -86,6 +86,11 @@ struct Plan {
   // --- buckets and gather_ahead, bytes of whole tensors
   std::int64_t bucket_bytes = std::int64_t{25} << 20;   // gradients are reduced when so many are there
   std::int64_t gather_bytes = std::int64_t{256} << 10;  // parameters are gathered together up to so many
+  // --- gather_ahead: of parameters that are gathered before their use; and lower: of messages that are under way
+  // beside computation, 0: each is waited for where it stands. Not said: none, unless the communicator is
+  // asynchronous (resolve_overlap).
+  std::optional<std::int64_t> prefetch_bytes = {};
+  std::optional<std::int64_t> overlap_bytes = {};
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 
@@ -109,6 +114,10 @@ rewrite::Offload offload_from_text(std::string_view words, std::string_view name
 
 // Whether the rows of a parameter of that name are in a table.
 bool is_table(const Plan& plan, std::string_view parameter);
+
+// What is not said of overlap becomes what suits ranks whose communicator is asynchronous: a bucket is gathered
+// ahead, and two are under way.
+void resolve_overlap(Plan& plan);
 
 // The ranks of the pipeline's axis: 1 where the mesh has none.
 int num_stages_of(const Plan& plan, const sharding::Mesh& mesh);

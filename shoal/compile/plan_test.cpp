@@ -56,14 +56,16 @@ TEST_CASE("every move's settings are in a plan, and read back they are the same"
       .recompute = {.mode = rewrite::RecomputeMode::Full, .modules = {"h.*", "head"}, .collectives = true},
       .offload = {.optimizer_state = true, .activations = true, .least = 1 << 20},
       .bucket_bytes = 3 << 20,
-      .gather_bytes = 1000};
+      .gather_bytes = 1000,
+      .prefetch_bytes = 2 << 20,
+      .overlap_bytes = 1 << 20};
   CHECK(to_text(plan) ==
         "mesh dp=2 fsdp=-1 tp=2\nbatch dp fsdp\ninput mask dim=1\ninput table whole\n"
         "zero fsdp stage=2 gathers=once\nparameter w tp=S(1)\naccumulate reduce=once\n"
         "precision bfloat16 lower=aten::exp full=aten::bmm\n"
         "recompute full h.* head collectives=again\noffload optimizer_state activations least=1MiB\n"
         "gather_ahead 1000\n"
-        "buckets 3MiB\n");
+        "buckets 3MiB\nprefetch 2MiB\noverlap 1MiB\n");
   CHECK(plan_from_text(to_text(plan)) == plan);
   CHECK(to_text(Plan{}).empty());
   const auto wrong = [](const std::string& line) {

@@ -97,6 +97,8 @@ std::string to_text(const Plan& plan) {
     text += concat("gather_ahead ", bytes_text(plan.gather_bytes), '\n');
   if (plan.bucket_bytes != defaults.bucket_bytes)
     text += concat("buckets ", bytes_text(plan.bucket_bytes), '\n');
+  if (plan.prefetch_bytes) text += concat("prefetch ", bytes_text(*plan.prefetch_bytes), '\n');
+  if (plan.overlap_bytes) text += concat("overlap ", bytes_text(*plan.overlap_bytes), '\n');
   return text;
 }
 

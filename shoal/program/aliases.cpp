@@ -97,18 +97,37 @@ bool shares_memory(const Call& call, const Types& types) {
 // An op of another library may do anything: its outputs count as views of all its inputs.
 static bool is_known(std::string_view op) { return op.starts_with("aten::") || op.starts_with("shoal::"); }
 
-Aliases::Aliases(const ir::Graph& graph)
-    : parent_(graph.values.size()), sources_(graph.values.size()), members_(graph.values.size()) {
+Aliases::Aliases(std::size_t num_values) : parent_(num_values), sources_(num_values), members_(num_values) {
   std::iota(parent_.begin(), parent_.end(), 0U);
+}
+
+Aliases::Aliases(const ir::Graph& graph) : Aliases(graph.values.size()) {
   for (const auto& source : graph.sources) sources_[source.value.index].insert(source.value);
-  for (const auto& node : graph.nodes) {
-    if (!ir::is_view(node.op)) continue;
-    auto shared = ir::inputs_of(node);
-    if (is_known(node.op) && shared.size() > 1) shared.resize(1);
-    for (const auto& output : node.outputs)
-      for (const auto& input : shared)
-        if (output) join(*output, input);
-  }
+  for (const auto& node : graph.nodes) add(call_of(node));
+  collect();
+}
+
+Aliases::Aliases(const Program& program) : Aliases(program.types.size()) {
+  for (const Source& source : program.sources) sources_[source.slot.index].insert(source.slot);
+  for (const Segment& segment : program.segments)
+    for (const Instruction& instruction : segment.instructions)
+      if (const auto* compute = std::get_if<Compute>(&instruction)) {
+        add(call_of(*compute));
+        if (compute->over) join(compute->outputs.at(0).value(), *compute->over);
+      }
+  collect();
+}
+
+void Aliases::add(const Call& call) {
+  if (!ir::is_view(call.op)) return;
+  auto shared = inputs_of(call);
+  if (is_known(call.op) && shared.size() > 1) shared.resize(1);
+  for (const auto& output : call.outputs)
+    for (const auto& input : shared)
+      if (output) join(*output, input);
+}
+
+void Aliases::collect() {
   for (std::uint32_t value = 0; value < parent_.size(); ++value)
     members_[root(ValueId{value})].push_back(ValueId{value});
 }

@@ -39,15 +39,19 @@ std::int64_t storage_bytes(const ir::TensorType& type);
 using Types = std::vector<ir::TensorType>;  // by slot
 bool shares_memory(const Call& call, const Types& types);
 
-// Sets of values of a graph that may share memory.
+// Sets of values of a graph, or of slots of a program, that may share memory.
 class Aliases {
  public:
   explicit Aliases(const ir::Graph& graph);
+  explicit Aliases(const Program& program);
+  std::uint32_t root(ir::ValueId value) const;  // the same for all of a set
   const std::vector<ir::ValueId>& members(ir::ValueId value) const { return members_[root(value)]; }
   const std::set<ir::ValueId>& sources(ir::ValueId value) const { return sources_[root(value)]; }
 
  private:
-  std::uint32_t root(ir::ValueId value) const;
+  explicit Aliases(std::size_t num_values);
+  void add(const Call& call);
+  void collect();
   void join(ir::ValueId a, ir::ValueId b);
 
   std::vector<std::uint32_t> parent_;

@@ -31,6 +31,7 @@
 #include "shoal/program/aliases.h"
 #include "shoal/program/lenders.h"
 #include "shoal/program/program.h"
+#include "shoal/program/streams.h"
 
 namespace shoal::program {
 
@@ -53,7 +54,7 @@ class Lowering {
  public:
   Lowering(const ir::Graph& graph, Buffers buffers) : graph_(graph), aliases_(graph), buffers_(buffers) {}
 
-  Program run() {
+  Program run(std::int64_t under_way_bytes) {
     for (const auto& value : graph_.values) program_.types.push_back(value.type);
     for (const auto& source : graph_.sources)
       program_.sources.push_back({source.value, graph_.at(source.value).role, source.name});
@@ -72,6 +73,7 @@ class Lowering {
     }
     add_results();
     update().insert(update().begin(), clones_.begin(), clones_.end());
+    add_waits(program_, buffers_ == Buffers::InUpdate ? Crossing::Between : Crossing::None, under_way_bytes);
     add_frees();
     forget_unfilled();
     return std::move(program_);
@@ -287,9 +289,18 @@ class Lowering {
     program_.types.resize(filled.size());
   }
 
-  // Every slot that an instruction reads or writes, outputs included.
-  static std::vector<Slot> touched(const Instruction& instruction) {
+  // Every slot that an instruction reads or writes, outputs included. What a message has is its own until it
+  // is waited for.
+  std::vector<Slot> touched(const Instruction& instruction) const {
     if (const auto* copy = std::get_if<Copy>(&instruction)) return {copy->from, copy->to};
+    if (const auto* wait = std::get_if<Wait>(&instruction)) {
+      std::vector<Slot> slots;
+      for (const Slot made : wait->slots) {
+        const auto& of_message = under_way_.at(made);
+        slots.insert(slots.end(), of_message.begin(), of_message.end());
+      }
+      return slots;
+    }
     const auto& compute = std::get<Compute>(instruction);
     auto slots = inputs_of(call_of(compute));
     for (const auto& output : compute.outputs)
@@ -298,49 +309,72 @@ class Lowering {
   }
 
   void add_frees() {
-    std::vector<Instruction*> order;
     for (auto& segment : program_.segments)
-      for (auto& instruction : segment.instructions) order.push_back(&instruction);
-
+      for (auto& instruction : segment.instructions) {
+        if (!stream_of(instruction).empty())
+          under_way_[std::get<Compute>(instruction).outputs.at(0).value()] = touched(instruction);
+        order_.push_back(&instruction);
+        touched_.push_back(touched(instruction));
+      }
     constexpr std::size_t kForever = static_cast<std::size_t>(-1);
-    std::vector<std::size_t> last_use(program_.types.size(), 0);
-    for (std::size_t at = 0; at < order.size(); ++at)
-      for (const Slot slot : touched(*order[at])) last_use[slot.index] = at;
-    for (const auto& source : program_.sources) last_use[source.slot.index] = kForever;
-    for (const auto& result : program_.results) last_use[result.slot.index] = kForever;
+    last_use_.assign(program_.types.size(), 0);
+    for (std::size_t at = 0; at < order_.size(); ++at)
+      for (const Slot slot : touched_[at]) last_use_[slot.index] = at;
+    for (const auto& source : program_.sources) last_use_[source.slot.index] = kForever;
+    for (const auto& result : program_.results) last_use_[result.slot.index] = kForever;
 
+    std::vector<std::vector<Instruction>> lowered;
     std::size_t at = 0;
     for (auto& segment : program_.segments) {
-      std::vector<Instruction> with_frees;
+      auto& with_frees = lowered.emplace_back();
       for (auto& instruction : segment.instructions) {
-        auto dead = touched(instruction);
+        auto dead = touched_[at];
         std::ranges::sort(dead);
         dead.erase(std::unique(dead.begin(), dead.end()), dead.end());
-        std::erase_if(dead, [&](Slot slot) { return last_use[slot.index] != at; });
+        std::erase_if(dead, [&](Slot slot) { return last_use_[slot.index] != at; });
         if (auto* compute = std::get_if<Compute>(&instruction);
             compute != nullptr && segment.phase != ir::Phase::Update)
-          lend_memory(*compute, dead, last_use, at);
-        with_frees.push_back(std::move(instruction));
+          lend_memory(*compute, at);
+        with_frees.push_back(instruction);
         if (!dead.empty()) with_frees.emplace_back(Free{std::move(dead)});
         ++at;
       }
-      segment.instructions = std::move(with_frees);
     }
+    for (std::size_t i = 0; i < lowered.size(); ++i)
+      program_.segments[i].instructions = std::move(lowered[i]);
+  }
+
+  // Whether nobody looks at a slot after an instruction; of a message, but for the wait for itself, and for what
+  // made the slot.
+  bool dies_at(Slot slot, std::size_t at) const {
+    if (last_use_[slot.index] == at) return true;
+    if (last_use_[slot.index] >= order_.size() || stream_of(*order_[at]).empty()) return false;
+    const Slot made = std::get<Compute>(*order_[at]).outputs.at(0).value();
+    const auto is_among = [&](const std::vector<Slot>& slots) {
+      return std::ranges::find(slots, slot) != slots.end();
+    };
+    for (std::size_t later = at + 1; later <= last_use_[slot.index]; ++later) {
+      const auto* wait = std::get_if<Wait>(order_[later]);
+      if (wait == nullptr ? is_among(touched_[later]) : std::ranges::any_of(wait->slots, [&](Slot other) {
+            return other != made && other != slot && is_among(under_way_.at(other));
+          }))
+        return false;
+    }
+    return true;
   }
 
   // Writes over the first lender that dies here with nobody else looking at its memory, now or later.
-  void lend_memory(Compute& compute, std::span<const Slot> dead, std::span<const std::size_t> last_use,
-                   std::size_t at) const {
+  void lend_memory(Compute& compute, std::size_t at) const {
     const auto lenders = lenders_of(compute.op);
     if (lenders[0].empty() || compute.outputs.size() != 1 || !compute.outputs[0]) return;
     const auto& type = program_.types.at(compute.outputs[0]->index);
     for (const auto& argument : compute.arguments) {
       const auto* slot = std::get_if<ValueId>(&argument.value);
       if (slot == nullptr || std::ranges::find(lenders, argument.name) == lenders.end()) continue;
-      if (std::ranges::find(dead, *slot) == dead.end() || program_.types.at(slot->index) != type) continue;
+      if (program_.types.at(slot->index) != type || !dies_at(*slot, at)) continue;
       const auto& members = aliases_.members(*slot);
       const bool alone = aliases_.sources(*slot).empty() && std::ranges::all_of(members, [&](ValueId other) {
-                           return other == *slot || last_use[other.index] < at;
+                           return other == *slot || last_use_[other.index] < at;
                          });
       const bool whole = std::ranges::all_of(members, [&](ValueId other) {
         return ir::bytes_of(program_.types[other.index]) <= ir::bytes_of(type);
@@ -376,10 +410,17 @@ class Lowering {
   std::map<ValueId, int> num_readers_;  // nodes, and results
   std::map<ValueId, ValueId> slot_of_;  // where the update segment finds a value
   std::vector<Instruction> clones_;     // run before anything is written
+  // Of the program with its waits.
+  std::vector<const Instruction*> order_;        // of all segments
+  std::vector<std::vector<Slot>> touched_;       // by each
+  std::map<Slot, std::vector<Slot>> under_way_;  // by a message, by what it makes
+  std::vector<std::size_t> last_use_;            // by slot; in order_
 };
 
 }  // namespace
 
-Program lower(const ir::Graph& graph, Buffers buffers) { return Lowering(graph, buffers).run(); }
+Program lower(const ir::Graph& graph, Buffers buffers, std::int64_t under_way_bytes) {
+  return Lowering(graph, buffers).run(under_way_bytes);
+}
 
 }  // namespace shoal::program

@@ -193,6 +193,7 @@ TEST_CASE("a part of what is gathered whole in the end is changed where it lies"
         "update:\n"
         "%2 : f32[2, 6] = shoal::sgd(parameters=[%2], gradients=[%1], momentum_buffers=%[])\n"
         "%0 : f32[4, 6] = shoal::all_gather_into(wholes=[%0], self=%2, axis=\"shard\")\n"
+        "wait %0\n"
         "free %2\n"
         "return parameter \"w\" %0\n");
   // Columns are copied once, by the part itself.

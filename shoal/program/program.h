@@ -9,6 +9,9 @@
 //   free %2
 //   backward:
 //   …
+//   %9 : f32[4, 4] = shoal::all_reduce(self=%8, …)        starts: it goes on beside what follows (streams.h)
+//   …
+//   wait %9                                               until it is done
 //   update:
 //   %0, = shoal::sgd(parameters=[%0], …)                  in place: an output in its input's slot
 //   return loss "loss" %9
@@ -54,7 +57,13 @@ struct Free {  // what is not read again
   friend bool operator==(const Free&, const Free&) = default;
 };
 
-using Instruction = std::variant<Compute, Copy, Free>;
+// Holds up what computes until messages (streams.h) are done, which are named by what they make.
+struct Wait {
+  std::vector<Slot> slots;
+  friend bool operator==(const Wait&, const Wait&) = default;
+};
+
+using Instruction = std::variant<Compute, Copy, Free, Wait>;
 
 struct Source {  // filled from outside, never freed
   Slot slot;
@@ -108,10 +117,12 @@ const Result* find_result(const Program& program, ir::Role role, std::string_vie
 // be dropped, or at the end of forward, where the next micro-batch's comes before the update.
 enum class Buffers { InUpdate, AfterForward };
 
-// The program of a graph that runs on one device: one segment of each phase, some of them empty. Throws
+// The program of a graph that runs on one device: one segment of each phase, some of them empty. Messages are
+// waited for where somebody looks at what they make, or would write over what they read, and at the latest
+// where the step is looked at; earlier where more than `under_way_bytes` would be under way, 0: at once. Throws
 // Internal for a graph that breaks the rules of graph.h, and InvalidInput for a buffer that is to change after
 // forward and that backward reads as it was.
-Program lower(const ir::Graph& graph, Buffers buffers = Buffers::InUpdate);
+Program lower(const ir::Graph& graph, Buffers buffers = Buffers::InUpdate, std::int64_t under_way_bytes = 0);
 
 std::string to_text(const Program& program);                                  // one line an instruction
 std::string to_text(const Program& program, const Instruction& instruction);  // without the end of the line

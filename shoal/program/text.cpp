@@ -38,11 +38,13 @@ static std::string text_of(const Program&, const Copy& copy) {
   return "copy " + text_of(copy.from) + " to " + text_of(copy.to);
 }
 
-static std::string text_of(const Program&, const Free& free) {
-  std::string out = "free";
-  for (const Slot slot : free.slots) out += ' ' + text_of(slot);
+static std::string text_of(std::string_view word, const std::vector<Slot>& slots) {
+  std::string out(word);
+  for (const Slot slot : slots) out += ' ' + text_of(slot);
   return out;
 }
+static std::string text_of(const Program&, const Free& free) { return text_of("free", free.slots); }
+static std::string text_of(const Program&, const Wait& wait) { return text_of("wait", wait.slots); }
 
 std::string to_text(const Program& program, const Instruction& instruction) {
   return std::visit([&](const auto& one) { return text_of(program, one); }, instruction);
@@ -155,15 +157,18 @@ class Parser {
       in_.expect_word("to");
       return Copy{from, slot()};
     }
-    if (in_.next_is("free")) {
-      in_.expect_word("free");
-      Free free;
-      // The next line may begin with the slot that it fills: those are followed by a colon.
-      do free.slots.push_back(slot());
-      while (in_.next_is("%") && !next_fills());
-      return free;
-    }
+    if (in_.next_is("free")) return Free{slots_after("free")};
+    if (in_.next_is("wait")) return Wait{slots_after("wait")};
     return compute();
+  }
+
+  // The next line may begin with the slot that it fills: those are followed by a colon.
+  std::vector<Slot> slots_after(std::string_view word) {
+    in_.expect_word(word);
+    std::vector<Slot> slots;
+    do slots.push_back(slot());
+    while (in_.next_is("%") && !next_fills());
+    return slots;
   }
 
   bool next_fills() {

@@ -37,105 +37,170 @@ comm::ReduceOp reduction_of(const Compute& compute) {
 
 namespace {
 
-// What every message has: a tensor that goes out, and the shape of what comes of it.
-struct Ends {
-  Ends(const Program& program, const Compute& compute)
-      : self(slot_of(compute, "self")),
-        shape(program.types.at(compute.outputs.at(0).value().index).shape),
-        outputs(compute) {}
-
-  at::Tensor in(const Slots& slots) const { return slots[self].contiguous(); }
-  at::Tensor out(const Slots& slots) const { return at::empty(shape, slots[self].options()); }
-
-  std::uint32_t self;
-  std::vector<std::int64_t> shape;
-  Outputs outputs;
-};
-
-class AllReduce final : public Kernel {
+// The call's work, and the tensors that are the communicator's until it is done.
+class Call : public Message {
  public:
-  AllReduce(const Program& program, const Compute& compute, const Group& group)
-      : ends_(program, compute), group_(group), op_(reduction_of(compute)), over_(compute.over.has_value()) {}
-
-  void run(Slots& slots) override {
-    at::Tensor sum = over_ ? ends_.in(slots) : slots[ends_.self].clone(at::MemoryFormat::Contiguous);
-    all_reduce(sum, op_, group_);
-    ends_.outputs.put(slots, std::move(sum));
+  Call(const Program& program, const Compute& compute, const Group& group)
+      : group_(group),
+        outputs_(compute),
+        self_(compute.op == "shoal::receive" ? kNoSlot : slot_of(compute, "self")),
+        name_(compute.op),
+        axis_(text_of(compute, "axis")),
+        located_(dynamic_cast<comm::Located*>(group.communicator)),
+        module_(compute.module) {
+    if (compute.outputs.empty() || !compute.outputs[0]) return;
+    const auto& type = program.types.at(compute.outputs[0]->index);
+    shape_ = type.shape;
+    bytes_ = ir::bytes_of(type);
   }
 
+  void prepare(Slots& slots, observe::Trace* trace) final {
+    trace_ = trace;
+    ended_ = 0;
+    in_ = tensor_in(slots, self_);
+    out_ = output(slots);
+    if (out_.defined()) outputs_.put(slots, out_);
+  }
+  void begin() final {
+    if (located_ != nullptr) located_->in_module(module_);
+    if (trace_ != nullptr) began_ = observe::now();
+    work_ = start(in_, out_);
+  }
+  bool done() final {
+    if (work_ != nullptr && !work_->done()) return false;
+    note_end();
+    return true;
+  }
+  void finish() final {
+    if (work_ != nullptr) work_->wait(group_.limit);
+    drop();
+    note_end();
+  }
+  void drop() noexcept final {
+    work_.reset();
+    in_.reset();
+    out_.reset();
+  }
+
+ protected:
+  virtual at::Tensor output(Slots& slots) = 0;
+  // Null where nothing is sent.
+  virtual std::unique_ptr<comm::Work> start(at::Tensor& in, at::Tensor& out) = 0;
+
+  at::Tensor empty_like_in() const { return at::empty(shape_, in_.options()); }
+
+  const Group group_;
+  const Outputs outputs_;
+  const std::uint32_t self_;
+  std::vector<std::int64_t> shape_;  // of what is made
+  at::Tensor in_, out_;
+
  private:
-  Ends ends_;
-  Group group_;
+  void note_end() {
+    if (trace_ == nullptr || ended_ != 0) return;
+    ended_ = observe::now();
+    trace_->add({trace_->rank, axis_, name_, began_, ended_, bytes_});
+  }
+
+  const std::string name_, axis_;
+  comm::Located* const located_;  // null: nobody keeps where calls are made
+  const std::string module_;
+  observe::Trace* trace_ = nullptr;
+  std::int64_t bytes_ = 0, began_ = 0, ended_ = 0;
+  std::unique_ptr<comm::Work> work_;  // last: it goes before what it writes
+};
+
+class AllReduce final : public Call {
+ public:
+  AllReduce(const Program& program, const Compute& compute, const Group& group)
+      : Call(program, compute, group), op_(reduction_of(compute)), over_(compute.over.has_value()) {}
+
+ private:
+  at::Tensor output(Slots&) override { return over_ && in_.is_contiguous() ? in_ : empty_like_in(); }
+  std::unique_ptr<comm::Work> start(at::Tensor& in, at::Tensor& out) override {
+    if (!out.is_same(in)) out.copy_(in);
+    return out.numel() > 0 ? group_.communicator->all_reduce(buffer_of(out), op_) : nullptr;
+  }
+
   comm::ReduceOp op_;
   bool over_;  // nobody else looks at the memory
 };
 
-class ReduceScatter final : public Kernel {
+class ReduceScatter final : public Call {
  public:
   ReduceScatter(const Program& program, const Compute& compute, const Group& group)
-      : ends_(program, compute), group_(group), op_(reduction_of(compute)) {}
-
-  void run(Slots& slots) override {
-    const at::Tensor in = ends_.in(slots);
-    at::Tensor out = ends_.out(slots);
-    if (in.numel() > 0)
-      group_.communicator->reduce_scatter(buffer_of(in), buffer_of(out), op_)->wait(group_.limit);
-    ends_.outputs.put(slots, std::move(out));
-  }
+      : Call(program, compute, group), op_(reduction_of(compute)) {}
 
  private:
-  Ends ends_;
-  Group group_;
+  at::Tensor output(Slots&) override { return empty_like_in(); }
+  std::unique_ptr<comm::Work> start(at::Tensor& in, at::Tensor& out) override {
+    in = in.contiguous();
+    return in.numel() > 0 ? group_.communicator->reduce_scatter(buffer_of(in), buffer_of(out), op_) : nullptr;
+  }
+
   comm::ReduceOp op_;
 };
 
-class AllGather final : public Kernel {
+class AllGather final : public Call {
  public:
   AllGather(const Program& program, const Compute& compute, const Group& group)
-      : ends_(program, compute), group_(group) {
-    if (compute.op == "shoal::all_gather_into") over_ = slots_of(compute, "wholes").at(0);
-  }
-
-  void run(Slots& slots) override {
-    const at::Tensor in = ends_.in(slots);
-    at::Tensor out = over_ == kNoSlot ? ends_.out(slots) : slots[over_];
-    if (in.numel() > 0) group_.communicator->all_gather(buffer_of(in), buffer_of(out))->wait(group_.limit);
-    if (over_ == kNoSlot) ends_.outputs.put(slots, std::move(out));
-  }
+      : Call(program, compute, group),
+        over_(compute.op == "shoal::all_gather_into" ? slots_of(compute, "wholes").at(0) : kNoSlot) {}
 
  private:
-  Ends ends_;
-  Group group_;
-  std::uint32_t over_ = kNoSlot;
+  at::Tensor output(Slots& slots) override { return over_ == kNoSlot ? empty_like_in() : slots[over_]; }
+  std::unique_ptr<comm::Work> start(at::Tensor& in, at::Tensor& out) override {
+    in = in.contiguous();
+    return in.numel() > 0 ? group_.communicator->all_gather(buffer_of(in), buffer_of(out)) : nullptr;
+  }
+
+  std::uint32_t over_;
 };
 
-class AllToAll final : public Kernel {
+class AllToAll final : public Call {
  public:
   AllToAll(const Program& program, const Compute& compute, const Group& group)
-      : ends_(program, compute),
-        group_(group),
+      : Call(program, compute, group),
         sends_(std::get<std::vector<std::int64_t>>(argument_of(compute, "sends"))),
         receives_(std::get<std::vector<std::int64_t>>(argument_of(compute, "receives"))) {}
 
-  void run(Slots& slots) override {
-    const at::Tensor in = ends_.in(slots);
-    at::Tensor out = ends_.out(slots);
-    group_.communicator->all_to_all(buffer_of(in), buffer_of(out), sends_, receives_)->wait(group_.limit);
-    ends_.outputs.put(slots, std::move(out));
+ private:
+  at::Tensor output(Slots&) override { return empty_like_in(); }
+  std::unique_ptr<comm::Work> start(at::Tensor& in, at::Tensor& out) override {
+    in = in.contiguous();
+    return group_.communicator->all_to_all(buffer_of(in), buffer_of(out), sends_, receives_);
   }
 
- private:
-  Ends ends_;
-  Group group_;
   std::vector<std::int64_t> sends_, receives_;
+};
+
+class Receive final : public Call {
+ public:
+  Receive(const Program& program, const Compute& compute, const Group& group)
+      : Call(program, compute, group),
+        dtype_(program.types.at(compute.outputs.at(0).value().index).dtype),
+        from_(static_cast<int>(integer_of(compute, "from"))),
+        device_(device_of(compute)) {}
+
+ private:
+  at::Tensor output(Slots&) override {
+    return at::empty(shape_, at::TensorOptions(aten::to_torch(dtype_)).device(device_));
+  }
+  std::unique_ptr<comm::Work> start(at::Tensor&, at::Tensor& out) override {
+    return out.numel() > 0 ? group_.communicator->receive(buffer_of(out), from_) : nullptr;
+  }
+
+  DType dtype_;
+  int from_;
+  at::Device device_;
 };
 
 // Goes on at once with a copy under way, in memory that the other rank reads without a further one: a
 // pipeline's ranks send to each other, and neither may wait for the other to receive first.
-class Send final : public Kernel, public UnderWay {
+class Send final : public Call, public UnderWay {
  public:
-  Send(const Program&, const Compute& compute, const Group& group)
-      : self_(slot_of(compute, "self")), to_(static_cast<int>(integer_of(compute, "to"))), group_(group) {}
+  Send(const Program& program, const Compute& compute, const Group& group)
+      : Call(program, compute, group), to_(static_cast<int>(integer_of(compute, "to"))) {}
   Send(const Send&) = delete;
   Send& operator=(const Send&) = delete;
   ~Send() override {
@@ -149,15 +214,6 @@ class Send final : public Kernel, public UnderWay {
     }
   }
 
-  void run(Slots& slots) override {
-    const at::Tensor& in = slots[self_];
-    if (in.numel() == 0) return;
-    at::Tensor copy = next_copy(in);
-    copy.copy_(in);
-    const auto buffer = buffer_of(copy);
-    under_way_.push_back({std::move(copy), group_.communicator->send(buffer, to_)});
-    is_gone_ = false;
-  }
   void go_on() override {
     if (!is_gone_) is_gone_ = under_way_.back().work->done();
   }
@@ -167,6 +223,17 @@ class Send final : public Kernel, public UnderWay {
     at::Tensor copy;
     std::unique_ptr<comm::Work> work;
   };
+
+  at::Tensor output(Slots&) override { return {}; }
+  std::unique_ptr<comm::Work> start(at::Tensor& in, at::Tensor&) override {
+    if (in.numel() == 0) return nullptr;
+    at::Tensor copy = next_copy(in);
+    copy.copy_(in);
+    const auto buffer = buffer_of(copy);
+    under_way_.push_back({std::move(copy), group_.communicator->send(buffer, to_)});
+    is_gone_ = false;
+    return nullptr;
+  }
 
   // That of a message which has come to its end, or a new one.
   at::Tensor next_copy(const at::Tensor& in) {
@@ -181,58 +248,15 @@ class Send final : public Kernel, public UnderWay {
     return at::from_blob(memory->data(), in.sizes(), [memory](void*) { delete memory; }, in.options());
   }
 
-  std::uint32_t self_;
   int to_;
-  Group group_;
   std::deque<Sent> under_way_;
   bool is_gone_ = true;  // the last one, and with it those before
 };
 
-class Receive final : public Kernel {
- public:
-  Receive(const Program& program, const Compute& compute, const Group& group)
-      : type_(program.types.at(compute.outputs.at(0).value().index)),
-        from_(static_cast<int>(integer_of(compute, "from"))),
-        device_(device_of(compute)),
-        group_(group),
-        outputs_(compute) {}
-
-  void run(Slots& slots) override {
-    const auto options = at::TensorOptions(aten::to_torch(type_.dtype)).device(device_);
-    at::Tensor out = at::empty(type_.shape, options);
-    if (out.numel() > 0) group_.communicator->receive(buffer_of(out), from_)->wait(group_.limit);
-    outputs_.put(slots, std::move(out));
-  }
-
- private:
-  ir::TensorType type_;
-  int from_;
-  at::Device device_;
-  Group group_;
-  Outputs outputs_;
-};
-
-// Tells a communicator that keeps it where in the model its calls are made, for errors and reports.
-class InModule final : public Kernel {
- public:
-  InModule(std::unique_ptr<Kernel> kernel, comm::Located& located, std::string module)
-      : kernel_(std::move(kernel)), located_(located), module_(std::move(module)) {}
-
-  void run(Slots& slots) override {
-    located_.in_module(module_);
-    kernel_->run(slots);
-  }
-
- private:
-  std::unique_ptr<Kernel> kernel_;
-  comm::Located& located_;
-  std::string module_;
-};
-
-using Make = std::unique_ptr<Kernel> (*)(const Program&, const Compute&, const Group&);
+using Make = std::unique_ptr<Message> (*)(const Program&, const Compute&, const Group&);
 
 template <class K>
-std::unique_ptr<Kernel> make(const Program& program, const Compute& compute, const Group& group) {
+std::unique_ptr<Message> make(const Program& program, const Compute& compute, const Group& group) {
   return std::make_unique<K>(program, compute, group);
 }
 
@@ -252,19 +276,16 @@ constexpr NamedMessage kMessages[] = {
 
 }  // namespace
 
-std::unique_ptr<Kernel> make_collective(const Program& program, const Compute& compute, const Groups* groups,
-                                        std::vector<UnderWay*>* sends) {
+std::unique_ptr<Message> make_collective(const Program& program, const Compute& compute, const Groups* groups,
+                                         std::vector<UnderWay*>* sends) {
   SHOAL_CHECK(groups != nullptr, InvalidInput, compute.op,
               ": this program is one of several ranks; run it with the communicators of its mesh");
   const auto* row = std::ranges::find(kMessages, std::string_view(compute.op), &NamedMessage::op);
   SHOAL_CHECK(row != std::end(kMessages), Internal, compute.op, " is not a collective");
-  const Group& group = groups->along(text_of(compute, "axis"));
-  auto kernel = row->make(program, compute, group);
-  if (auto* send = dynamic_cast<UnderWay*>(kernel.get()); send != nullptr && sends != nullptr)
+  auto message = row->make(program, compute, groups->along(text_of(compute, "axis")));
+  if (auto* send = dynamic_cast<UnderWay*>(message.get()); send != nullptr && sends != nullptr)
     sends->push_back(send);
-  if (auto* located = dynamic_cast<comm::Located*>(group.communicator))
-    return std::make_unique<InModule>(std::move(kernel), *located, compute.module);
-  return kernel;
+  return message;
 }
 
 }  // namespace shoal::runtime

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loop that runs a program: a kernel, the frees that follow it, the next kernel.
+// The loop that runs a program: a kernel, the frees that follow it, the next kernel. Messages are begun where
+// they stand, or when what they read is there, and finished where the program waits for them
+// (program/streams.h).
 //
 // Slots are handles of ATen's tensors; a free drops the handle, and the memory goes back to the pool under
 // the executor (allocator.h) when no view holds it any more.
@@ -8,12 +10,11 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_strided.h>
-#include <ATen/ops/isinf.h>
-#include <ATen/ops/isnan.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
 #include <array>
+#include <map>
 #include <new>
 #include <string>
 #include <utility>
@@ -21,11 +22,15 @@
 
 #include "shoal/aten/types.h"
 #include "shoal/base/error.h"
+#include "shoal/comm/streams.h"
 #include "shoal/ir/text.h"
+#include "shoal/program/streams.h"
 #include "shoal/runtime/allocator.h"
 #include "shoal/runtime/collective_kernels.h"
 #include "shoal/runtime/host_copies.h"
 #include "shoal/runtime/kernel.h"
+#include "shoal/runtime/not_finite.h"
+#include "shoal/runtime/output_check.h"
 #include "shoal/sharding/collective.h"
 
 namespace shoal::runtime {
@@ -35,13 +40,7 @@ using program::Copy;
 using program::Free;
 using program::Program;
 using program::Slot;
-
-// Strides of dims with one element mean nothing.
-static bool same_order(const ir::TensorType& a, const ir::TensorType& b) {
-  for (std::size_t dim = 0; dim < a.shape.size(); ++dim)
-    if (a.shape[dim] != 1 && a.strides[dim] != b.strides[dim]) return false;
-  return true;
-}
+using program::Wait;
 
 namespace {
 
@@ -65,9 +64,15 @@ struct BelowAutograd {
 
 struct Executor::State {
   struct Action {
-    std::unique_ptr<Kernel> kernel;
-    const Compute* compute = nullptr;  // null for a copy; borrowed from the program
+    std::unique_ptr<Kernel> kernel;    // null for a wait
+    const Compute* compute = nullptr;  // null for a copy and a wait; borrowed from the program
     std::vector<std::uint32_t> frees;  // after the kernel
+    Message* message = nullptr;        // the kernel, of a message that is waited for
+    std::vector<int> rows = {};        // of streams: its own, of a message, or those that are waited for
+
+    std::string_view name() const {
+      return compute != nullptr ? std::string_view(compute->op) : kernel != nullptr ? "copy" : "wait";
+    }
   };
 
   Program program;
@@ -79,6 +84,7 @@ struct Executor::State {
   std::vector<UnderWay*> sends;              // of all segments
   FileMemory* files;
   const RowTables* tables;
+  comm::Streams streams;  // last: what is under way goes before what it uses
 
   State(Program lowered, const Groups* groups, FileMemory* offloads_to, const RowTables* row_tables)
       : program(std::move(lowered)),
@@ -93,6 +99,37 @@ struct Executor::State {
     for (std::size_t segment = 0; segment < actions.size(); ++segment)
       for (const auto& instruction : program.segments[segment].instructions)
         add(actions[segment], instruction, groups);
+    const std::string fault = program::fault_of(program);
+    SHOAL_CHECK(fault.empty(), InvalidInput, "executor: ", fault);
+    streams = comm::Streams(rows());
+  }
+
+  // A row for each message that is waited for.
+  std::vector<comm::Streams::Row> rows() {
+    const auto order = program::order_of(program);
+    std::vector<Action*> at;  // by task
+    for (auto& list : actions)
+      for (Action& action : list) at.push_back(&action);
+    SHOAL_CHECK(at.size() == order.tasks.size(), Internal, "executor: ", at.size(), " actions of ",
+                order.tasks.size(), " tasks");
+    std::vector<comm::Streams::Row> found;
+    std::vector<int> row_of(at.size(), -1);
+    for (std::size_t task = 0; task < at.size(); ++task) {
+      const auto& [segment, instruction, stream, after] = order.tasks[task];
+      std::vector<int> needs;
+      for (const int other : after)
+        if (row_of[static_cast<std::size_t>(other)] >= 0)
+          needs.push_back(row_of[static_cast<std::size_t>(other)]);
+      if (stream == 0) {
+        at[task]->rows = std::move(needs);
+        continue;
+      }
+      row_of[task] = static_cast<int>(found.size());
+      at[task]->message = static_cast<Message*>(at[task]->kernel.get());
+      at[task]->rows = {row_of[task]};
+      found.push_back({at[task]->message, stream, std::move(needs)});
+    }
+    return found;
   }
 
   // A new one has what all micro-batches have.
@@ -112,6 +149,8 @@ struct Executor::State {
       list.push_back({kernel_of(*compute, groups), compute, {}});
     } else if (const auto* copy = std::get_if<Copy>(&instruction)) {
       list.push_back({std::make_unique<CopyKernel>(*copy), nullptr, {}});
+    } else if (std::holds_alternative<Wait>(instruction)) {
+      list.emplace_back();
     } else {
       SHOAL_CHECK(!list.empty(), Internal, "executor: a segment begins with a free");
       for (const Slot slot : std::get<Free>(instruction).slots) list.back().frees.push_back(slot.index);
@@ -126,28 +165,22 @@ struct Executor::State {
     return make_to_file(compute, *files);
   }
 
-  // What a kernel gives has to be what was recorded: a view of it fails otherwise, or another's sum has
-  // another order.
-  void check_outputs(const Action& action, const Slots& slots) const {
-    if (action.compute == nullptr || !action.compute->op.starts_with("aten::")) return;
-    for (const auto& output : action.compute->outputs) {
-      if (!output) continue;
-      const auto& wanted = program.types[output->index];
-      const auto& got = slots[output->index];
-      if (!got.defined()) continue;  // a gradient that nobody wants
-      const auto type = aten::type_of(got);
-      const bool same = type == wanted || (type.dtype == wanted.dtype && type.shape == wanted.shape &&
-                                           (got.numel() == 0 || same_order(type, wanted)));
-      SHOAL_CHECK(same, Internal, action.compute->op, " in module ", action.compute->module,
-                  " was recorded as ", ir::to_text(wanted), " and gives ", ir::to_text(type));
+  void run_kernel(Action& action, Slots& slots, observe::Trace* trace) {
+    if (action.message != nullptr) {
+      action.message->prepare(slots, trace);
+      streams.start(action.rows[0]);
+    } else if (action.kernel != nullptr) {
+      action.kernel->run(slots);
+    } else {
+      for (const int row : action.rows) streams.wait(row);
     }
   }
-
-  void run_action(Action& action, Slots& slots, bool checks) const {
-    action.kernel->run(slots);
-    if (checks) check_outputs(action, slots);
+  void run_action(Action& action, Slots& slots, bool checks, observe::Trace* trace) {
+    run_kernel(action, slots, trace);
+    if (checks && action.compute != nullptr) check_outputs(program, *action.compute, slots);
     for (const auto slot : action.frees) slots[slot].reset();
     for (UnderWay* send : sends) send->go_on();
+    streams.go_on();
   }
 
   std::int64_t bytes_made(const Action& action) const {
@@ -163,12 +196,13 @@ struct Executor::State {
       if (!is_source[slot]) slots[slot].reset();
   }
   void release() {
+    streams.drop();
     for (Slots& slots : frames) release(slots);
   }
 
   // An error from below, told with the place it came from.
   [[noreturn]] void fail_at(const Action& action, ErrorKind kind, std::string_view what) {
-    const std::string op = action.compute != nullptr ? action.compute->op : "copy";
+    const std::string op(action.name());
     const std::string module = action.compute != nullptr ? action.compute->module : "";
     release();
     fail(kind, op, module.empty() ? "" : " in module ", module, ": ", what);
@@ -263,15 +297,14 @@ void Executor::run(std::size_t segment, std::size_t microbatch, observe::Trace* 
   std::size_t at = 0;
   const auto run_all = [&] {
     if (trace == nullptr) {
-      for (; at < actions.size(); ++at) state.run_action(actions[at], slots, checks);
+      for (; at < actions.size(); ++at) state.run_action(actions[at], slots, checks, nullptr);
       return;
     }
     for (; at < actions.size(); ++at) {
       State::Action& action = actions[at];
-      const observe::Span span(trace,
-                               action.compute != nullptr ? std::string_view(action.compute->op) : "copy",
+      const observe::Span span(action.message == nullptr ? trace : nullptr, action.name(),
                                state.bytes_made(action));
-      state.run_action(action, slots, checks);
+      state.run_action(action, slots, checks, trace);
     }
   };
   state.guarded(actions, at, run_all);
@@ -298,7 +331,7 @@ std::vector<program::MemoryUse> Executor::run_measured(std::size_t segment) {
   auto& actions = state.actions.at(segment);
   for (std::size_t at = 0; at < actions.size(); ++at) {
     reset_peak();
-    state.guarded(actions, at, [&] { state.run_action(actions[at], slots, false); });
+    state.guarded(actions, at, [&] { state.run_action(actions[at], slots, false, nullptr); });
     const MemoryCounts counts = memory_counts();
     uses.push_back({.peak = counts.peak_bytes, .after = counts.live_bytes});
   }
@@ -328,12 +361,6 @@ void Executor::release_inputs() {
       for (Slots& slots : state_->frames) slots[source.slot.index].reset();
 }
 
-// Masks write infinities on purpose, and softmax takes them away again.
-static bool is_masking(std::string_view op) {
-  return op.starts_with("aten::masked_fill") || op.starts_with("aten::where") ||
-         op.starts_with("aten::full") || op.starts_with("aten::fill") || op == "shoal::attention";
-}
-
 const Compute* Executor::first_not_finite() {
   State& state = *state_;
   Slots& slots = state.frame(0);
@@ -341,31 +368,21 @@ const Compute* Executor::first_not_finite() {
   state.release();
   const BelowAutograd below;
   const PoolScope pool;
-  const Compute* infinite = nullptr;
-  const Compute* found = nullptr;
-  const auto look_at = [&](const State::Action& action) {
-    if (action.compute != nullptr)
-      for (const auto& output : action.compute->outputs) {
-        if (!output || !slots[output->index].is_floating_point()) continue;
-        const auto& tensor = slots[output->index];
-        if (found == nullptr && at::isnan(tensor).any().item<bool>())
-          found = infinite != nullptr ? infinite : action.compute;
-        if (infinite == nullptr && !is_masking(action.compute->op) && at::isinf(tensor).any().item<bool>())
-          infinite = action.compute;
-      }
-  };
+  FirstNotFinite first;
   for (std::size_t segment = 0; segment < state.actions.size(); ++segment) {
     if (state.program.segments[segment].phase == ir::Phase::Update) continue;
     auto& actions = state.actions[segment];
     for (std::size_t at = 0; at < actions.size(); ++at) {
-      if (found != nullptr && !state.has_peers) break;  // others wait for this rank's collectives
-      state.guarded(actions, at, [&] { actions[at].kernel->run(slots); });
-      look_at(actions[at]);
+      if (first.is_found() && !state.has_peers) break;  // others wait for this rank's collectives
+      state.guarded(actions, at, [&] {
+        if (actions[at].kernel != nullptr) actions[at].kernel->run(slots);
+      });
+      if (actions[at].compute != nullptr) first.look_at(*actions[at].compute, slots);
       for (const auto slot : actions[at].frees) slots[slot].reset();
     }
   }
   state.release();
-  return found != nullptr ? found : infinite;
+  return first.of_all();
 }
 
 const Program& Executor::program() const { return state_->program; }

@@ -21,9 +21,9 @@ namespace shoal::runtime {
 // One thread at a time. Runs below autograd whatever mode the caller is in; results do not require grad.
 class Executor {
  public:
-  // Throws InvalidInput naming an op that is not loaded or an argument that does not fit its schema. A
-  // program with collectives is given the communicators of its mesh, one that offloads the memory that it does
-  // so to, and one that reads rows of tables those; all outlive the executor.
+  // Throws InvalidInput naming an op that is not loaded, an argument that does not fit its schema, or what is
+  // wrong with the program's waits. A program with collectives is given the communicators of its mesh, one that
+  // offloads the memory that it does so to, and one that reads rows of tables those; all outlive the executor.
   explicit Executor(program::Program program, const Groups* groups = nullptr, FileMemory* files = nullptr,
                     const RowTables* tables = nullptr);
   ~Executor();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/parallel/counted.h"
 
+#include <numeric>
 #include <string_view>
 #include <utility>
 #include <variant>
@@ -27,15 +28,20 @@ std::string line(std::string_view op, DType dtype, std::string_view combine, int
 
 class Counted final : public comm::RequestCommunicator, public comm::Located {
  public:
-  Counted(std::unique_ptr<comm::Communicator> inner, Sent& sent) : inner_(std::move(inner)), sent_(sent) {}
+  // `ranks`: those of the group, as numbered in the whole job.
+  Counted(std::unique_ptr<comm::Communicator> inner, std::vector<int> ranks, Sent& sent)
+      : inner_(std::move(inner)), ranks_(std::move(ranks)), sent_(sent) {}
 
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
+  bool is_asynchronous() const override { return inner_->is_asynchronous(); }
   std::unique_ptr<comm::Memory> allocate(std::int64_t bytes) override { return inner_->allocate(bytes); }
   std::unique_ptr<comm::Communicator> subgroup(std::span<const int> ranks) override {
-    return counted(inner_->subgroup(ranks), sent_);
+    std::vector<int> members;
+    for (const int rank : ranks) members.push_back(ranks_[static_cast<std::size_t>(rank)]);
+    return std::make_unique<Counted>(inner_->subgroup(ranks), std::move(members), sent_);
   }
-  void abort(std::string_view reason) noexcept override { inner_->abort(reason); }
+  void abort(std::string_view reason, ErrorKind kind) noexcept override { inner_->abort(reason, kind); }
   void in_module(std::string_view) override { in_program_ = sent_.step; }
 
  private:
@@ -65,11 +71,12 @@ class Counted final : public comm::RequestCommunicator, public comm::Located {
       case comm::Op::Receive: break;
       default: text += " is no message of a program"; break;
     }
-    sent_.calls.push_back(std::move(text));
+    sent_.calls[ranks_].push_back(std::move(text));
     sent_.bytes += elements * bytes_of(dtype) / n;
   }
 
   std::unique_ptr<comm::Communicator> inner_;
+  std::vector<int> ranks_;
   Sent& sent_;
   int in_program_ = -1;  // the step in which an instruction has last said that it calls
 };
@@ -77,7 +84,9 @@ class Counted final : public comm::RequestCommunicator, public comm::Located {
 }  // namespace
 
 std::unique_ptr<comm::Communicator> counted(std::unique_ptr<comm::Communicator> ranks, Sent& sent) {
-  return std::make_unique<Counted>(std::move(ranks), sent);
+  std::vector<int> all(static_cast<std::size_t>(ranks->size()));
+  std::iota(all.begin(), all.end(), 0);
+  return std::make_unique<Counted>(std::move(ranks), std::move(all), sent);
 }
 
 void add_said(const program::Program& program, const sharding::Mesh& mesh, int rank, Sent& said) {
@@ -94,7 +103,7 @@ void add_said(const program::Program& program, const sharding::Mesh& mesh, int r
                message->ranks, message->in, message->out);
       if (message->kind == sharding::Collective::AllToAll)
         text += counts_of(message->sends, message->receives);
-      said.calls.push_back(std::move(text));
+      said.calls[mesh.group(rank, {mesh.axis(message->axis)})].push_back(std::move(text));
       said.bytes += message->bytes();
     }
 }

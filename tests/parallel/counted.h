@@ -2,6 +2,7 @@
 // What a program sends, counted at the communicator: every call that a kernel of it makes, as it is made.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,9 +14,10 @@
 namespace shoal::matrix {
 
 struct Sent {
-  std::vector<std::string> calls;  // as sharding::to_text of the message, without the axis
-  std::int64_t bytes = 0;          // that this rank has sent to others
-  int step = 0;  // another number for each: some instructions have nothing to send after all
+  // By the ranks of the group, in its order: as sharding::to_text of the message, without the axis.
+  std::map<std::vector<int>, std::vector<std::string>> calls;
+  std::int64_t bytes = 0;  // that this rank has sent to others
+  int step = 0;            // another number for each: some instructions have nothing to send after all
   friend bool operator==(const Sent&, const Sent&) = default;
 };
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <fstream>
 #include <mutex>
+#include <set>
 #include <sstream>
 #include <utility>
 
@@ -111,10 +112,19 @@ static std::vector<Batch> cut_up(std::vector<Batch> microbatches, int count) {
 static std::string difference(const Sent& counted, const Sent& said, int rank, std::size_t step) {
   if (counted == said) return "";
   const std::string where = concat("rank ", rank, ", step ", step, ": ");
-  for (std::size_t i = 0; i < std::max(counted.calls.size(), said.calls.size()); ++i) {
-    const std::string is = i < counted.calls.size() ? counted.calls[i] : "none",
-                      wanted = i < said.calls.size() ? said.calls[i] : "none";
-    if (is != wanted) return concat(where, "message ", i, " is ", is, ", and the program says ", wanted);
+  std::set<std::vector<int>> groups;
+  for (const auto* sent : {&counted, &said})
+    for (const auto& [ranks_of_group, calls] : sent->calls) groups.insert(ranks_of_group);
+  const auto calls_in = [](const Sent& sent, const std::vector<int>& group) {
+    const auto found = sent.calls.find(group);
+    return found == sent.calls.end() ? std::vector<std::string>{} : found->second;
+  };
+  for (const auto& group : groups) {
+    const auto is = calls_in(counted, group), wanted = calls_in(said, group);
+    for (std::size_t i = 0; i < std::max(is.size(), wanted.size()); ++i)
+      if (i >= is.size() || i >= wanted.size() || is[i] != wanted[i])
+        return concat(where, "message ", i, " of its group is ", i < is.size() ? is[i] : "none",
+                      ", and the program says ", i < wanted.size() ? wanted[i] : "none");
   }
   return concat(where, counted.bytes, " bytes, and the program says ", said.bytes);
 }
@@ -159,12 +169,12 @@ static Outcome compared(const cases::ModelCase& model, const Strategy& strategy,
         Sent said{.step = counted.step};
         for (const program::Program* program : trainer.ran()) add_said(*program, mesh, world.rank(), said);
         if (strategy.pipeline > 1) {  // several micro-batches are under way at once
-          std::ranges::sort(counted.calls);
-          std::ranges::sort(said.calls);
+          for (Sent* each : {&counted, &said})
+            for (auto& [group, calls] : each->calls) std::ranges::sort(calls);
         }
         const auto comparison = train::compare(train::record_of(trainer, result), wanted[step], 1e-9);
         const std::lock_guard lock(mutex);
-        outcome.messages += static_cast<std::int64_t>(counted.calls.size());
+        for (const auto& [group, calls] : counted.calls) outcome.messages += std::ssize(calls);
         outcome.bytes += counted.bytes;
         if (outcome.unsaid.empty()) outcome.unsaid = difference(counted, said, world.rank(), step);
         if (comparison.largest > outcome.worst.largest) outcome.worst = comparison;
