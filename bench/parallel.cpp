@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // A rank of Shoal's for bench/parallel.py, which starts it:
 //
-//   bench/parallel NAME SHAPE      NAME: data_parallel, zero1, zero2, zero3, pipeline_1f1b, pipeline_gpipe
+//   bench/parallel NAME SHAPE      NAME: data_parallel, zero1, zero2, zero3, pipeline_1f1b, pipeline_gpipe;
+//                                  data_parallel_in_turn, zero3_in_turn: without overlap
 //                                  SHAPE: a table of shapes.toml, as JSON
 //
-// A line in is a number of steps; out goes JSON, the seconds and the CPU seconds they took, the loss, and the
-// most memory there was, resident and of tensors and communicators. "profile" gives where the time of all steps
-// so far went, by op.
+// A line in is a number of steps; out goes JSON, the seconds and the CPU seconds they took, how many of those it
+// waited for messages, the loss, and the most memory there was, resident and of tensors and communicators.
+// "profile" gives where the time of all steps so far went, by op.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <sys/resource.h>
@@ -28,7 +29,8 @@
 #include "models/models.h"
 #include "shoal/base/error.h"
 #include "shoal/base/held.h"
-#include "shoal/comm/shm/shm.h"
+#include "shoal/comm_c10d/of_hosts.h"
+#include "shoal/compile/plan.h"
 #include "shoal/elastic/join.h"
 #include "shoal/observe/summary.h"
 #include "shoal/runtime/allocator.h"
@@ -54,13 +56,17 @@ struct Strategy {
   const char* name;
   int replicate, shard, zero_stage;
   const char* schedule = nullptr;  // of a pipeline of all ranks
+  const char* plan = "";
 };
-constexpr std::array<Strategy, 6> kStrategies = {{{"data_parallel", -1, 1, 0},
-                                                  {"zero1", 1, -1, 1},
-                                                  {"zero2", 1, -1, 2},
-                                                  {"zero3", 1, -1, 3},
-                                                  {"pipeline_1f1b", 1, 1, 0, "1f1b"},
-                                                  {"pipeline_gpipe", 1, 1, 0, "gpipe"}}};
+constexpr std::array<Strategy, 8> kStrategies = {
+    {{"data_parallel", -1, 1, 0},
+     {"data_parallel_in_turn", -1, 1, 0, nullptr, "overlap 0"},
+     {"zero3_in_turn", 1, -1, 3, nullptr, "overlap 0\nprefetch 0"},
+     {"zero1", 1, -1, 1},
+     {"zero2", 1, -1, 2},
+     {"zero3", 1, -1, 3},
+     {"pipeline_1f1b", 1, 1, 0, "1f1b"},
+     {"pipeline_gpipe", 1, 1, 0, "gpipe"}}};
 
 models::Gpt2Config config_of(const json& shape) {
   SHOAL_CHECK(shape.at("model") == "gpt2", InvalidInput, "bench: the model is ", shape.at("model").dump(),
@@ -95,12 +101,21 @@ void print_profile(const shoal::observe::Trace& trace) {
                  static_cast<long long>(sums[key].second), key.first.c_str(), key.second.c_str());
 }
 
+// Seconds for which messages held up what computes.
+double waited(const shoal::observe::Trace& trace) {
+  std::int64_t nanoseconds = 0;
+  for (const auto& event : trace.events)
+    if (event.name == "wait") nanoseconds += event.end - event.begin;
+  return 1e-9 * static_cast<double>(nanoseconds);
+}
+
 void run(const std::string& name, const json& shape) {
   const auto* strategy = std::ranges::find(kStrategies, name, &Strategy::name);
   SHOAL_CHECK(strategy != kStrategies.end(), InvalidInput, "bench: there is no strategy ", name);
   const auto job = shoal::elastic::join(shoal::elastic::environment_of(environ));
   const auto& place = job->place();
-  const auto world = job->recorded(shoal::comm::shm_communicator(job->store(), place.rank, place.size));
+  const auto world = job->recorded(shoal::comm_c10d::make_of_hosts(
+      job->store(), {.rank = place.rank, .first_ranks = job->first_ranks(), .interface = job->interface()}));
   at::set_num_threads(1);
   const std::int64_t at_start = shoal::observe::proportional_memory_bytes();
 
@@ -118,6 +133,7 @@ void run(const std::string& name, const json& shape) {
   shoal::observe::Trace trace;
   const bool is_traced = shape.contains("trace");
   shoal::Parallelism parallelism;
+  parallelism.plan = shoal::compile::plan_from_text(strategy->plan);
   parallelism.mesh =
       shoal::mesh_of(place.size, strategy->replicate, strategy->shard, 1, is_staged ? place.size : 1);
   parallelism.world = world.get();
@@ -138,11 +154,12 @@ void run(const std::string& name, const json& shape) {
     }
     world->barrier()->wait(job->limit());
     const auto begin = Clock::now();
-    const double cpu = cpu_seconds();
+    const double cpu = cpu_seconds(), waited_before = waited(trace);
     double last = 0;
     for (std::int64_t left = std::stoll(line); left > 0; --left) last = trainer.step(batch).loss;
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     std::cout << json{{"seconds", seconds},
+                      {"waited", waited(trace) - waited_before},
                       {"cpu", cpu_seconds() - cpu},
                       {"loss", last},
                       {"bytes", shoal::observe::peak_memory_bytes() - at_start},

@@ -4,16 +4,19 @@
 
     .venv/bin/python bench/parallel.py [SHAPE …] [--preset release] [--rounds 20] [--only NAMES] [--profile]
     .venv/bin/python bench/parallel.py gpt_30m --microbatches 8   a stage a rank, against PyTorch's pipelining
+    .venv/bin/python bench/parallel.py gpt_30m --batch 16 --hosts 2 --rate 1gbit   ranks on hosts of their own
 
 SHAPE is a GPT of bench/shapes.toml; its batch is that of one rank. Ranks are processes of one thread, each on
 a core of its own, and all wait at a pipe while it is not their turn; a step takes as long as on the slowest
 rank. A line has the median of the ratios to the best of the peers with its 95 % interval, by time and by CPU
 time, then the medians, the shortest (of a machine that others use, the one to look at), and the most memory a
 rank had above what it had before there was a model; pages that both have count half in each. Of Shoal also
-the most that all ranks together had in tensors and communicators.
+the most that all ranks together had in tensors and communicators. Hosts are network namespaces (as root);
+there a line also says how much of the time that messages take without overlap a step still waits for them.
 """
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -24,8 +27,11 @@ import tempfile
 import time
 import tomllib
 
+import namespaces
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 OURS = ["data_parallel", "zero1", "zero2", "zero3"]
+IN_TURN = ["data_parallel_in_turn", "zero3_in_turn"]
 PEERS = ["ddp", "fsdp2", "fsdp2_kept"]
 STAGED = ["pipeline_1f1b", "pipeline_gpipe"]
 STAGED_PEERS = ["torch_1f1b", "torch_gpipe"]
@@ -34,7 +40,7 @@ STAGED_PEERS = ["torch_1f1b", "torch_gpipe"]
 class Group:
     """The ranks of one contender."""
 
-    def __init__(self, name, shape, ranks, preset):
+    def __init__(self, name, shape, ranks, preset, hosts=None, port=None):
         self.name = name
         self.turns = []
         self.loss = None  # after the first steps
@@ -44,26 +50,33 @@ class Group:
         else:
             command = [str(ROOT / "build" / preset / "bench/parallel")]
         cores = sorted(os.sched_getaffinity(0))
-        self.processes = [
-            subprocess.Popen(
-                [*command, name, json.dumps(shape)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                preexec_fn=lambda rank=rank: os.sched_setaffinity(0, {cores[rank % len(cores)]}),
-                env={
-                    **os.environ,
-                    "RANK": str(rank),
-                    "WORLD_SIZE": str(ranks),
-                    "LOCAL_RANK": str(rank),
-                    "LOCAL_WORLD_SIZE": str(ranks),
-                    "OMP_NUM_THREADS": "1",
-                    "GLOO_SOCKET_IFNAME": "lo",
-                    "BENCH_STORE": f"file://{store}",
-                },
+        self.processes = []
+        for rank in range(ranks):
+            words = [*command, name, json.dumps(shape)]
+            environment = {
+                **os.environ,
+                "RANK": str(rank),
+                "WORLD_SIZE": str(ranks),
+                "LOCAL_RANK": str(rank),
+                "LOCAL_WORLD_SIZE": str(ranks),
+                "OMP_NUM_THREADS": "1",
+                "GLOO_SOCKET_IFNAME": "lo",
+            }
+            if hosts:
+                machines, key = hosts
+                here = ranks // len(machines)
+                words = namespaces.on(machines[rank // here], words)
+                environment = namespaces.environment(rank, ranks, rank % here, here, key, port)
+            self.processes.append(
+                subprocess.Popen(
+                    words,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    preexec_fn=lambda rank=rank: os.sched_setaffinity(0, {cores[rank % len(cores)]}),
+                    env=environment | {"BENCH_STORE": f"file://{store}"},
+                )
             )
-            for rank in range(ranks)
-        ]
 
     def ask(self, line):
         for process in self.processes:
@@ -79,6 +92,7 @@ class Group:
         return {
             "seconds": max(answer["seconds"] for answer in answers) / steps,
             "cpu": sum(answer["cpu"] for answer in answers) / len(answers) / steps,
+            "waited": max(answer.get("waited", 0) for answer in answers) / steps,
             "bytes": max(answer["bytes"] for answer in answers),
             "held": sum(answer.get("held", 0) for answer in answers),
             "loss": answers[0]["loss"],
@@ -118,13 +132,20 @@ def median(values):
     return interval(values)[0]
 
 
-def compare(name, shape, arguments):
+def contenders_of(arguments):
+    if arguments.only:
+        return arguments.only
+    if arguments.microbatches:
+        return STAGED + STAGED_PEERS
+    return OURS + (IN_TURN if arguments.hosts else []) + PEERS
+
+
+def compare(name, shape, arguments, hosts):
     groups = []
     try:
-        for contender in arguments.only or (
-            STAGED + STAGED_PEERS if arguments.microbatches else OURS + PEERS
-        ):
-            group = Group(contender, shape, arguments.ranks, arguments.preset)
+        for number, contender in enumerate(contenders_of(arguments)):
+            port = 29100 + 10 * number
+            group = Group(contender, shape, arguments.ranks, arguments.preset, hosts, port)
             groups.append(group)
             try:
                 group.loss = group.run(3)["loss"]  # capture, first touch of memory
@@ -154,6 +175,15 @@ def compare(name, shape, arguments):
                 + f"{len(group.turns)} rounds",
                 flush=True,
             )
+        for group in groups:
+            [in_turn] = [other for other in groups if other.name == group.name + "_in_turn"] or [None]
+            if in_turn:
+                waited, sent = median(group.of("waited")), median(in_turn.of("waited"))
+                print(
+                    f"{name:9} {group.name:14} waits {waited * 1e3:.1f} ms a step for messages that take "
+                    f"{sent * 1e3:.1f} ms: {waited / sent:.2f}",
+                    flush=True,
+                )
         if arguments.profile:
             for group in groups:
                 if group.name not in PEERS + STAGED_PEERS:
@@ -171,6 +201,9 @@ def main():
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=math.inf, help="end the rounds of a shape by then")
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--batch", type=int, help="samples of a rank, in place of the shape's")
+    parser.add_argument("--hosts", type=int, default=0, help="share the ranks among so many namespaces")
+    parser.add_argument("--rate", help="of each host's link, as tc has it: 1gbit")
     parser.add_argument(
         "--microbatches", type=int, default=0, help="pipelines, of so many of the shape's batch"
     )
@@ -185,13 +218,20 @@ def main():
     arguments = parser.parse_args()
     shapes = tomllib.loads((ROOT / "bench/shapes.toml").read_text())
     for name in arguments.shapes or ["tiny_gpt", "gpt_30m"]:
-        shape = shapes[name] | ({"trace": True} if arguments.profile else {})
+        shape = shapes[name] | ({"trace": True} if arguments.profile or arguments.hosts else {})
+        if arguments.batch:
+            shape |= {"batch": arguments.batch}
         if arguments.microbatches:
             shape |= {
                 "microbatches": arguments.microbatches,
                 "batch": shape["batch"] * arguments.microbatches,
             }
-        compare(name, shape, arguments)
+        if arguments.hosts:
+            where = namespaces.hosts(arguments.hosts, arguments.rate)
+        else:
+            where = contextlib.nullcontext()
+        with where as hosts:
+            compare(name, shape, arguments, hosts)
 
 
 if __name__ == "__main__":
