@@ -267,10 +267,10 @@ class Line {
 };
 }  // namespace
 
-static constexpr std::string_view kVerbs[] = {
-    "mesh",      "batch",     "input",   "zero",         "parameter", "output",
-    "find",      "pipeline",  "stage",   "accumulate",   "recompute", "offload",
-    "gather_ahead", "buckets", "precision", "table", "overlap", "prefetch"};
+static constexpr std::string_view kVerbs[] = {"mesh",      "batch",   "input",        "zero",    "parameter",
+                                              "output",    "find",    "pipeline",     "stage",   "accumulate",
+                                              "recompute", "offload", "gather_ahead", "buckets", "precision",
+                                              "table",     "overlap", "prefetch"};
 
 static void read_line(std::string_view text, const std::string& where, Plan& plan) {
   text = text.substr(0, text.find('#'));
