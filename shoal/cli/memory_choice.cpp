@@ -99,9 +99,9 @@ class Sized {
     whole_.plan.recompute = {};
     if (activations > 0) whole_.plan.recompute = {.mode = RecomputeMode::Auto, .bytes = activations};
     Tried most;
-    for (const auto& [first, count] : kinds_of_ranks(whole_)) {
+    for (const auto& kind : kinds_of_ranks(whole_)) {
       const Forecast forecast =
-          forecast_of(recipe, whole_, captured_, first, threads_, sums_ ? &*sums_ : nullptr);
+          forecast_of(recipe, whole_, captured_, kind.first(), threads_, sums_ ? &*sums_ : nullptr);
       double work = work_of(forecast.local) * static_cast<double>(sizes_.num_microbatches);
       if (sums_) work += work_of(sums_->graph);
       work += work_of_files(forecast.program);
@@ -136,7 +136,7 @@ class Sized {
   static double work_of(const ir::Graph& graph) {
     constexpr double kLeast = 32768;  // bytes that are moved in that time
     double work = 0;
-    for (const ir::Node& node : graph.nodes) work += std::max(compile::work_of(graph, node), kLeast);
+    for (const ir::Node& node : graph.nodes) work += std::max(compile::time_of(graph, node), kLeast);
     return work;
   }
 

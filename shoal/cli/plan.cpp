@@ -25,8 +25,8 @@
 #include "shoal/cli/verbs.h"
 #include "shoal/compile/accumulate.h"
 #include "shoal/compile/compile.h"
+#include "shoal/ir/flops.h"
 #include "shoal/observe/summary.h"
-#include "shoal/rewrite/flops.h"
 #include "shoal/rewrite/report.h"
 #include "shoal/runtime/measure.h"
 
@@ -47,7 +47,9 @@ static Phase dry_run(const Recipe& recipe, const compile::Whole& whole, std::int
   std::optional<compile::Whole> sums;
   if (has_sums(whole)) sums = update_of_sums(whole);
   Phase most;
-  for (const auto& [first, count] : classes) {
+  for (const auto& kind : classes) {
+    const int first = kind.first();
+    const std::size_t count = kind.ranks.size();
     const Forecast forecast = forecast_of(recipe, whole, captured, first, threads, sums ? &*sums : nullptr);
     const program::Memory& step = forecast.step;
     if (forecast.largest().bytes > most.bytes) most = forecast.largest();
@@ -90,7 +92,7 @@ static void say_stages(const compile::Whole& whole) {
   std::int64_t shared = 0;
   for (const ir::Node& node : whole.graph.nodes)
     if (node.phase != ir::Phase::Update)
-      flops[static_cast<std::size_t>(node.stage)] += rewrite::flops_of(whole.graph, node);
+      flops[static_cast<std::size_t>(node.stage)] += ir::flops_of(whole.graph, node);
   for (const auto& source : whole.graph.sources) {
     const auto& value = whole.graph.at(source.value);
     if (value.role != ir::Role::Parameter) continue;

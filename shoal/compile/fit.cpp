@@ -29,7 +29,7 @@ static std::int64_t most_activations(const program::Program& program) {
 static double work_of_step(const ir::Graph& graph) {
   double work = 0;
   for (const ir::Node& node : graph.nodes)
-    if (node.phase != ir::Phase::Update) work += work_of(graph, node);
+    if (node.phase != ir::Phase::Update) work += time_of(graph, node);
   return work;
 }
 

@@ -92,7 +92,7 @@ std::int64_t activations_of(const ir::Graph& graph) {
 
 double work_in(const ir::Graph& graph) {
   double work = 0;
-  for (const ir::Node& node : graph.nodes) work += work_of(graph, node);
+  for (const ir::Node& node : graph.nodes) work += time_of(graph, node);
   return work;
 }
 

@@ -7,13 +7,13 @@
 #include <string_view>
 #include <utility>
 
+#include "shoal/ir/flops.h"
 #include "shoal/ir/own_ops.h"
 #include "shoal/ir/views.h"
 #include "shoal/program/aliases.h"
 #include "shoal/program/lenders.h"
 #include "shoal/program/memory.h"
 #include "shoal/program/program.h"
-#include "shoal/rewrite/flops.h"
 #include "shoal/rewrite/transfer.h"
 
 namespace shoal::compile {
@@ -21,7 +21,7 @@ namespace shoal::compile {
 using ir::Phase;
 using ir::ValueId;
 
-double work_of(const ir::Graph& graph, const ir::Node& node) {
+double time_of(const ir::Graph& graph, const ir::Node& node) {
   if (ir::is_view(node.op) || rewrite::is_transfer(node)) return 0;
   constexpr double kFlops = 10;    // in the time of a byte, of a processor as of an accelerator
   constexpr double kDraw = 16;     // a random number takes ten rounds of multiplications
@@ -38,7 +38,7 @@ double work_of(const ir::Graph& graph, const ir::Node& node) {
     if (output) bytes += static_cast<double>(ir::bytes_of(graph.at(*output).type)) * (draws ? kDraw : 1);
   if (std::ranges::find(kFunctions, node.op) != kFunctions.end()) bytes *= kFunction;
   if (node.op == "shoal::to_file") bytes *= kFile;
-  return rewrite::flops_of(graph, node) / kFlops + bytes;
+  return ir::flops_of(graph, node) / kFlops + bytes;
 }
 
 // What a program has of activations at each node that makes something, by the first value that it makes.
@@ -92,7 +92,7 @@ Stretches::Stretches(const ir::Graph& local, bool gathers_again) : num_values_(l
     std::ranges::sort(in);
     in.erase(std::ranges::unique(in).begin(), in.end());
     if (node.phase == Phase::Forward && moments_.empty()) {
-      Row row = {.in = in, .out = {}, .lenders = {}, .work = work_of(local, node)};
+      Row row = {.in = in, .out = {}, .lenders = {}, .work = time_of(local, node)};
       for (const ValueId lender : lenders_in(local, node))
         if (const auto& item = item_of[lender.index]) row.lenders.push_back(*item);
       for (const std::size_t item : in) items_[item].used = rows_.size();

@@ -14,7 +14,7 @@
 namespace shoal::compile {
 
 // In bytes that are moved in its time: 10 flops are one.
-double work_of(const ir::Graph& graph, const ir::Node& node);
+double time_of(const ir::Graph& graph, const ir::Node& node);
 
 class Stretches {
  public:

@@ -28,7 +28,7 @@ struct OwnOp {
   std::string_view lender = {};   // an input whose memory its output may take, where it dies there
   bool is_view = false;           // its outputs are aliases of its first input
   std::string_view message = {};  // of a Message: what is called, "all_reduce"
-  bool has_flops = false;         // rewrite/flops.cpp says how many; else none are counted
+  bool has_flops = false;         // ir/flops.cpp says how many; else none are counted
 };
 
 std::span<const OwnOp> own_ops();               // by name

@@ -13,11 +13,11 @@
 #include <utility>
 
 #include "shoal/base/error.h"
+#include "shoal/ir/flops.h"
 #include "shoal/ir/views.h"
 #include "shoal/planner/classes.h"
 #include "shoal/planner/milp.h"
 #include "shoal/planner/ways.h"
-#include "shoal/rewrite/flops.h"
 
 namespace shoal::planner {
 
@@ -96,7 +96,7 @@ class Finder {
 
   void weigh() {
     for (const NodeClass& node : classes_.nodes)
-      all_flops_ += rewrite::flops_of(graph_, graph_.nodes[node.first]) * node.count;
+      all_flops_ += ir::flops_of(graph_, graph_.nodes[node.first]) * node.count;
     for (std::size_t value = 0; value < classes_.values.size(); ++value)
       if (is_matrix(value)) all_bytes_ += bytes_of(value) * classes_.values[value].count;
   }
@@ -105,7 +105,7 @@ class Finder {
     return of.role == Role::Parameter && (of.type.shape.size() == 2 || of.type.shape.size() == 3);
   }
   bool has_to_split(std::size_t index) const {
-    const double flops = rewrite::flops_of(graph_, node_of(index)) * classes_.nodes[index].count;
+    const double flops = ir::flops_of(graph_, node_of(index)) * classes_.nodes[index].count;
     return flops > kHeavy * all_flops_ &&
            std::ranges::any_of(ways_.of_node(index), [&](const Choice& choice) {
              return ways_.share_of(choice, node_of(index)) < 1;
@@ -177,7 +177,7 @@ class Finder {
       for (const auto& output : node.outputs)
         if (output) bytes += static_cast<double>(ir::bytes_of(graph_.at(*output).type));
     }
-    const double seconds = std::max(rewrite::flops_of(graph_, node) / rates_.flops, bytes / rates_.memory);
+    const double seconds = std::max(ir::flops_of(graph_, node) / rates_.flops, bytes / rates_.memory);
     return has_samples ? seconds / question_.data_ranks : seconds;
   }
 

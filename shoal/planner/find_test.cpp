@@ -13,12 +13,12 @@
 #include <vector>
 
 #include "shoal/base/error.h"
+#include "shoal/ir/flops.h"
 #include "shoal/ir/text.h"
 #include "shoal/ir/views.h"
 #include "shoal/planner/classes.h"
 #include "shoal/planner/milp.h"
 #include "shoal/rewrite/candidates.h"
-#include "shoal/rewrite/flops.h"
 
 using namespace shoal;
 using namespace shoal::planner;
@@ -343,7 +343,7 @@ class AllThereIs {
     double bytes = 0;
     for (const ir::ValueId input : ir::inputs_of(node)) bytes += bytes_of(input);
     bytes += bytes_of(*node.outputs[0]);
-    return std::max(rewrite::flops_of(graph_, node) / rates_.flops, bytes / rates_.memory);
+    return std::max(ir::flops_of(graph_, node) / rates_.flops, bytes / rates_.memory);
   }
 
   const ir::Graph& graph_;

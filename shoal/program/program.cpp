@@ -16,6 +16,12 @@ std::size_t size_of(const Program& program) {
   return size;
 }
 
+std::optional<std::size_t> find_segment(const Program& program, ir::Phase phase, int stage) {
+  for (std::size_t i = 0; i < program.segments.size(); ++i)
+    if (program.segments[i].phase == phase && program.segments[i].stage == stage) return i;
+  return std::nullopt;
+}
+
 const Source* find_source(const Program& program, ir::Role role, std::string_view name) {
   for (const auto& source : program.sources)
     if (source.role == role && source.name == name) return &source;

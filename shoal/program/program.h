@@ -109,6 +109,8 @@ struct Place {
 Place place_of(const Program& program, std::size_t n);
 std::size_t size_of(const Program& program);  // instructions of all segments
 
+// The number of a segment; nothing if there is none.
+std::optional<std::size_t> find_segment(const Program& program, ir::Phase phase, int stage = 0);
 // Null if there is none.
 const Source* find_source(const Program& program, ir::Role role, std::string_view name);
 const Result* find_result(const Program& program, ir::Role role, std::string_view name);

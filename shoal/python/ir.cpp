@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "shoal/ir/flops.h"
 #include "shoal/ir/text.h"
 #include "shoal/python/bindings.h"
-#include "shoal/rewrite/flops.h"
 
 namespace shoal::python {
 
@@ -33,7 +33,7 @@ void bind_ir(py::module_& module) {
           "flops",
           [](const ir::Graph& graph) {
             double flops = 0;
-            for (const auto& node : graph.nodes) flops += rewrite::flops_of(graph, node);
+            for (const auto& node : graph.nodes) flops += ir::flops_of(graph, node);
             return flops;
           },
           "Of matrix products, attention, convolutions and recurrent layers; an addition counts as one.")
@@ -42,7 +42,7 @@ void bind_ir(py::module_& module) {
           [](const ir::Graph& graph) {
             std::set<std::string> ops;
             for (const auto& node : graph.nodes)
-              if (!rewrite::work_of(graph, node)) ops.insert(node.op);
+              if (!ir::work_of(graph, node)) ops.insert(node.op);
             return std::vector<std::string>(ops.begin(), ops.end());
           },
           "Operators that flops leaves out because no table says how much work they are.")

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "shoal/ir/flops.h"
 #include "shoal/ir/graph.h"
-#include "shoal/rewrite/flops.h"
 
 namespace shoal::rewrite {
 

@@ -10,10 +10,10 @@
 
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
+#include "shoal/ir/flops.h"
 #include "shoal/ir/own_ops.h"
 #include "shoal/ir/rebuild.h"
 #include "shoal/ir/views.h"
-#include "shoal/rewrite/flops.h"
 #include "shoal/rewrite/place.h"
 #include "shoal/rewrite/transfer.h"
 

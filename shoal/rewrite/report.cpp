@@ -10,9 +10,9 @@
 
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
+#include "shoal/ir/flops.h"
 #include "shoal/ir/own_ops.h"
 #include "shoal/ir/views.h"
-#include "shoal/rewrite/flops.h"
 #include "shoal/sharding/collective.h"
 
 namespace shoal::rewrite {
@@ -303,8 +303,8 @@ std::vector<RankClass> rank_classes(const Placed& placed, std::string_view pipel
       if (placed.mesh.axes[axis].name == pipeline_axis)
         shapes.push_back({placed.mesh.coordinate(rank, static_cast<int>(axis))});
     const auto [at, is_new] = known.try_emplace(std::move(shapes), classes.size());
-    if (is_new) classes.push_back({.first = rank});
-    ++classes[at->second].count;
+    if (is_new) classes.emplace_back();
+    classes[at->second].ranks.push_back(rank);
   }
   return classes;
 }

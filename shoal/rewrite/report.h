@@ -74,11 +74,11 @@ struct Report {
 // Ops are not cut along the pipeline's axis, but dealt out.
 Report report_of(const Placed& placed, const ir::Graph& local, int rank, std::string_view pipeline_axis = "");
 
-// Ranks that have equal shapes of everything: the first of each such class, and how many they are. What is
-// known of one rank's program and traffic is known of its class. Ranks of two stages are of two classes.
+// Ranks that have equal shapes of everything. What is known of one rank's program and traffic is known of its
+// class. Ranks of two stages are of two classes.
 struct RankClass {
-  int first = 0;
-  int count = 0;
+  std::vector<int> ranks;  // in order
+  int first() const { return ranks.front(); }
   friend bool operator==(const RankClass&, const RankClass&) = default;
 };
 std::vector<RankClass> rank_classes(const Placed& placed, std::string_view pipeline_axis = "");

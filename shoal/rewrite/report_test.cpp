@@ -5,8 +5,8 @@
 
 #include <string>
 
+#include "shoal/ir/flops.h"
 #include "shoal/ir/text.h"
-#include "shoal/rewrite/flops.h"
 #include "shoal/rewrite/local_graph_test.h"
 
 using namespace shoal;
@@ -130,8 +130,8 @@ TEST_CASE("ranks with equal shapes are of one kind") {
   const Mesh mesh = {.axes = {{"replicate", 3}}};  // 8 rows: 3, 3, 2
   const Placed placed =
       placed_on(mesh, kRows, {.kept = kWhole, .used = kWhole, .gradient = kWhole, .updated = kWhole});
-  CHECK(rank_classes(placed) == std::vector<RankClass>{{.first = 0, .count = 2}, {.first = 2, .count = 1}});
-  CHECK(rank_classes(data_parallel()) == std::vector<RankClass>{{.first = 0, .count = 4}});
+  CHECK(rank_classes(placed) == std::vector<RankClass>{{.ranks = {0, 1}}, {.ranks = {2}}});
+  CHECK(rank_classes(data_parallel()) == std::vector<RankClass>{{.ranks = {0, 1, 2, 3}}});
 }
 
 TEST_CASE("a report reads") {

@@ -105,12 +105,6 @@ std::map<std::string, at::Tensor> joined(const std::vector<std::map<std::string,
   return all;
 }
 
-static std::optional<std::size_t> segment_of(const program::Program& program, ir::Phase phase, int stage) {
-  for (std::size_t i = 0; i < program.segments.size(); ++i)
-    if (program.segments[i].phase == phase && program.segments[i].stage == stage) return i;
-  return std::nullopt;
-}
-
 void run_stage(const schedule::Timeline& timeline, int rank, const std::vector<Runnable*>& microbatches,
                observe::Trace* trace, const std::function<void(std::size_t)>& after) {
   for (const auto& action : timeline.actions.at(static_cast<std::size_t>(rank))) {
@@ -118,7 +112,8 @@ void run_stage(const schedule::Timeline& timeline, int rank, const std::vector<R
     runtime::Executor& executor = microbatches.at(number)->executor();
     const bool is_forward = action.kind == Kind::Forward;
     const auto phase = is_forward ? ir::Phase::Forward : ir::Phase::Backward;
-    if (const auto segment = segment_of(executor.program(), phase, 0)) executor.run(*segment, number, trace);
+    if (const auto segment = program::find_segment(executor.program(), phase))
+      executor.run(*segment, number, trace);
     if (!is_forward) after(number);
   }
 }

@@ -41,7 +41,7 @@ TEST_CASE("on the axes that share the batch all work runs split, of every model"
 TEST_CASE("every op of every model has its work, or is said to have none") {
   for (const auto& model : cases::kModels)
     for (const auto& op : report_of(model, {.mesh = mesh_of(2, 2, 1, 1)}).unknown)
-      FAIL_CHECK(model.name, ": ", op, " is in neither table of rewrite/flops.cpp");
+      FAIL_CHECK(model.name, ": ", op, " is in neither table of ir/flops.cpp");
 }
 
 static compile::Plan plan_in(const std::string& path) {

@@ -14,4 +14,4 @@ def test_five_updates_are_those_of_plain_pytorch(compare, family):
     both.run(batch)
     graph = both.trainer.graph(batch)
     assert graph.flops > 0
-    assert graph.unknown_work == [], "in neither table of rewrite/flops.cpp"
+    assert graph.unknown_work == [], "in neither table of ir/flops.cpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "shoal/rewrite/flops.h"
+#include "shoal/ir/flops.h"
 
 #include <algorithm>
 #include <array>
@@ -10,15 +10,14 @@
 #include "shoal/ir/own_ops.h"
 #include "shoal/ir/views.h"
 
-namespace shoal::rewrite {
+namespace shoal::ir {
 
-using ir::ValueId;
 using Shape = std::vector<std::int64_t>;
 
-static const Shape* shape_of(const ir::Graph& graph, const ir::Node& node, std::string_view argument) {
-  const auto* attribute = ir::find(node, argument);
+static const Shape* shape_of(const Node& node, const TypeOf& type_of, std::string_view argument) {
+  const auto* attribute = find(node, argument);
   const auto* value = attribute == nullptr ? nullptr : std::get_if<ValueId>(attribute);
-  return value == nullptr ? nullptr : &graph.at(*value).type.shape;
+  return value == nullptr ? nullptr : &type_of(*value).shape;
 }
 
 static double product(const Shape& shape) {
@@ -28,18 +27,18 @@ static double product(const Shape& shape) {
 }
 
 // [..., m, k] x [..., k, n]: each element of the result is k products.
-static double of_matrices(const ir::Graph& graph, const ir::Node& node) {
+static double of_matrices(const Node& node, const TypeOf& type_of) {
   for (const char* left : {"mat1", "batch1", "self"})
-    if (const Shape* shape = shape_of(graph, node, left))
-      return 2 * product(graph.at(*node.outputs[0]).type.shape) * static_cast<double>(shape->back());
+    if (const Shape* shape = shape_of(node, type_of, left))
+      return 2 * product(type_of(*node.outputs[0]).shape) * static_cast<double>(shape->back());
   return 0;
 }
 
 // Queries times keys, weights times values.
-static double of_attention(const ir::Graph& graph, const ir::Node& node) {
-  const Shape* query = shape_of(graph, node, "query");
-  const Shape* key = shape_of(graph, node, "key");
-  const Shape* value = shape_of(graph, node, "value");
+static double of_attention(const Node& node, const TypeOf& type_of) {
+  const Shape* query = shape_of(node, type_of, "query");
+  const Shape* key = shape_of(node, type_of, "key");
+  const Shape* value = shape_of(node, type_of, "value");
   if (query == nullptr || key == nullptr || value == nullptr || key->size() < 2) return 0;
   const auto widths = static_cast<double>(query->back() + value->back());
   const double rows = product(*query) / static_cast<double>(std::max<std::int64_t>(query->back(), 1));
@@ -47,30 +46,29 @@ static double of_attention(const ir::Graph& graph, const ir::Node& node) {
 }
 
 // The weights again, and the gradients of values, weights, queries and keys.
-static double of_attention_backward(const ir::Graph& graph, const ir::Node& node) {
-  return 2.5 * of_attention(graph, node);
+static double of_attention_backward(const Node& node, const TypeOf& type_of) {
+  return 2.5 * of_attention(node, type_of);
 }
 
 // Substitution: half of a product with the matrix.
-static double of_triangular_solve(const ir::Graph& graph, const ir::Node& node) {
-  const Shape* matrix = shape_of(graph, node, "self");
-  return matrix == nullptr
-             ? 0
-             : product(graph.at(*node.outputs[0]).type.shape) * static_cast<double>(matrix->back());
+static double of_triangular_solve(const Node& node, const TypeOf& type_of) {
+  const Shape* matrix = shape_of(node, type_of, "self");
+  return matrix == nullptr ? 0
+                           : product(type_of(*node.outputs[0]).shape) * static_cast<double>(matrix->back());
 }
 
 static double of_each_place(const Shape& weight) {
   return 2 * product(weight) / static_cast<double>(weight[0]);
 }
 
-static double of_convolution(const ir::Graph& graph, const ir::Node& node) {
-  const Shape* weight = shape_of(graph, node, "weight");
-  return weight == nullptr ? 0 : of_each_place(*weight) * product(graph.at(*node.outputs[0]).type.shape);
+static double of_convolution(const Node& node, const TypeOf& type_of) {
+  const Shape* weight = shape_of(node, type_of, "weight");
+  return weight == nullptr ? 0 : of_each_place(*weight) * product(type_of(*node.outputs[0]).shape);
 }
 
-static double of_convolution_backward(const ir::Graph& graph, const ir::Node& node) {
-  const Shape* weight = shape_of(graph, node, "weight");
-  const Shape* gradient = shape_of(graph, node, "grad_output");
+static double of_convolution_backward(const Node& node, const TypeOf& type_of) {
+  const Shape* weight = shape_of(node, type_of, "weight");
+  const Shape* gradient = shape_of(node, type_of, "grad_output");
   if (weight == nullptr || gradient == nullptr) return 0;
   const auto made = std::count_if(node.outputs.begin(), node.outputs.begin() + 2,
                                   [](const auto& output) { return output.has_value(); });
@@ -78,26 +76,26 @@ static double of_convolution_backward(const ir::Graph& graph, const ir::Node& no
 }
 
 // Both matrices at each place of the sequence; `names`: of the input's and of the state's.
-static double of_lstm(const ir::Graph& graph, const ir::Node& node, std::array<const char*, 2> names) {
-  const Shape* input = shape_of(graph, node, "input");
+static double of_lstm(const Node& node, const TypeOf& type_of, std::array<const char*, 2> names) {
+  const Shape* input = shape_of(node, type_of, "input");
   if (input == nullptr || input->empty()) return 0;
   double flops = 0;
   for (const char* name : names)
-    if (const Shape* weight = shape_of(graph, node, name))
+    if (const Shape* weight = shape_of(node, type_of, name))
       flops += 2 * product(*weight) * product(*input) / static_cast<double>(input->back());
   return flops;
 }
-static double of_lstm_forward(const ir::Graph& graph, const ir::Node& node) {
-  return of_lstm(graph, node, {"weight0", "weight1"});
+static double of_lstm_forward(const Node& node, const TypeOf& type_of) {
+  return of_lstm(node, type_of, {"weight0", "weight1"});
 }
-static double of_lstm_backward(const ir::Graph& graph, const ir::Node& node) {
-  return 2 * of_lstm(graph, node, {"weight1", "weight2"});
+static double of_lstm_backward(const Node& node, const TypeOf& type_of) {
+  return 2 * of_lstm(node, type_of, {"weight1", "weight2"});
 }
 
 namespace {
 struct Work {
   std::string_view op;
-  double (*flops)(const ir::Graph&, const ir::Node&);
+  double (*flops)(const Node&, const TypeOf&);
 };
 }  // namespace
 
@@ -295,15 +293,19 @@ static constexpr std::string_view kNone[] = {
 };
 static_assert(std::ranges::is_sorted(kNone), "kNone: keep it in alphabetical order");
 
-std::optional<double> work_of(const ir::Graph& graph, const ir::Node& node) {
+std::optional<double> work_of(const Node& node, const TypeOf& type_of) {
   const std::string_view op = node.op;
   const auto row = std::ranges::lower_bound(kWork, op, {}, &Work::op);
-  if (row != kWork.end() && row->op == op) return row->flops(graph, node);
-  if (const ir::OwnOp* own = ir::find_own_op(op); own != nullptr && !own->has_flops) return 0;
-  if ((op.starts_with("aten::") && ir::is_view(op)) || std::ranges::binary_search(kNone, op)) return 0;
+  if (row != kWork.end() && row->op == op) return row->flops(node, type_of);
+  if (const OwnOp* own = find_own_op(op); own != nullptr && !own->has_flops) return 0;
+  if ((op.starts_with("aten::") && is_view(op)) || std::ranges::binary_search(kNone, op)) return 0;
   return std::nullopt;
 }
 
-double flops_of(const ir::Graph& graph, const ir::Node& node) { return work_of(graph, node).value_or(0); }
+std::optional<double> work_of(const Graph& graph, const Node& node) {
+  return work_of(node, [&](ValueId value) -> const TensorType& { return graph.at(value).type; });
+}
 
-}  // namespace shoal::rewrite
+double flops_of(const Graph& graph, const Node& node) { return work_of(graph, node).value_or(0); }
+
+}  // namespace shoal::ir

@@ -2,17 +2,21 @@
 // How much work an op is.
 #pragma once
 
+#include <functional>
 #include <optional>
 
 #include "shoal/ir/graph.h"
 
-namespace shoal::rewrite {
+namespace shoal::ir {
 
 // Of matrix products, attention, convolutions and LSTM layers, forward and backward, a multiplication and an
 // addition being two; 0 for ops that go over elements, or move them. Nothing for an op that no table names.
-std::optional<double> work_of(const ir::Graph& graph, const ir::Node& node);
+// `type_of`: of what it reads and makes.
+using TypeOf = std::function<const TensorType&(ValueId)>;
+std::optional<double> work_of(const Node& node, const TypeOf& type_of);
+std::optional<double> work_of(const Graph& graph, const Node& node);
 
 // 0 where nothing is known; a report names such ops.
-double flops_of(const ir::Graph& graph, const ir::Node& node);
+double flops_of(const Graph& graph, const Node& node);
 
-}  // namespace shoal::rewrite
+}  // namespace shoal::ir
