@@ -26,6 +26,7 @@ foreach(
   planner
   program
   schedule
+  cost
   simulate
   compile
   checkpoint

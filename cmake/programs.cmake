@@ -11,7 +11,7 @@ if(TARGET shoal_cli AND EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/shoal/cli/main.cpp)
   shoal_compiled_as_ours(shoal)
 endif()
 
-set(all shoal_train)
+set(all shoal_train shoal_simulate)
 foreach(
   target
   shoal_models

@@ -73,6 +73,7 @@ observe::Trace trace_of(const Tasks& tasks, const std::vector<Span>& spans) {
   observe::Trace trace = {.capacity = std::max<std::size_t>(tasks.tasks.size(), 1)};
   for (std::size_t i = 0; i < spans.size(); ++i) {
     const Task& task = tasks.tasks[i];
+    if (task.name.empty()) continue;
     const Stream& stream = tasks.streams[at(task.stream)];
     trace.events.push_back({stream.rank, stream.name, task.name, spans[i].begin, spans[i].end, task.bytes});
   }
