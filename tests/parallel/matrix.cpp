@@ -16,6 +16,9 @@
 #include "shoal/capture/capture.h"
 #include "shoal/comm/inproc/inproc.h"
 #include "shoal/comm/ranks.h"
+#include "shoal/cost/cluster.h"
+#include "shoal/simulate/programs.h"
+#include "shoal/train/pipeline.h"
 #include "shoal/train/trainer.h"
 #include "tests/parallel/counted.h"
 
@@ -27,8 +30,9 @@ static constexpr double kClipNorm = 0.5;
 static constexpr std::uint64_t kSeed = 3;
 
 static Trainer trainer_of(const cases::Net& net, const Optimizer& optimizer,
-                          std::optional<Parallelism> parallelism) {
-  TrainerOptions options{.clip_norm = kClipNorm, .seed = kSeed, .parallelism = std::move(parallelism)};
+                          std::optional<Parallelism> parallelism, observe::Trace* trace = nullptr) {
+  TrainerOptions options{
+      .clip_norm = kClipNorm, .seed = kSeed, .trace = trace, .parallelism = std::move(parallelism)};
   return Trainer(net.module, net.loss, optimizer, options);
 }
 
@@ -129,6 +133,75 @@ static std::string difference(const Sent& counted, const Sent& said, int rank, s
   return concat(where, counted.bytes, " bytes, and the program says ", said.bytes);
 }
 
+namespace {
+
+// What a rank has done in a step, and what it has run.
+struct Played {
+  observe::Trace trace;
+  std::vector<program::Program> programs;
+};
+
+}  // namespace
+
+static std::vector<simulate::Run> runs_of(const Played& played, const sharding::Mesh& mesh, int rank,
+                                          const Strategy& strategy) {
+  std::vector<const program::Program*> programs;
+  for (const program::Program& program : played.programs) programs.push_back(&program);
+  std::vector<simulate::Run> runs;
+  if (strategy.pipeline > 1) {
+    const int count = static_cast<int>(programs.size()) - 1;
+    simulate::append_runs(
+        runs, train::timeline_of(strategy.schedule, strategy.pipeline, static_cast<std::size_t>(count)),
+        mesh.coordinate(rank, mesh.axis("pipeline")), programs);
+    simulate::append_runs(runs, *programs.back(), count);
+  } else {
+    for (std::size_t i = 0; i < programs.size(); ++i)
+      simulate::append_runs(runs, *programs[i], static_cast<int>(i));
+  }
+  return runs;
+}
+
+// By stream, in the order of starts.
+static std::map<std::string, std::vector<std::string>> starts_of(std::vector<observe::Event> events) {
+  std::ranges::stable_sort(events, {}, &observe::Event::begin);
+  std::map<std::string, std::vector<std::string>> starts;
+  for (const observe::Event& event : events)
+    if (event.stream != "trainer" && event.name != "wait") starts[event.stream].push_back(event.name);
+  return starts;
+}
+
+// The first start of a rank that is not where the simulator has it.
+static std::string difference(const std::vector<Played>& all, const sharding::Mesh& mesh,
+                              const Strategy& strategy) {
+  cost::Cluster cluster;
+  cluster.kinds["any"] = {
+      .name = "any", .memory = 1, .bandwidth = {1e9, {}}, .arithmetic = {{DType::Float64, {1e9, {}}}}};
+  cluster.hosts = {{"any", mesh.size(), 1}};
+  cluster.inside = {.latency = 1e-6, .bandwidth = 1e8};
+  std::vector<simulate::Ranks> kinds;
+  for (int rank = 0; rank < mesh.size(); ++rank)
+    kinds.push_back({{rank}, runs_of(all[static_cast<std::size_t>(rank)], mesh, rank, strategy)});
+  const simulate::Tasks tasks = simulate::tasks_of(kinds, mesh, cluster);
+  const observe::Trace trace = simulate::trace_of(tasks, simulate::play(tasks));
+  for (int rank = 0; rank < mesh.size(); ++rank) {
+    std::vector<observe::Event> events;
+    for (const observe::Event& event : trace.events)
+      if (event.rank == rank && event.stream.find(" to ") == std::string::npos) events.push_back(event);
+    const auto wanted = starts_of(std::move(events));
+    for (const auto& [stream, starts] : starts_of(all[static_cast<std::size_t>(rank)].trace.events)) {
+      const auto found = wanted.find(stream);
+      const std::vector<std::string> none;
+      const auto& said = found == wanted.end() ? none : found->second;
+      const auto [is, should] = std::ranges::mismatch(starts, said);
+      if (is != starts.end() || should != said.end())
+        return concat("rank ", rank, ", start ", is - starts.begin(), " on ", stream, " is ",
+                      is == starts.end() ? "none" : *is, ", and the simulator has ",
+                      should == said.end() ? "none" : *should);
+    }
+  }
+  return "";
+}
+
 static cases::Net made(const cases::ModelCase& model) {
   cases::Net net = model.make(kDropout);
   net.module->to(at::kDouble);
@@ -147,6 +220,7 @@ static Outcome compared(const cases::ModelCase& model, const Strategy& strategy,
   std::mutex mutex;  // guards outcome
   try {
     std::vector<Sent> sent(static_cast<std::size_t>(ranks));
+    std::vector<Played> all_played(static_cast<std::size_t>(ranks));
     auto communicators = comm::inproc(ranks);
     for (std::size_t rank = 0; rank < communicators.size(); ++rank)
       communicators[rank] = counted(std::move(communicators[rank]), sent[rank]);
@@ -157,14 +231,22 @@ static Outcome compared(const cases::ModelCase& model, const Strategy& strategy,
       plan.zero_stage = strategy.zero_stage;
       plan.bucket_bytes = 4096;
       plan.schedule = strategy.schedule;
+      // Messages go on beside what computes in every second cell, though here nobody is faster for it.
+      if ((strategy.ranks() / 2 + strategy.microbatches) % 2 == 0)
+        plan.overlap_bytes = plan.prefetch_bytes = 16384;
       Parallelism parallelism{.mesh = mesh, .world = &world, .plan = plan, .limit = std::chrono::seconds(60)};
-      Trainer trainer = trainer_of(nets[static_cast<std::size_t>(world.rank())], optimizer, parallelism);
+      Played& played = all_played[static_cast<std::size_t>(world.rank())];
+      Trainer trainer =
+          trainer_of(nets[static_cast<std::size_t>(world.rank())], optimizer, parallelism, &played.trace);
       for (std::size_t step = 0; step < batches.size(); ++step) {
         Sent& mine = sent[static_cast<std::size_t>(world.rank())];
         mine = {.step = static_cast<int>(step) + 1};
         std::vector<Batch> parts;
         for (const Batch& batch : batches[step]) parts.push_back(part_of(batch, mesh, world.rank()));
+        played.trace.events.clear();
         const auto result = take(trainer, parts);
+        played.programs.clear();
+        for (const program::Program* program : trainer.ran()) played.programs.push_back(*program);
         Sent counted = std::exchange(mine, {});
         Sent said{.step = counted.step};
         for (const program::Program* program : trainer.ran()) add_said(*program, mesh, world.rank(), said);
@@ -180,6 +262,7 @@ static Outcome compared(const cases::ModelCase& model, const Strategy& strategy,
         if (comparison.largest > outcome.worst.largest) outcome.worst = comparison;
       }
     });
+    outcome.unplayed = difference(all_played, mesh, strategy);
   } catch (const std::exception& error) {
     outcome.error = error.what();
   }

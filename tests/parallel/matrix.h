@@ -30,8 +30,9 @@ struct Outcome {
   std::string error;  // what was thrown; empty if nothing
   // Counted at the communicators of all ranks, in all steps.
   std::int64_t messages = 0, bytes = 0;
-  std::string unsaid;  // the first message that is not what its program says; empty if all are
-  bool is_same() const { return error.empty() && unsaid.empty() && worst.largest <= 1; }
+  std::string unsaid;    // the first message that is not what its program says; empty if all are
+  std::string unplayed;  // the first start that is not where the simulator has it; likewise
+  bool is_same() const { return error.empty() && unsaid.empty() && unplayed.empty() && worst.largest <= 1; }
 };
 
 // Three steps in float64 with dropout and clipping. The learning rate is LAMB's, Adam's …, 0.01. What they are

@@ -38,6 +38,7 @@ static void check(const cases::ModelCase& model, const matrix::Strategy& strateg
   CAPTURE(outcome.worst.worst);
   CHECK(outcome.error == "");
   CHECK(outcome.unsaid == "");
+  CHECK(outcome.unplayed == "");
   CHECK(outcome.messages > 0);
   CHECK(outcome.worst.largest <= 1);
 }
@@ -103,7 +104,8 @@ TEST_CASE("the cover has every strategy on every number of ranks, and with every
   MESSAGE(chosen.size(), " cells");
 }
 
-TEST_CASE("a cover of the matrix trains as one device does, and sends what its programs say") {
+TEST_CASE(
+    "a cover of the matrix trains as one device does, sends what its programs say, and starts as played") {
   for (const auto& [model, strategy, settings] : cells())
     check(*model, strategy, matrix::run(*model, strategy));
 }
