@@ -5,6 +5,7 @@
 
 #include "shoal/cli/bench.h"
 #include "shoal/cli/bench_ps.h"
+#include "shoal/cli/calibrate.h"
 #include "shoal/cli/data.h"
 #include "shoal/cli/run.h"
 #include "shoal/cli/simulate.h"
@@ -108,10 +109,31 @@ void add_options(CLI::App& command, Run& options) {
       "2 wrong use, 128 + the signal that ended this command.");
 }
 
+void add_options(CLI::App& command, Calibrate& options) {
+  command.add_option("-o,--output", options.out, "File to write: TOML, for shoal simulate --cluster")
+      ->required();
+  command
+      .add_option("-n,--nproc-per-node,--nproc_per_node", options.ranks,
+                  "Measure for so many ranks of this host, all at once")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command.footer(
+      "\nRun it on an idle machine. Under shoal run it measures for the ranks of that job, on several hosts "
+      "too.");
+}
+
 void add_options(CLI::App& command, Simulate& options) {
   const Adder add = {command};
-  command.add_option("--schedule", options.schedule,
-                     "Of the pipeline, 1f1b where it is not said; a wrong name gets the list of them");
+  command.add_option("RECIPE", options.recipe,
+                     "A TOML file, whose step is played; without one a schedule alone");
+  command.add_option("-n,--ranks", options.ranks, "That train the recipe")->check(CLI::PositiveNumber);
+  command.add_option("--cluster", options.cluster,
+                     "A TOML file that describes the machines, as those in clusters/");
+  command.add_option("--plan", options.plan, "File that says how layers are cut: parallelism.plan");
+  command.allow_extras();
+  command.add_option(
+      "--schedule", options.schedule,
+      "Of a pipeline without a recipe, 1f1b where it is not said; a wrong name gets the list of them");
   command.add_option("--stages", options.stages, "That the model is cut into, on all ranks");
   command.add_option("--stages-per-rank", options.stages_per_rank,
                      "Of interleaved_1f1b and looped_bfs, where it is not 2");

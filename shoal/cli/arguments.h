@@ -10,12 +10,14 @@ namespace shoal::cli {
 
 struct BenchComm;
 struct BenchPs;
+struct Calibrate;
 struct DataGenerate;
 struct Run;
 struct Simulate;
 
 void add_options(CLI::App& command, BenchComm& options);
 void add_options(CLI::App& command, BenchPs& options);
+void add_options(CLI::App& command, Calibrate& options);
 void add_options(CLI::App& command, DataGenerate& options);
 void add_options(CLI::App& command, Run& options);
 void add_options(CLI::App& command, Simulate& options);

@@ -24,6 +24,7 @@
 #include "shoal/cli/arguments.h"
 #include "shoal/cli/bench.h"
 #include "shoal/cli/bench_ps.h"
+#include "shoal/cli/calibrate.h"
 #include "shoal/cli/data.h"
 #include "shoal/cli/ps_rows.h"
 #include "shoal/cli/ps_servers.h"
@@ -215,10 +216,29 @@ static int run(Options& options, int (*act)(const Options&)) {
   });
 }
 
+static int run(cli::Simulate& options) {
+  if (options.recipe.empty()) {
+    if (!options.overrides.empty())
+      return failed(kWrongUse,
+                    concat("simulate: nothing reads ", options.overrides[0], ". --help lists what there is"));
+    return run(options, cli::simulate);
+  }
+  cli::Recipe recipe;
+  try {
+    if (!options.plan.empty()) options.overrides.push_back("--parallelism.plan=" + options.plan);
+    recipe = cli::read_recipe(options.recipe, options.overrides);
+    cli::check_step(options);
+    cli::check_ranks(recipe, options.ranks);
+  } catch (const Error& error) {
+    return failed(kWrongUse, error.what());
+  }
+  return guarded([&] { return cli::simulate_step(recipe, options); });
+}
+
 // A first word that is no verb; nullopt when it is one, or an option.
 static std::optional<std::string> no_verb(int argc, char** argv) {
   if (argc < 2 || argv[1][0] == '-') return std::nullopt;
-  std::vector<std::string_view> names = {"bench", "checkpoint", "data", "ps", "run", "simulate"};
+  std::vector<std::string_view> names = {"bench", "calibrate", "checkpoint", "data", "ps", "run", "simulate"};
   if (std::ranges::find(names, argv[1]) != names.end()) return std::nullopt;
   for (const Verb& verb : kVerbs) {
     if (argv[1] == std::string_view(verb.name)) return std::nullopt;
@@ -304,9 +324,12 @@ int main(int argc, char** argv) {
   cli::Run run_options;
   CLI::App* launch = app.add_subcommand("run", "Start a program once a rank, and end all when one fails");
   add_options(*launch, run_options);
+  cli::Calibrate calibrate_options;
+  CLI::App* calibrate = app.add_subcommand("calibrate", "Measure this machine for shoal simulate");
+  add_options(*calibrate, calibrate_options);
   cli::Simulate simulate_options;
-  CLI::App* simulate =
-      app.add_subcommand("simulate", "Play a pipeline schedule: step time, bubble, activations");
+  CLI::App* simulate = app.add_subcommand(
+      "simulate", "Play a recipe's step on a cluster, or a pipeline schedule: time, bubble, memory");
   add_options(*simulate, simulate_options);
   try {
     auto arguments = without_separator(argc, argv);
@@ -328,7 +351,11 @@ int main(int argc, char** argv) {
   if (inspect->parsed()) return run(rows_options, cli::ps_inspect);
   if (dump->parsed()) return run(rows_options, cli::ps_dump);
   if (export_rows->parsed()) return run(rows_options, cli::ps_export);
-  if (simulate->parsed()) return run(simulate_options, cli::simulate);
+  if (calibrate->parsed()) return run(calibrate_options, cli::calibrate);
+  if (simulate->parsed()) {
+    simulate_options.overrides = simulate->remaining();
+    return run(simulate_options);
+  }
   if (launch->parsed()) {
     run_options.launch.command = launch->remaining();
     return run(run_options, cli::run);

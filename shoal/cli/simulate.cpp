@@ -84,6 +84,8 @@ static schedule::Timeline timeline_of(const Simulate& options) {
 }
 
 void check(const Simulate& options) {
+  SHOAL_CHECK(options.cluster.empty() && options.plan.empty() && options.ranks == 0, InvalidInput,
+              "--ranks, --cluster and --plan are of a recipe's step, and no RECIPE is given");
   times_of(options.times);
   timeline_of(options);
 }

@@ -146,10 +146,15 @@ class BatchSource {
   double seconds_waited_ = 0;
 };
 
-static void write_metrics(TrainRun& run, const StepResult& result, double tps) {
-  json line = {
-      {"step", result.step},        {"loss", result.loss}, {"grad_norm", result.grad_norm},
-      {"lr", result.learning_rate}, {"tps", tps},          {"memory_bytes", observe::peak_memory_bytes()}};
+static void write_metrics(TrainRun& run, const StepResult& result, double seconds) {
+  const double tps = static_cast<double>(units_per_step(run)) / seconds;
+  json line = {{"step", result.step},
+               {"loss", result.loss},
+               {"grad_norm", result.grad_norm},
+               {"lr", result.learning_rate},
+               {"tps", tps},
+               {"seconds", seconds},
+               {"memory_bytes", observe::peak_memory_bytes()}};
   if (result.loss_scale != 0) line["loss_scale"] = result.loss_scale;
   if (result.skipped) line["skipped"] = true;
   run.metrics->write(line.dump());
@@ -185,7 +190,7 @@ void train_steps(TrainRun& run) {
     run.seconds += seconds;
     if (result.skipped) {
       run.progress.position += run.sizes.samples();
-      if (run.metrics != nullptr) write_metrics(run, result, units / seconds);
+      if (run.metrics != nullptr) write_metrics(run, result, seconds);
       say(concat("step: ", result.step + 1,
                  " skipped: a gradient overflowed in float16, whose loss was scaled by ", result.loss_scale));
       continue;
@@ -195,7 +200,7 @@ void train_steps(TrainRun& run) {
     run.losses.push_back({result.step, result.loss});
     since_line += seconds;
     ++steps_since_line;
-    if (run.metrics != nullptr) write_metrics(run, result, units / seconds);
+    if (run.metrics != nullptr) write_metrics(run, result, seconds);
     if (run.metrics != nullptr &&
         (result.step == run.first_step + 1 || result.step % recipe.metrics.log_freq == 0)) {
       observe::StepSummary summary = {.step = result.step,

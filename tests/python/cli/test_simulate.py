@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""shoal simulate: what a pipeline schedule alone comes to, and what is refused."""
+"""shoal simulate: what a recipe's step and a pipeline schedule come to, and what is refused; shoal calibrate."""
 
 import pathlib
 import re
 
 import pytest
 
-DOCS = pathlib.Path(__file__).resolve().parents[3] / "docs" / "pipelines.md"
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+DOCS = ROOT / "docs" / "pipelines.md"
 
 # The 1.5B model of Qi et al., arXiv:2401.10241, table 9.
 PUBLISHED = ["--stages=8", "--microbatches=24", "--times=18.522,18.086,9.337,0.601"]
@@ -144,3 +145,118 @@ def test_a_page_that_cannot_be_written_is_a_failure(shoal):
     result = shoal("simulate", *SMALL, "--timeline=/no/such/a.html")
     assert result.returncode == 1
     assert "cannot write /no/such/a.html: No such file or directory\n" in result.stderr
+
+
+GPT = ["recipes/gpt.toml", "--model.n_layer=2"]
+ONE_HOST = """
+[kinds.small]
+memory = "1 GiB"
+memory_bandwidth = "10 GB/s"
+kernel_floor = "1 us"
+[kinds.small.float32]
+peak = "100 GFLOP/s"
+[[hosts]]
+kind = "small"
+devices = 4
+[links.devices]
+latency = "1 us"
+bandwidth = "1 GB/s"
+overlaps = {overlaps}
+"""
+
+
+def milliseconds(said, what):
+    return float(re.search(rf"{what} ([\d.]+) ms", said)[1])
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "clusters").glob("*.toml")), ids=lambda path: path.stem)
+def test_clusters_that_are_shipped_play(shoal, path):
+    strategy = [
+        "--parallelism.data_parallel_shard_degree=8",
+        "--parallelism.data_parallel_replicate_degree=2",
+    ]
+    result = shoal("simulate", *GPT, "-n", "16", f"--cluster={path}", *strategy)
+    assert result.returncode == 0, result.stderr
+    assert f"{path}: 16 devices on 2 hosts, replicate=2 shard=8, 1 micro-batch\n" in result.stdout
+    assert milliseconds(result.stdout, "step") > 0
+    assert re.search(r"tokens a second, MFU \d+\.\d %\n", result.stdout)
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        [],
+        ["--parallelism.data_parallel_shard_degree=-1"],
+        ["--parallelism.tensor_parallel_degree=2", "--training.global_batch_size=48"],
+        ["--parallelism.pipeline_parallel_degree=2", "--parallelism.data_parallel_shard_degree=2"],
+    ],
+    ids=["data", "ZeRO-3", "data and tensor by micro-batches", "pipeline and ZeRO-3"],
+)
+def test_a_recipe_plays(shoal, tmp_path, strategy):
+    cluster, page = tmp_path / "a.toml", tmp_path / "a.html"
+    cluster.write_text(ONE_HOST.format(overlaps="true"))
+    words = ["simulate", *GPT, "-n", "4", f"--cluster={cluster}", *strategy]
+    result = shoal(*words, f"--timeline={page}")
+    assert result.returncode == 0, result.stderr
+    assert '"aten::mm"' in page.read_text() or '"aten::addmm"' in page.read_text()
+    assert '"shoal::' in page.read_text()
+    cluster.write_text(ONE_HOST.format(overlaps="false"))
+    in_turn = shoal(*words).stdout
+    assert milliseconds(in_turn, "step") >= milliseconds(result.stdout, "step")
+    assert milliseconds(in_turn, "exposed") >= milliseconds(result.stdout, "exposed")
+    cluster.write_text(ONE_HOST.format(overlaps="true").replace("1 GB/s", "1000 GB/s"))
+    assert milliseconds(shoal(*words).stdout, "step") < milliseconds(result.stdout, "step")
+
+
+def test_what_does_not_fit_is_said(shoal, tmp_path):
+    cluster = tmp_path / "a.toml"
+    cluster.write_text(ONE_HOST.format(overlaps="true").replace("1 GiB", "64 MiB"))
+    result = shoal("simulate", *GPT, "-n", "2", f"--cluster={cluster}")
+    assert re.search(r"this does not fit: rank 0 would need \S+, and its small has 64.0MiB\n", result.stdout)
+
+
+REFUSED_STEPS = [
+    (["-n", "2"], 2, "simulate: --cluster says on which machines"),
+    (["--cluster=clusters/a100.toml"], 2, "simulate: --ranks says how many devices of the cluster train"),
+    (["-n", "2", "--cluster=clusters/a100.toml", "--stages=2"], 2, "are of a schedule alone"),
+    (["-n", "2", "--cluster=no/such.toml"], 1, "cannot read no/such.toml: No such file or directory"),
+    (
+        ["-n", "2048", "--cluster=clusters/a100.toml", "--training.global_batch_size=16384"],
+        1,
+        "--ranks is 2048, and clusters/a100.toml has 1024 devices. Remedy: fewer ranks, or more [[hosts]]",
+    ),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "message"), REFUSED_STEPS)
+def test_a_step_that_cannot_be_played_is_refused(shoal, arguments, code, message):
+    result = shoal("simulate", "recipes/gpt.toml", *arguments)
+    assert (result.returncode, result.stdout) == (code, "")
+    assert message in result.stderr
+
+
+def test_options_of_a_step_want_a_recipe(shoal):
+    result = shoal("simulate", *SMALL, "--cluster=clusters/a100.toml")
+    assert result.returncode == 2
+    assert "--ranks, --cluster and --plan are of a recipe's step, and no RECIPE is given" in result.stderr
+    assert "nothing reads --training.steps=2" in shoal("simulate", "--training.steps=2").stderr
+
+
+def test_tables_are_not_priced(shoal):
+    result = shoal("simulate", "recipes/deepfm.toml", "-n", "1", "--cluster=clusters/a100.toml")
+    assert result.returncode == 1
+    assert "the recipe has [[tables]], and what servers take is not priced" in result.stderr
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_machine_that_is_calibrated_plays_a_step(shoal, tmp_path, ranks):
+    path = tmp_path / "here.toml"
+    result = shoal("calibrate", f"--output={path}", f"--nproc-per-node={ranks}")
+    assert result.returncode == 0, result.stderr
+    assert re.search(r"products of 1024, f32 +[\d.]+ GFLOP/s +spread +[\d.]+ %\n", result.stdout)
+    assert ("all-reduce of 4.0MiB" in result.stdout) == (ranks == 2)
+    took = float(re.search(r"measured in ([\d.]+) s\n", result.stdout)[1])
+    assert took < 60
+    said = shoal("simulate", *GPT, "-n", str(ranks), f"--cluster={path}").stdout
+    # A floor and a ceiling that no machine is beyond; how close it comes is measured by bench/simulate.py.
+    assert 1 < milliseconds(said, "step") < 60_000

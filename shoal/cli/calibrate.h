@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// shoal calibrate: what this machine does in a second, as a file for `shoal simulate`.
+#pragma once
+
+#include <string>
+
+namespace shoal::cli {
+
+// As on the command line.
+struct Calibrate {
+  std::string out;  // file
+  int ranks = 1;    // that the host's cores are dealt out to
+};
+
+// Throws InvalidInput where the options are not valid.
+void check(const Calibrate& options);
+// Of checked options. With several ranks starts them, all of which measure at once.
+int calibrate(const Calibrate& options);
+
+}  // namespace shoal::cli
