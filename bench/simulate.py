@@ -4,10 +4,10 @@
 
     python bench/simulate.py [--models NAME …] [--steps N]
 
-Calibrates the machine for one rank and for two, trains each recipe alone, and on two ranks with data parallel,
-ZeRO-3 and tensor parallel, and simulates the same. A line has the median of the seconds of a step that was
-trained, what was simulated, and by how much that is off; then the mean of that, and for each model Kendall's tau
-of its strategies on two ranks: 1 where they come in the same order, -1 the other way round.
+Calibrates the machine for one rank and for two, trains each recipe alone, and on two ranks with data
+parallel, ZeRO-3 and tensor parallel, and simulates the same. A line has the median of the seconds of a step
+that was trained, what was simulated, and by how much that is off; then the mean of that, and for each model
+Kendall's tau of its strategies on two ranks: 1 where they come in the same order, -1 the other way round.
 """
 
 import argparse

@@ -196,7 +196,9 @@ int simulate_step(const Recipe& recipe, const Simulate& options) {
   const std::int64_t end = std::ranges::max_element(spans, {}, &simulate::Span::end)->end;
 
   const int hosts = cluster.host_of(options.ranks - 1) + 1;
-  std::string mesh = to_text(step.whole.mesh);
+  sharding::Mesh axes = step.whole.mesh;
+  std::erase_if(axes.axes, [](const sharding::Axis& axis) { return axis.size == 1; });
+  const std::string mesh = to_text(axes);
   say(concat(options.cluster, ": ", options.ranks, options.ranks == 1 ? " device" : " devices", " on ", hosts,
              hosts == 1 ? " host" : " hosts", mesh.empty() ? "" : concat(", ", mesh), ", ", step.microbatches,
              step.microbatches == 1 ? " micro-batch" : " micro-batches"));

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""shoal simulate: what a recipe's step and a pipeline schedule come to, and what is refused; shoal calibrate."""
+"""shoal simulate: what a recipe's step and a schedule come to, and what is refused; shoal calibrate."""
 
 import pathlib
 import re
