@@ -92,9 +92,8 @@ def main():
                 )
             taus.append(kendall(pairs))
             print(f"{model:7} tau {taus[-1]:.2f}", flush=True)
-    print(
-        f"mean error {100 * statistics.mean(off):.1f} %, tau {statistics.mean(taus):.2f}, at least {min(taus):.2f}"
-    )
+    error, tau = 100 * statistics.mean(off), statistics.mean(taus)
+    print(f"mean error {error:.1f} %, tau {tau:.2f}, at least {min(taus):.2f}")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 
 files=("$@")
 if ((!${#files[@]})); then
-  mapfile -t files < <(ls shoal/{base,observe,rendezvous,comm,ir,sharding,rewrite,planner,program,schedule,simulate,checkpoint,data,elastic,ps}/*.cpp shoal/comm/*/*.cpp | grep -v '_test\.cpp$')
+  mapfile -t files < <(ls shoal/{base,observe,rendezvous,comm,ir,sharding,rewrite,planner,program,schedule,cost,simulate,checkpoint,data,elastic,ps}/*.cpp shoal/comm/*/*.cpp | grep -v '_test\.cpp$')
 fi
 printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$(nproc)" bash -c '
   .venv/bin/clang-tidy --config-file=.clang-tidy --quiet "$0" -- -std=c++20 -I. -DASIO_HAS_CO_AWAIT=1 -DASIO_HAS_STD_COROUTINE=1 \

@@ -99,9 +99,9 @@ class Reader {
     wrong(node, key, "is not a section");
   }
   const toml::table& section(const toml::table& document, std::string_view name) const {
-    static const toml::table kEmpty;
+    static const toml::table empty;
     const auto* node = document.get(name);
-    return node == nullptr ? kEmpty : table_of(*node, std::string(name));
+    return node == nullptr ? empty : table_of(*node, std::string(name));
   }
   const toml::node& needed(const toml::table& table, std::string_view name, const std::string& key,
                            const Quantity& quantity) const {
