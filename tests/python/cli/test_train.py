@@ -13,7 +13,7 @@ RECIPES = pathlib.Path(__file__).resolve().parents[3] / "recipes"
 
 
 @pytest.mark.parametrize(
-    "verb", ["", "capture", "checkpoint", "generate", "plan", "simulate", "train", "verify"]
+    "verb", ["", "calibrate", "capture", "checkpoint", "generate", "plan", "simulate", "train", "verify"]
 )
 def test_the_help_and_with_it_the_keys_are_frozen(shoal, verb):
     result = shoal(*[verb] if verb else [], "--help")
