@@ -198,12 +198,14 @@ Ranks::Ranks(const Recipe& recipe, const elastic::Environment& environment) {
                                                                    .first_ranks = job_->first_ranks(),
                                                                    .interface = job_->interface(),
                                                                    .limit = job_->limit()}));
+  medium_ = comm_c10d::describe_of_hosts(job_->first_ranks());
   parallelism_.world = world_.get();
   if (const at::Device device = device_of(recipe); device.is_cuda()) {
     tensors_ = comm_c10d::make_nccl(
         job_->store(),
         {.name = "tensors", .rank = rank, .size = size, .device = device.index(), .limit = job_->limit()});
     parallelism_.tensors = tensors_.get();
+    medium_ = concat("NCCL; for what is no tensor ", medium_);
   }
   parallelism_.limit = job_->limit();
 }

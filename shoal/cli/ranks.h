@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "shoal/cli/recipe.h"
 #include "shoal/comm/communicator.h"
@@ -49,6 +50,8 @@ class Ranks {
   bool is_first_of_host() const { return rank_of_this_host_ == 0; }
   const sharding::Mesh& mesh() const { return parallelism_.mesh; }
   int ranks_of_this_host() const { return ranks_of_this_host_; }
+  // What several ranks speak over: "shared memory", "Gloo", …
+  const std::string& medium() const { return medium_; }
   // What a Trainer of this rank is told; of this process alone too.
   const Parallelism& parallelism() const { return parallelism_; }
   // Where the recipe's [[tables]] are; null: in this process.
@@ -68,6 +71,7 @@ class Ranks {
   std::unique_ptr<comm::Communicator> tensors_;  // NCCL's, of ranks on devices
   Parallelism parallelism_;
   int rank_ = 0;
+  std::string medium_;
   int rank_of_this_host_ = 0, ranks_of_this_host_ = 1;
 };
 

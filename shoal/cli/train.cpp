@@ -67,7 +67,8 @@ static void describe(const TrainRun& run) {
                *weighing));
   if (run.ranks.size() > 1)
     say(concat("ranks:   ", run.ranks.size(), ", ", to_text(run.ranks.mesh()), "; ", run.sizes.microbatch,
-               " samples are shared among ", data_ranks_of(run.ranks.parallelism())));
+               " samples are shared among ", data_ranks_of(run.ranks.parallelism()), "; ",
+               run.ranks.medium()));
   std::string device =
       concat("device:  cpu, ", at::get_num_threads(), " threads", run.ranks.size() > 1 ? " each" : "");
   if (run.flops_per_unit)

@@ -66,12 +66,17 @@ def hosts(request, tmp_path):
         ip("netns", "delete", name)
 
 
-def on_hosts(hosts, *program, nnodes=None, node_ranks=None, keys=None, limit=300):
-    """shoal run on each of them, two ranks on each."""
+def on_hosts(hosts, *program, nnodes=None, node_ranks=None, keys=None, limit=300, apart=False):
+    """shoal run on each of them, two ranks on each.
+
+    `apart`: hosts do not see each other's processes, so that they share no memory. A signal to a process that is
+    returned is then not the launcher's.
+    """
     names, key = hosts
     processes = []
     for i, name in enumerate(names):
         command = ["ip", "netns", "exec", name, "unshare", "--uts"]
+        command += ["--pid", "--fork", "--mount-proc", "--kill-child"] if apart else []
         command += [
             "sh",
             "-c",
@@ -147,20 +152,22 @@ def losses_of(folder):
 @pytest.mark.parametrize(
     "strategy",
     [
+        [],
         ["--parallelism.data_parallel_shard_degree=-1"],
         ["--parallelism.tensor_parallel_degree=4"],
         ["--parallelism.tensor_parallel_degree=2", "--parallelism.data_parallel_shard_degree=2"],
     ],
-    ids=["ZeRO-3", "tensor", "ZeRO-3 of tensor"],
+    ids=["data", "ZeRO-3", "tensor", "ZeRO-3 of tensor"],
 )
 def test_hosts_have_the_losses_of_one_device(hosts, strategy, tmp_path):
     recipe = tmp_path / "tiny.toml"
     recipe.write_text(RECIPE.format(folder=tmp_path / "alone"))
     subprocess.run([SHOAL, "train", recipe], cwd=ROOT, check=True, capture_output=True)
     train = ["train", recipe, f"--job.dump_folder={tmp_path / 'together'}", *strategy]
-    processes = on_hosts(hosts, SHOAL, *train)
+    processes = on_hosts(hosts, SHOAL, *train, apart=True)
     outputs = outputs_of(processes, limit=100)
     assert [process.returncode for process in processes] == [0, 0], outputs
+    assert "; shared memory on each of 2 hosts, Gloo between them\n" in outputs[0][0]
     wanted, found = losses_of(tmp_path / "alone"), losses_of(tmp_path / "together")
     assert len(wanted) == 6
     assert found == pytest.approx(wanted, rel=1e-9)
