@@ -69,8 +69,8 @@ def hosts(request, tmp_path):
 def on_hosts(hosts, *program, nnodes=None, node_ranks=None, keys=None, limit=300, apart=False):
     """shoal run on each of them, two ranks on each.
 
-    `apart`: hosts do not see each other's processes, so that they share no memory. A signal to a process that is
-    returned is then not the launcher's.
+    `apart`: hosts do not see each other's processes, so that they share no memory. A signal to a process that
+    is returned is then not the launcher's.
     """
     names, key = hosts
     processes = []
