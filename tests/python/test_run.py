@@ -12,6 +12,7 @@ import subprocess
 import time
 
 import pytest
+from waiting import line_of, until
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHOAL = pathlib.Path(os.environ.get("SHOAL_COMMAND", ROOT / "bin" / "shoal")).resolve()
@@ -112,7 +113,7 @@ def test_signals_are_passed_on(started, number):
     script = 'trap "echo got it; exit 0" TERM INT; echo ready; tail -f /dev/null & wait'
     process = started("-n", 2, "sh", "-c", script)
     for _ in range(2):
-        assert process.stdout.readline().endswith("ready\n")
+        assert line_of(process).endswith("ready\n")
     process.send_signal(number)
     output, _ = process.communicate(timeout=20)
     assert sorted(output.splitlines()) == ["[0] got it", "[1] got it"]
@@ -126,7 +127,7 @@ def test_nothing_is_left_when_the_launcher_is_killed(started, victim):
     process = started("-n", 2, "sh", "-c", script)
     others = set()
     for _ in range(2):
-        others.update(int(word) for word in process.stdout.readline().split()[1:])
+        others.update(int(word) for word in line_of(process).split()[1:])
     assert len(others) == 5  # two ranks, two that they started, and the keeper
     keeper = int(pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
     assert keeper in others
@@ -239,8 +240,7 @@ def processes_below(process):
 def test_garbage_on_every_port_disturbs_nobody(started, tmp_path):
     state = tmp_path / "state"
     process = started("-n", 2, RANKS, "--backend=gloo", "--steps=1500", f"--state={state}")
-    while not state.exists():
-        os.sched_yield()
+    until(state.exists, process)
     ours = processes_below(process.pid)
     lines = subprocess.run(["ss", "-ltnpH"], capture_output=True, text=True).stdout.splitlines()
     ports = [line.split()[3] for line in lines if any(f"pid={one}," in line for one in ours)]
@@ -267,7 +267,7 @@ def test_the_key_is_in_no_argument_and_no_environment_and_nobody_else_can_listen
     )
     lines = []
     while not lines or not lines[-1].endswith("] end\n"):
-        lines.append(process.stdout.readline())
+        lines.append(line_of(process))
     key = "".join(re.sub(r"^\[0\]", "", line).replace(" ", "").strip() for line in lines[:2])
     assert len(key) == 64
     assert key not in "".join(lines[2:]).replace(" ", "")

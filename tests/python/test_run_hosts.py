@@ -8,8 +8,10 @@ import shutil
 import signal
 import subprocess
 import time
+import tomllib
 
 import pytest
+from waiting import line_of, until
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHOAL = pathlib.Path(os.environ.get("SHOAL_COMMAND", ROOT / "bin" / "shoal")).resolve()
@@ -18,7 +20,7 @@ FOREVER = "exec tail -f /dev/null"
 
 
 def ip(*words):
-    return subprocess.run(["ip", *map(str, words)], capture_output=True, text=True)
+    return subprocess.run(["ip", *map(str, words)], capture_output=True, text=True, timeout=60)
 
 
 @pytest.fixture
@@ -162,7 +164,7 @@ def losses_of(folder):
 def test_hosts_have_the_losses_of_one_device(hosts, strategy, tmp_path):
     recipe = tmp_path / "tiny.toml"
     recipe.write_text(RECIPE.format(folder=tmp_path / "alone"))
-    subprocess.run([SHOAL, "train", recipe], cwd=ROOT, check=True, capture_output=True)
+    subprocess.run([SHOAL, "train", recipe], cwd=ROOT, check=True, capture_output=True, timeout=100)
     train = ["train", recipe, f"--job.dump_folder={tmp_path / 'together'}", *strategy]
     processes = on_hosts(hosts, SHOAL, *train, apart=True)
     outputs = outputs_of(processes, limit=100)
@@ -173,6 +175,19 @@ def test_hosts_have_the_losses_of_one_device(hosts, strategy, tmp_path):
     assert found == pytest.approx(wanted, rel=1e-9)
     worst = max(abs(a / b - 1) for a, b in zip(found, wanted, strict=True))
     print(f"\nseen: 2 hosts of 2 ranks, {' '.join(strategy)}: losses within {worst:.1e} of one device's")
+
+
+def test_hosts_are_calibrated(hosts, tmp_path):
+    path = tmp_path / "here.toml"
+    processes = on_hosts(hosts, SHOAL, "calibrate", "-o", path, apart=True)
+    outputs = outputs_of(processes, limit=200)
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    cluster = tomllib.loads(path.read_text())
+    assert [host["devices"] for host in cluster["hosts"]] == [2, 2]
+    assert [cluster["links"][name]["overlaps"] for name in ("devices", "hosts")] == [False, True]
+    played = ["simulate", "recipes/gpt.toml", "-n", "4", f"--cluster={path}"]
+    said = subprocess.run([SHOAL, *played], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert "4 devices on 2 hosts, replicate=4, 1 micro-batch\n" in said
 
 
 def kill_host(process):
@@ -192,11 +207,10 @@ def test_a_host_that_dies_or_is_cut_off_is_named(hosts, how, program, tmp_path):
         processes = on_hosts(hosts, "sh", "-c", f"echo ready; {FOREVER}")
         for process in processes:
             for _ in range(2):
-                assert process.stdout.readline().endswith("ready\n")
+                assert line_of(process).endswith("ready\n")
     else:
         processes = on_hosts(hosts, RANKS, "--steps=100000000", f"--state={state}")
-        while not state.exists():
-            os.sched_yield()
+        until(state.exists, *processes)
     begin = time.monotonic()
     if how == "death":
         kill_host(processes[last])
@@ -215,8 +229,7 @@ def test_a_host_that_dies_or_is_cut_off_is_named(hosts, how, program, tmp_path):
 def test_the_first_host_is_named_when_it_dies(hosts, tmp_path):
     state = tmp_path / "state"
     processes = on_hosts(hosts, RANKS, "--steps=100000000", f"--state={state}")
-    while not state.exists():
-        os.sched_yield()
+    until(state.exists, *processes)
     kill_host(processes[0])
     outputs = outputs_of(processes)
     for process, (_, errors) in zip(processes[1:], outputs[1:], strict=True):

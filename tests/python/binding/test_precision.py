@@ -42,6 +42,7 @@ def under_autocast(model, batch, dtype):
         if all(gradient.isfinite().all() for gradient in gradients.values()):
             return {name: gradient / scale for name, gradient in gradients.items()}
         scale /= 2
+        assert scale >= 1, "gradients that are not finite whatever the scale"
 
 
 def captured(model, batch, precision="bfloat16"):
