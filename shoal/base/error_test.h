@@ -18,4 +18,8 @@ std::string error_of(const auto& act) {
   return "";
 }
 
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
 }  // namespace shoal

@@ -126,10 +126,6 @@ static Captured check_equal(const Model& model) {
   return captured;
 }
 
-static bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 TEST_CASE("a linear layer's forward and backward are the graph, bit for bit") {
   Model model{.parameters = {parameter("fc.weight", {4, 8}), parameter("fc.bias", {4})},
               .inputs = {{"x", random_tensor({3, 8})}}};

@@ -30,10 +30,6 @@ namespace fs = std::filesystem;
 
 static const rewrite::Precision kFloat16 = {.compute = DType::Float16, .scale = 1024, .grows_after = 5};
 
-static bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 TEST_CASE("a scale is half as much after an overflow, and twice as much after so many updates in a row") {
   train::LossScale scale(kFloat16);
   for (int update = 0; update < 5; ++update) {

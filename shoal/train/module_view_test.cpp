@@ -45,10 +45,6 @@ Batch batch_of(int seed) {
   return Batch{{"x", at::randn({8, 4}, at::kDouble)}, {"y", at::randint(0, 3, {8}, at::kLong)}};
 }
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 }  // namespace
 
 TEST_CASE("a module on the stack trains as one that is held") {

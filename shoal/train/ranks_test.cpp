@@ -23,10 +23,6 @@ using at::Tensor;
 
 static constexpr int kRanks = 2;
 
-static bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 namespace {
 
 struct Scaled : torch::nn::Module {

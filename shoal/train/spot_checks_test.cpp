@@ -18,10 +18,6 @@ using namespace shoal;
 using namespace std::chrono_literals;
 using at::Tensor;
 
-static bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 TEST_CASE("a check is due at the 2nd, 4th and 8th step, and then when it costs at most its share") {
   train::SpotChecks::Time now{1h};
   train::SpotChecks checks(0.005, [&] { return now; });

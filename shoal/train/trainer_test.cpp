@@ -32,10 +32,6 @@ static Batch random_batch(std::int64_t rows) {
   return Batch{{"x", at::randn({rows, 8}, at::kDouble)}, {"y", at::randn({rows, 4}, at::kDouble)}};
 }
 
-static bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 TEST_CASE("training lowers the loss and changes the user's module") {
   auto model = net();
   const auto before = model->parameters()[0].detach().clone();

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "shoal/base/error_test.h"
 #include "shoal/train/batch.h"
 #include "shoal/train/trainer.h"
 
@@ -22,10 +23,6 @@ using at::Tensor;
 using Rows = std::map<std::string, Tensor>;
 
 inline constexpr std::int64_t kIds = 40, kWidth = 3;
-
-inline bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 // Two tables; one is looked up twice, and has an id without a row.
 struct Clicks : torch::nn::Module {
