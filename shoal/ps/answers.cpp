@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <new>
 
 #include "shoal/base/error.h"
@@ -80,7 +79,8 @@ bool Answers::answer_checked(const wire::Head& head, std::span<const std::byte> 
     case Operation::Create: {
       done.table = create(payload);
       const auto& rounds = rounds_[done.table];
-      const std::uint64_t last = rounds.empty() ? 0 : *std::ranges::max_element(rounds);
+      const std::uint64_t last =
+          std::max(refused_ ? refused_->round : 0, rounds.empty() ? 0 : *std::ranges::max_element(rounds));
       put_few(reply, done, std::as_bytes(std::span(&last, 1)));
       return true;
     }
@@ -235,7 +235,11 @@ void Answers::push_jointly(std::uint32_t table) {
     } else {
       const auto others = maker.tells_others ? joint.others_of(maker) : std::vector<std::uint64_t>();
       done.count = static_cast<std::uint32_t>(others.size());
-      put_few(reply, done, std::as_bytes(std::span(others)));
+      try {
+        put_few(reply, done, std::as_bytes(std::span(others)));
+      } catch (const Error& error) {  // more than a frame holds
+        reply = wire::failure(done, error);
+      }
     }
     remember(maker.client, maker.sequence, std::move(reply));
   }

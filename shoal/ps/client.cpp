@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <functional>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -29,9 +27,7 @@ struct Client::Remote {
   std::vector<std::uint32_t> numbers;  // by loop
   std::uint64_t last_round = 0;
 
-  std::size_t row_bytes() const {
-    return width * (is_wide(definition.dtype) ? sizeof(double) : sizeof(float));
-  }
+  std::size_t row_bytes() const { return width * number_bytes(is_wide(definition.dtype)); }
 };
 
 // Rows of which some are under way still.
@@ -77,8 +73,7 @@ Client::~Client() = default;
 Client::TableNumber Client::create(const Definition& definition) {
   check(definition);
   const std::string text = to_text(definition);
-  Remote remote = {.definition = definition};
-  for (const Part& part : definition.parts) remote.width += part.width;
+  Remote remote = {.definition = definition, .width = width_of(definition)};
   remote.numbers.resize(lines_->size());
   for (std::size_t loop = 0; loop < lines_->size(); ++loop)
     lines_->send(

@@ -10,6 +10,7 @@
 #include "shoal/base/error.h"
 #include "shoal/base/names.h"
 #include "shoal/base/text.h"
+#include "shoal/ps/numbers.h"
 
 namespace shoal::ps {
 
@@ -22,6 +23,15 @@ static constexpr Names<AdmissionRule, 4> kAdmissions = {{
 
 static constexpr std::size_t kMostParts = 8;
 static constexpr std::uint32_t kWidest = 1 << 16;
+
+std::size_t width_of(const Definition& definition) {
+  std::size_t width = 0;
+  for (const Part& part : definition.parts) width += part.width;
+  return width;
+}
+std::size_t row_bytes(const Definition& definition) {
+  return width_of(definition) * number_bytes(is_wide(definition.dtype));
+}
 
 std::string_view name_of(AdmissionRule rule) { return name_in(kAdmissions, rule); }
 std::optional<AdmissionRule> parse_admission(std::string_view name) { return parse_in(kAdmissions, name); }

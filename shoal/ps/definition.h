@@ -75,6 +75,10 @@ struct Definition {
 void check(const Definition& definition);
 
 // A line "field = value" a field. from_text throws InvalidInput for what is not one.
+// Of a row as it is handed over.
+std::size_t width_of(const Definition& definition);  // values of all parts
+std::size_t row_bytes(const Definition& definition);
+
 std::string to_text(const Definition& definition);
 Definition definition_from_text(std::string_view text);
 

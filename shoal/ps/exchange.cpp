@@ -66,11 +66,9 @@ class Sync final : public Rounds {
     ++batch_;
     const bool tells = options_.cache_rows > 0;
     for (Tables::PushTo& to : pushes) {
-      to.push.worker = options_.worker;
-      to.push.workers = options_.workers;
-      to.push.round = batch_;
+      number(to.push);
       to.push.is_joint = options_.workers > 1;
-      if (tells) to.others = &of_.at(to.table).others;
+      if (tells && options_.workers > 1) to.others = &of_.at(to.table).others;
     }
     try {
       for (const Tables::PushTo& to : pushes) {
@@ -84,6 +82,7 @@ class Sync final : public Rounds {
     }
     try {
       tables_.push(pushes);
+      flushed_ = batch_;
       if (tells) written(pushes);
     } catch (...) {
       forget();
@@ -110,9 +109,6 @@ class Sync final : public Rounds {
     std::vector<std::uint64_t> others = {};  // what other workers wrote in a push
   };
 
-  static std::size_t width_of(const Definition& definition) {
-    return row_bytes(definition) / (is_wide(definition.dtype) ? sizeof(double) : sizeof(float));
-  }
   static void arrive(OfTable& of) {
     if (const auto coming = std::exchange(of.coming, nullptr)) of.cache.put(of.asked, coming->wait(), 0);
   }
@@ -151,7 +147,9 @@ class Async final : public Rounds {
   }
   void push(std::span<Tables::PushTo> pushes) override {
     ++batch_;
-    for (const Tables::PushTo& to : pushes) send_alone(to.table, to.push);
+    for (Tables::PushTo& to : pushes) number(to.push);
+    tables_.send(pushes);
+    flushed_ = batch_;
   }
 };
 

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <cmath>
 #include <random>
 #include <thread>
 
@@ -197,10 +198,134 @@ TEST_CASE("geo trains rows by their optimizer, and refuses what it knows nothing
         "and knows no scores. Remedy: earned_at = 0, or another mode");
 }
 
-TEST_CASE("a worker that comes to tables with rows goes on from their rounds") {
+// Keys that are asked for, of whatever kind a pull is.
+class Asked final : public Tables {
+ public:
+  explicit Asked(std::unique_ptr<Tables> tables) : tables_(std::move(tables)) {}
+  TableNumber create(const Definition& definition) override { return tables_->create(definition); }
+  std::uint64_t last_round(TableNumber table) const override { return tables_->last_round(table); }
+  void pull(TableNumber table, std::span<const std::uint64_t> keys, WritableNumbers rows,
+            const After& after) override {
+    at_once.insert(at_once.end(), keys.begin(), keys.end());
+    tables_->pull(table, keys, rows, after);
+  }
+  std::unique_ptr<Pulling> start_pull(TableNumber table, std::span<const std::uint64_t> keys) override {
+    ahead.insert(ahead.end(), keys.begin(), keys.end());
+    return tables_->start_pull(table, keys);
+  }
+  void push(std::span<const PushTo> pushes) override { tables_->push(pushes); }
+  void send(std::span<const PushTo> pushes) override { tables_->send(pushes); }
+  void settle() override { tables_->settle(); }
+  void refuse(std::uint64_t round, const std::string& why) override { tables_->refuse(round, why); }
+  void put(TableNumber table, std::span<const std::uint64_t> keys, Numbers values) override {
+    tables_->put(table, keys, values);
+  }
+  void clear(TableNumber table) override { tables_->clear(table); }
+  Shrunk shrink(TableNumber table, std::uint32_t day) override { return tables_->shrink(table, day); }
+  SaveReport save(TableNumber table, const std::filesystem::path& path, std::uint64_t origin) override {
+    return tables_->save(table, path, origin);
+  }
+  SaveReport load(TableNumber table, const std::filesystem::path& path) override {
+    return tables_->load(table, path);
+  }
+  std::pair<std::uint64_t, std::int64_t> digest(TableNumber table) override { return tables_->digest(table); }
+
+  Keys at_once, ahead;
+
+ private:
+  const std::unique_ptr<Tables> tables_;
+};
+
+TEST_CASE("rows that are expected are asked for ahead, and those among them that a push writes once more") {
+  Asked tables(tables_in_process());
+  const auto exchange = make_exchange(tables, {.cache_rows = 100});
+  exchange->add(tables.create(counts()), counts());
+  count_of(*exchange, 1);
+  exchange->expect(0, Keys{1, 2, 3});
+  CHECK(tables.ahead == Keys{2, 3});
+  add_one(*exchange, {1});
+  CHECK(tables.ahead == Keys{2, 3, 1});
+  CHECK(count_of(*exchange, 1) == 1);
+  CHECK(count_of(*exchange, 3) == 0);
+  CHECK(tables.at_once == Keys{1});
+}
+
+static Definition named(Definition definition, std::string name) {
+  definition.name = std::move(name);
+  return definition;
+}
+
+TEST_CASE("of a step with a gradient that is not finite nothing is applied, in no table and no mode") {
+  for (const Mode mode : {Mode::Sync, Mode::Async, Mode::HalfAsync, Mode::Geo}) {
+    CAPTURE(name_of(mode));
+    Servers servers({1, 1});
+    Client client(servers.key, servers.endpoints);
+    const auto exchange = make_exchange(client, {.mode = mode});
+    for (const char* name : {"first", "second"}) {
+      const Definition definition = named(counts(), name);
+      exchange->add(client.create(definition), definition);
+    }
+    std::vector<double> row(1);
+    for (const std::uint32_t table : {0U, 1U}) exchange->pull(table, Keys{1}, row);
+    const Keys keys = {1};
+    const std::vector<double> good = {-1}, bad = {std::nan("")};
+    std::vector<Tables::PushTo> pushes = {{.table = 0, .push = {.keys = keys, .gradients = good}},
+                                          {.table = 1, .push = {.keys = keys, .gradients = bad}}};
+    CHECK(contains(error_of([&] {
+                     exchange->push(pushes);
+                     exchange->settle();
+                   }),
+                   "not finite"));
+    exchange->settle();
+    for (const std::uint32_t table : {0U, 1U}) {
+      exchange->pull(table, Keys{1}, row);
+      CHECK(row[0] == 0);
+    }
+    pushes[1].push.gradients = good;
+    exchange->push(pushes);
+    exchange->settle();
+    exchange->pull(1, Keys{1}, row);
+    CHECK(row[0] == 1);
+  }
+}
+
+TEST_CASE("what is settled is read after a push that one of several workers refused") {
+  Servers servers({1, 1});
+  std::atomic<int> wrong = 0;
+  all_workers(servers, counts(), {.workers = 2},
+              [&](std::uint32_t worker, Exchange& exchange, Client& client) {
+                const Keys keys = {1};
+                const std::vector<double> gradients = {worker == 0 ? -1 : std::nan("")};
+                std::vector<Tables::PushTo> pushes = {{.push = {.keys = keys, .gradients = gradients}}};
+                if (!contains(error_of([&] { exchange.push(pushes); }), "not finite")) ++wrong;
+                exchange.settle();
+                std::vector<double> row(1);
+                client.pull(0, keys, row, exchange.settled());  // waits for no push that will not come
+                if (row[0] != 0) ++wrong;
+                add_one(exchange, keys);
+                exchange.settle();
+                if (count_of(exchange, 1) != 2) ++wrong;
+              });
+  CHECK(wrong == 0);
+  // Those that come later begin after the round that was not to be.
+  all_workers(servers, counts(), {.workers = 2}, [&](std::uint32_t worker, Exchange& exchange, Client&) {
+    const Keys keys = {1};
+    const std::vector<double> gradients = {worker == 0 ? -1 : std::nan("")};
+    std::vector<Tables::PushTo> pushes = {{.push = {.keys = keys, .gradients = gradients}}};
+    if (!contains(error_of([&] { exchange.push(pushes); }), "not finite")) ++wrong;
+  });
+  all_workers(servers, counts(), {.workers = 2}, [&](std::uint32_t, Exchange& exchange, Client&) {
+    add_one(exchange, {1});
+    exchange.settle();
+    if (count_of(exchange, 1) != 4) ++wrong;
+  });
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("a worker that comes to tables with rows goes on from their rounds, however many there were") {
   Servers servers({1});
-  const auto run = [&](Mode mode) {
-    all_workers(servers, counts(), {.mode = mode, .workers = 2},
+  const auto run = [&](Mode mode, std::uint32_t workers) {
+    all_workers(servers, counts(), {.mode = mode, .workers = workers},
                 [&](std::uint32_t, Exchange& exchange, Client&) {
                   for (int batch = 0; batch < 3; ++batch) {
                     count_of(exchange, 1);
@@ -209,9 +334,10 @@ TEST_CASE("a worker that comes to tables with rows goes on from their rounds") {
                   exchange.settle();
                 });
   };
-  for (const Mode mode : {Mode::Sync, Mode::HalfAsync, Mode::Async, Mode::Geo, Mode::Sync}) run(mode);
+  for (const Mode mode : {Mode::Sync, Mode::HalfAsync, Mode::Async, Mode::Geo, Mode::Sync})
+    for (const std::uint32_t workers : {2U, 3U, 1U}) run(mode, workers);
   Client client(servers.key, servers.endpoints);
   std::vector<double> count(1);
   client.pull(client.create(counts()), Keys{1}, count);
-  CHECK(count[0] == 5 * 3 * 2);
+  CHECK(count[0] == 5 * 3 * (2 + 3 + 1));
 }

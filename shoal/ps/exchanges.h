@@ -19,39 +19,40 @@ class Rounds : public Exchange {
 
   void add(TableNumber table, const Definition&) override {
     batch_ = std::max(batch_, tables_.last_round(table));
-    floor_ = flushed_ = batch_;
+    floor_ = flushed_ = begun_ = batch_;
   }
   void flush() override { tables_.settle(); }
   void settle() override {
     flush();
-    floor_ = batch_;
+    floor_ = flushed_;
     forget();
   }
   After settled() const override { return after(floor_); }
   void forget() override {}
 
  protected:
-  After after(std::uint64_t round) const { return {.round = round, .workers = options_.workers}; }
-  // Sends it as it is.
-  void send_alone(TableNumber table, Push push) {
+  // Rounds of a run before are done: its workers, however many, push no more.
+  After after(std::uint64_t round) const {
+    return {.round = round > begun_ ? round : 0, .workers = options_.workers};
+  }
+  void number(Push& push) const {
     push.worker = options_.worker;
     push.workers = options_.workers;
     push.round = batch_;
+  }
+  // Sends it as it is.
+  void send_alone(TableNumber table, Push push) {
+    number(push);
     tables_.send(std::array{Tables::PushTo{.table = table, .push = push}});
   }
 
   Tables& tables_;
   const ExchangeOptions options_;
+  std::uint64_t begun_ = 0;    // how many were done in runs before
   std::uint64_t batch_ = 0;    // how many are done
   std::uint64_t flushed_ = 0;  // with which of them all that this worker has was sent
   std::uint64_t floor_ = 0;    // what is pulled has at least those of all workers up to this one
 };
-
-inline std::size_t row_bytes(const Definition& definition) {
-  std::size_t width = 0;
-  for (const Part& part : definition.parts) width += part.width;
-  return width * (is_wide(definition.dtype) ? sizeof(double) : sizeof(float));
-}
 
 // Those of some keys: copies what `find` has, and has `pull(keys, rows)` read the others together.
 class Missing {

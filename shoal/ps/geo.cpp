@@ -52,11 +52,15 @@ class Geo final : public Rounds {
 
   void push(std::span<Tables::PushTo> pushes) override {
     for (const Tables::PushTo& to : pushes) {
-      OfTable& of = of_.at(to.table);
+      const OfTable& of = of_.at(to.table);
+      ps::check(to.push, of.own.definition(), of.own.width());
       for (const std::uint64_t key : to.push.keys)
         SHOAL_CHECK(of.places.find(key) != Places::kNone, InvalidInput, "ps: table ",
                     quoted(of.own.definition().name), ": key ", key,
                     " is pushed and was never pulled, and in geo mode there is no row of it here");
+    }
+    for (const Tables::PushTo& to : pushes) {
+      OfTable& of = of_.at(to.table);
       of.own.push(to.push);
       of.touched.add(without_gradients(to.push), 0);
     }

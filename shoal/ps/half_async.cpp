@@ -22,11 +22,10 @@ class HalfAsync final : public Rounds {
 
   void add(TableNumber table, const Definition& definition) override {
     Rounds::add(table, definition);
-    const std::size_t bytes = row_bytes(definition);
     of_.emplace(table, OfTable{.definition = definition,
-                               .width = bytes / (is_wide(definition.dtype) ? sizeof(double) : sizeof(float)),
-                               .row_bytes = bytes,
-                               .cache = {bytes, options_.cache_rows}});
+                               .width = width_of(definition),
+                               .row_bytes = row_bytes(definition),
+                               .cache = {row_bytes(definition), options_.cache_rows}});
   }
 
   void pull(TableNumber table, std::span<const std::uint64_t> keys, WritableNumbers rows) override {

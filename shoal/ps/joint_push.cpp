@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shoal/ps/joint_push.h"
 
-#include <algorithm>
-#include <cstring>
-
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
 #include "shoal/ps/places.h"

@@ -11,6 +11,8 @@
 
 namespace shoal::ps {
 
+constexpr std::size_t number_bytes(bool is_wide) { return is_wide ? sizeof(double) : sizeof(float); }
+
 class Numbers {
  public:
   Numbers() = default;
@@ -23,7 +25,7 @@ class Numbers {
   Numbers(std::span<const std::byte> bytes, bool is_wide) : bytes_(bytes), is_wide_(is_wide) {}
 
   bool is_wide() const { return is_wide_; }  // double
-  std::size_t width() const { return is_wide_ ? sizeof(double) : sizeof(float); }
+  std::size_t width() const { return number_bytes(is_wide_); }
   std::size_t size() const { return bytes_.size() / width(); }
   bool empty() const { return bytes_.empty(); }
   std::span<const std::byte> bytes() const { return bytes_; }
@@ -53,7 +55,7 @@ class WritableNumbers {
   WritableNumbers(std::span<std::byte> bytes, bool is_wide) : bytes_(bytes), is_wide_(is_wide) {}
 
   bool is_wide() const { return is_wide_; }
-  std::size_t width() const { return is_wide_ ? sizeof(double) : sizeof(float); }
+  std::size_t width() const { return number_bytes(is_wide_); }
   std::size_t size() const { return bytes_.size() / width(); }
   std::span<std::byte> bytes() const { return bytes_; }
 

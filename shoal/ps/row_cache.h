@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "shoal/ps/places.h"
@@ -40,9 +39,8 @@ class RowCache {
       std::memcpy(rows_.data() + at * row_bytes_, rows.data() + i * row_bytes_, row_bytes_);
     }
   }
-  bool drop(std::uint64_t key) {  // whether it was there
-    const std::uint32_t at = places_.find(key);
-    return at != Places::kNone && std::exchange(as_of_[at], 0) != 0;
+  void drop(std::uint64_t key) {
+    if (const std::uint32_t at = places_.find(key); at != Places::kNone) as_of_[at] = 0;
   }
   void clear() {
     places_.clear();

@@ -40,7 +40,7 @@ Table::Table(Definition definition, Cold cold)
 void Table::lay_out() {
   constexpr std::size_t kAlign = 16;
   is_wide_ = is_wide(definition_.dtype);
-  number_bytes_ = is_wide_ ? sizeof(double) : sizeof(float);
+  number_bytes_ = number_bytes(is_wide_);
   const std::size_t value_size = static_cast<std::size_t>(bytes_of(definition_.dtype));
   const auto rounded = [](std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; };
   for (const Part& part : definition_.parts) {

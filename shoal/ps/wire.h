@@ -17,7 +17,8 @@
 //   put      keys | values                                         ─► nothing: rows that begin with these
 //   clear    nothing                                               ─► nothing: no rows are left
 //   shrink   the day                                               ─► what went, and why
-//            (a push, put or shrink that comes again with its sequence is answered as before, and not done again)
+//            (a push, put, clear, shrink or load that comes again with its sequence is answered as before, and not
+//            done again)
 //   save     origin | path                                         ─► rows, removed keys and bytes of its file
 //   load     0 | path                                              ─► the same of what was read
 //   digest   nothing                                               ─► the digest and the number of rows of

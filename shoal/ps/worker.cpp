@@ -20,13 +20,12 @@ void Worker::Sums::clear() {
 Worker::TableNumber Worker::add(const Definition& definition, std::uint64_t num_ids, Padding padding) {
   const TableNumber number = tables_.create(definition);
   exchange_->add(number, definition);
-  OfTable made = {.definition = definition,
-                  .number = number,
-                  .num_ids = num_ids,
-                  .is_wide = is_wide(definition.dtype),
-                  .padding = padding};
-  for (const Part& part : definition.parts) made.width += part.width;
-  of_.push_back(std::move(made));
+  of_.push_back({.definition = definition,
+                 .number = number,
+                 .width = width_of(definition),
+                 .num_ids = num_ids,
+                 .is_wide = is_wide(definition.dtype),
+                 .padding = padding});
   return static_cast<TableNumber>(of_.size() - 1);
 }
 

@@ -9,6 +9,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -53,7 +55,7 @@ class Worker {
     Numbers gradients;
   };
   // Of a step: all workers call it alike, with those of their part of the batch. Nothing is pushed where a
-  // gradient of any of them is not finite: throws InvalidInput then, on all of them.
+  // gradient of any of them is not finite: throws InvalidInput then, in sync mode on all of them.
   void push(std::span<const Pulled> pulled, std::uint64_t step, double rate);
   // The same of several micro-batches: each adds `weight` times its gradients to the sums, the first one clears
   // them before.
@@ -110,7 +112,7 @@ class Worker {
     std::vector<std::uint64_t> expected = {};
     Sums sums = {};
     std::uint64_t end() const { return num_ids == 0 ? std::uint64_t{1} << 63 : num_ids; }  // of ids
-    std::size_t row_bytes() const { return width * (is_wide ? sizeof(double) : sizeof(float)); }
+    std::size_t row_bytes() const { return width * number_bytes(is_wide); }
   };
 
   void pull_distinct(OfTable& of, WritableNumbers rows);  // of keys_
