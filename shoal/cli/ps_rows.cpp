@@ -98,6 +98,10 @@ int ps_dump(const PsRows& options) {
 
 int ps_export(const PsRows& options) {
   DiskFileSystem files;
+  SHOAL_CHECK(fs::weakly_canonical(options.to) != fs::weakly_canonical(options.path), InvalidInput,
+              "ps export: ", options.to,
+              " is the save itself, which would lose what its rows are trained "
+              "with. Remedy: another name");
   const Saved saved = read(files, options.path);
   const ps::SaveReport report =
       ps::save(*saved.table, files, ps::file_of(options.to, 0),

@@ -157,10 +157,7 @@ static std::string where_it_is(const std::string& name) {
 
 template <class Act>
 void ModelTables::on_all(const Act& act) const {
-  if (control_ != nullptr)
-    together(*control_, act);
-  else
-    act();
+  control_ != nullptr ? together(*control_, act) : act();
 }
 
 ModelTables::ModelTables(const TableOptions& options, const std::vector<std::string>& of_plan,
@@ -271,6 +268,7 @@ void ModelTables::check() {
     aten::take_memory(parameter, where_it_is(name));
   }
   is_materialized_ = false;
+  loaded_step_.reset();
 }
 
 void ModelTables::set_learning_rate(std::size_t part, double lr) {
@@ -329,6 +327,7 @@ at::Tensor ModelTables::read(const std::string& name, const at::Tensor& ids) {
 
 void ModelTables::write(const std::string& name, const at::Tensor& ids, const at::Tensor& values) {
   const at::Tensor& like = parameter(name);
+  loaded_step_.reset();
   on_all([&] { worker_->flush(); });  // or what others keep back would come on top
   on_all([&] {
     SHOAL_CHECK(values.dim() == ids.dim() + 1 && values.size(-1) == like.size(1) &&
@@ -363,6 +362,7 @@ void ModelTables::save(const fs::path& folder, std::int64_t step) {
     const std::uint64_t origin = c10::detail::getNonDeterministicRandom() | 1U;
     for (const auto& [name, number] : rows_.numbers) worker_->save(number, partial / name, origin);
     files.sync_folder(partial);
+    files.remove(folder / checkpoint::name_of_step(step));  // one of a run before, whose rows go
     files.rename(partial, whole);
     files.remove(partial);
     files.sync_folder(rows);
@@ -371,6 +371,7 @@ void ModelTables::save(const fs::path& folder, std::int64_t step) {
 }
 
 void ModelTables::load(const fs::path& folder, std::int64_t step) {
+  loaded_step_.reset();
   on_all([&] { worker_->flush(); });
   on_all([&] {
     const fs::path from = folder / kRows / checkpoint::name_of_step(step);

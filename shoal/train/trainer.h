@@ -239,8 +239,8 @@ class Trainer {
   // Parameters that ranks keep in parts are gathered into the module, for others to read, until the next
   // step.
   void materialize();
-  // Rows of a parameter that is in a table, of ids of any shape, as they are now. All of them: `rows(name)`, of a
-  // table whose ids have a bound.
+  // Rows of a parameter that is in a table, of ids of any shape, as they are now; of other ranks they have what those
+  // have sent. All of them: `rows(name)`, of a table whose ids have a bound.
   at::Tensor rows(const std::string& parameter, const at::Tensor& ids);
   at::Tensor rows(const std::string& parameter);
   // Rows that are these from now on, and what updates them begins anew. Called by all ranks alike; the first

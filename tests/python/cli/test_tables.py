@@ -10,6 +10,7 @@ import subprocess
 import time
 
 import pytest
+from waiting import line_of
 
 SMALL = [
     "--dataset.samples=4000",
@@ -123,6 +124,8 @@ def check_verbs(shoal, saved, folder):
     )
     refused = shoal("ps", "export", saved, folder / "served", "--min-score=0.5")
     assert "a base by score wants scored = true" in refused.stderr
+    itself = shoal("ps", "export", saved, saved.parent / "." / saved.name)
+    assert itself.returncode != 0 and "is the save itself" in itself.stderr
     assert "nothing was saved there" in shoal("ps", "inspect", folder / "none").stderr
 
 
@@ -144,6 +147,7 @@ def test_rows_are_in_checkpoints_and_go_on_elsewhere(shoal, tmp_path):
         shutil.copytree(tmp_path / "whole", tmp_path / name)
         result = train(name, *options, "--checkpoint.load_step=8")
         assert result.returncode == 0, result.stdout + result.stderr
+        assert "resume:  step 8 from " in result.stdout
         assert losses_in(tmp_path / name)[-5:] == pytest.approx(wanted[-5:], rel=1e-9)
     check_verbs(shoal, rows / "step_00000012" / "rows.weight", tmp_path)
     (rows / "step_00000012" / "rows.weight.1").unlink()
@@ -172,8 +176,8 @@ def test_a_server_that_is_killed_is_named_within_seconds(shoal, tmp_path):
     command += ["--training.steps=100000", f"--job.dump_folder={tmp_path}"]
     run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        while "step:" not in (line := run.stdout.readline()):
-            assert line, run.stderr.read()
+        while "step:" not in line_of(run):
+            pass
         servers = servers_below(run.pid)
         assert len(servers) == 2
         begin = time.monotonic()
