@@ -161,7 +161,7 @@ static Captured capture_once(const Request& request, std::optional<Recorder::Sto
     const std::string_view text = error.what_without_backtrace();
     SHOAL_CHECK(text.find("SparsePrivateUse1") == std::string_view::npos, InvalidInput,
                 "capture: the model makes a sparse tensor, ", recorder.where_in_module(),
-                "; sparse gradients are not supported: build the embedding with sparse=false");
+                "; sparse tensors are not supported. Remedy: to_dense(), and gather() without sparse_grad");
     // Shapes that do not fit, and code that asks a recorded tensor for its memory.
     fail(ErrorKind::InvalidInput, "capture: LibTorch refused what the model does, ",
          recorder.where_in_module(), ": ", error.what_without_backtrace(),

@@ -99,6 +99,21 @@ def test_an_item_that_is_no_batch_is_named():
         trainer(lambda model, batch: model(batch[0]).mean()).step((torch.randn(2, 4), {1, 2}))
 
 
+def test_a_sparse_tensor_is_refused_with_what_helps():
+    weight = nn.Parameter(torch.randn(4, 3))
+
+    class Gathers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = weight
+
+        def forward(self, ids):
+            return torch.gather(self.weight, 0, ids, sparse_grad=True)
+
+    with pytest.raises(shoal.InvalidInput, match=r"sparse tensors are not supported\. Remedy: to_dense\(\)"):
+        trainer(lambda model, ids: model(ids).sum(), Gathers()).step(torch.tensor([[1, 2, 0]]))
+
+
 def test_no_loss_says_what_was_returned():
     with pytest.raises(shoal.InvalidInput, match=r"the model returned tensor, in which there is no loss"):
         model = nn.Linear(4, 3)
