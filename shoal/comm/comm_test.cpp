@@ -12,13 +12,6 @@ using namespace shoal;
 using namespace shoal::comm;
 using namespace std::chrono_literals;
 
-// Sanitizers make all of it up to ten times as slow.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-static constexpr bool kSlow = true;
-#else
-static constexpr bool kSlow = false;
-#endif
-
 TEST_CASE("inproc conforms") {
   for (const int size : kSlow ? std::vector{1, 2, 5} : std::vector{1, 2, 3, 4, 5, 6, 7, 8, 9}) {
     CAPTURE(size);

@@ -16,12 +16,6 @@ using namespace shoal;
 using namespace shoal::comm;
 using namespace std::chrono_literals;
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-static constexpr bool kSlow = true;
-#else
-static constexpr bool kSlow = false;
-#endif
-
 // `first_ranks`: for each rank the first one of its host. Between hosts inproc, within one shm.
 static Ranks ranks_on(const std::vector<int>& first_ranks) {
   const auto size = first_ranks.size();
