@@ -128,6 +128,8 @@ TEST_CASE("what a file may not say is refused with line, key and what is wanted"
   refuses(with("kind = \"a\"", "kind = \"b\""), "hosts.0.kind: there is no [kinds.b]");
   refuses(with("[links.hosts]", "[links.host]"), "links.host: nothing reads it; did you mean \"hosts\"?");
   refuses(with("shared = true", "shared = 1"), "links.devices.shared: is not true or false");
+  refuses(with("count = 2", "count = 1000000"), "hosts.0: with it there are more than 1000000 devices");
+  refuses(with("16 GiB", "1e30 GiB"), "kinds.a.memory: \"1e30 GiB\" is more than an exabyte");
   refuses(with("compute = 1.1", "compute = 0.5"), "overlap.compute: is 0.5, not 1 or more");
   refuses("[[hosts]]\nkind = \"a\"\n", "there is no [kinds.a]");
   refuses("[kinds", "two.toml:1: ");

@@ -49,6 +49,8 @@ constexpr Quantity kBandwidth = {"bytes in a time", kBytesPerSecond, "100 Gbit/s
 constexpr Quantity kWork = {"operations", kOperations, "2 GFLOP"};
 constexpr Quantity kSpeed = {"operations in a time", kOperationsPerSecond, "19.5 TFLOP/s"};
 
+constexpr std::int64_t kMostDevices = 1'000'000;
+
 class Reader {
  public:
   explicit Reader(std::string file) : file_(std::move(file)) {}
@@ -121,13 +123,18 @@ class Reader {
     return *number;
   }
   int count_of(const toml::node& node, const std::string& key) const {
-    constexpr std::int64_t kMost = 1'000'000;
     const auto number = node.value_exact<std::int64_t>();
-    if (!number || *number < 1 || *number > kMost)
-      wrong(node, key, concat("is not a number from 1 to ", kMost));
+    if (!number || *number < 1 || *number > kMostDevices)
+      wrong(node, key, concat("is not a number from 1 to ", kMostDevices));
     return static_cast<int>(*number);
   }
 
+  std::int64_t memory_of(const toml::node& node, const std::string& key) const {
+    constexpr double kMost = 1e18;
+    const double bytes = amount_of(node, key, kMemory, false);
+    if (bytes > kMost) wrong(node, key, concat(quoted(text_of(node, key)), " is more than an exabyte"));
+    return static_cast<std::int64_t>(bytes);
+  }
   double amount_of(const toml::node& node, const std::string& key, const Quantity& quantity,
                    bool may_be_zero) const {
     const std::string as = concat("; wanted ", quantity.name, ", as in \"", quantity.example, '"');
@@ -170,8 +177,7 @@ class Reader {
 
   Kind kind_of(const toml::table& table, std::string name, const std::string& key) const {
     Kind kind = {.name = std::move(name)};
-    kind.memory = static_cast<std::int64_t>(
-        amount_of(needed(table, "memory", key, kMemory), key + ".memory", kMemory, false));
+    kind.memory = memory_of(needed(table, "memory", key, kMemory), key + ".memory");
     kind.bandwidth = rate_of(needed(table, "memory_bandwidth", key, kBandwidth), table.get("memory_shares"),
                              key + ".memory_bandwidth", kBandwidth, kMemory);
     kind.kernel_seconds =
@@ -211,6 +217,7 @@ class Reader {
     const auto* list = node == nullptr ? nullptr : node->as_array();
     SHOAL_CHECK(list != nullptr && !list->empty(), InvalidInput, file_,
                 ": has no hosts. Remedy: [[hosts]] with kind, devices and count");
+    std::int64_t all = 0;
     for (std::size_t i = 0; i < list->size(); ++i) {
       const std::string key = concat("hosts.", i);
       const toml::table& table = table_of(list->at(i), key);
@@ -221,6 +228,9 @@ class Reader {
         wrong(list->at(i), key + ".kind", concat("there is no [kinds.", host.kind, ']'));
       if (const auto* devices = table.get("devices")) host.devices = count_of(*devices, key + ".devices");
       if (const auto* count = table.get("count")) host.count = count_of(*count, key + ".count");
+      all += std::int64_t{host.devices} * host.count;
+      if (all > kMostDevices)
+        wrong(list->at(i), key, concat("with it there are more than ", kMostDevices, " devices"));
       cluster.hosts.push_back(std::move(host));
     }
   }

@@ -20,7 +20,13 @@ namespace shoal::simulate {
 
 static std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
-static std::int64_t nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
+// Of a task; a sum of many of them stays a number of nanoseconds.
+static std::int64_t nanoseconds(double seconds, const std::string& name) {
+  constexpr double kMost = 1e5;
+  SHOAL_CHECK(seconds <= kMost, InvalidInput, "simulate: ", name, " would take ", seconds,
+              " s, more than a day. Remedy: larger rates in the cluster's file");
+  return std::llround(seconds * 1e9);
+}
 
 void append_runs(std::vector<Run>& runs, const program::Program& program, int microbatch) {
   for (std::size_t segment = 0; segment < program.segments.size(); ++segment)
@@ -110,7 +116,8 @@ class Maker {
     return row->second;
   }
   int add_task(int stream, std::string name, double seconds, std::vector<int> after, std::int64_t bytes) {
-    tasks_.tasks.push_back({stream, std::move(name), nanoseconds(seconds), std::move(after), bytes});
+    const std::int64_t duration = nanoseconds(seconds, name);
+    tasks_.tasks.push_back({stream, std::move(name), duration, std::move(after), bytes});
     return static_cast<int>(tasks_.tasks.size()) - 1;
   }
 

@@ -125,6 +125,14 @@ TEST_CASE("micro-batches go one after the other, and more ranks than devices are
                        doctest::Contains("has 2 ranks, and the cluster 1 devices"), Error);
 }
 
+TEST_CASE("a cluster whose rates make no step end is refused") {
+  cost::Cluster slow = cluster(1, 2);
+  slow.inside.bandwidth = 1e-9;
+  const program::Program program = step(1);
+  CHECK_THROWS_WITH_AS(tasks_of({kind({0, 1}, program)}, {{{"data", 2}}}, slow),
+                       doctest::Contains("shoal::all_reduce would take 1e+09 s, more than a day"), Error);
+}
+
 TEST_CASE("what is received is there when it was sent and has crossed") {
   const program::Program sends = program::from_text(
       "source %0 parameter \"w\" : u8[3]\nforward:\n%1 : u8[3] = aten::cumsum(self=%0)\n"
