@@ -2,7 +2,9 @@
 #include "shoal/cli/arguments.h"
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 
+#include "shoal/base/error.h"
 #include "shoal/cli/bench.h"
 #include "shoal/cli/bench_ps.h"
 #include "shoal/cli/calibrate.h"
@@ -24,6 +26,12 @@ struct Adder {
 };
 
 }  // namespace
+
+std::string is_one_or_more(const std::string& text) {
+  int number = 1;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number >= 1 ? "" : concat(text, " ranks; wanted 1 or more");
+}
 
 void add_options(CLI::App& command, BenchComm& options) {
   const Adder add = {command};
@@ -115,7 +123,7 @@ void add_options(CLI::App& command, Calibrate& options) {
   command
       .add_option("-n,--nproc-per-node,--nproc_per_node", options.ranks,
                   "Measure for so many ranks of this host, all at once")
-      ->check(CLI::PositiveNumber)
+      ->check(is_one_or_more)
       ->capture_default_str();
   command.footer(
       "\nRun it on an idle machine. Under shoal run it measures for the ranks of that job, on several hosts "
@@ -126,7 +134,7 @@ void add_options(CLI::App& command, Simulate& options) {
   const Adder add = {command};
   command.add_option("RECIPE", options.recipe,
                      "A TOML file, whose step is played; without one a schedule alone");
-  command.add_option("-n,--ranks", options.ranks, "That train the recipe")->check(CLI::PositiveNumber);
+  command.add_option("-n,--ranks", options.ranks, "That train the recipe")->check(is_one_or_more);
   command.add_option("--cluster", options.cluster,
                      "A TOML file that describes the machines, as those in clusters/");
   command.add_option("--plan", options.plan, "File that says how layers are cut: parallelism.plan");

@@ -2,6 +2,8 @@
 // What verbs without a recipe take on the command line, and what their --help says.
 #pragma once
 
+#include <string>
+
 namespace CLI {  // NOLINT(readability-identifier-naming): CLI11 calls itself so
 class App;
 }
@@ -14,6 +16,9 @@ struct Calibrate;
 struct DataGenerate;
 struct Run;
 struct Simulate;
+
+// Of a number of ranks: what is wrong; empty if nothing is.
+std::string is_one_or_more(const std::string& text);
 
 void add_options(CLI::App& command, BenchComm& options);
 void add_options(CLI::App& command, BenchPs& options);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -44,7 +45,9 @@
 namespace shoal::cli {
 
 void check(const Calibrate& options) {
-  SHOAL_CHECK(!options.out.empty(), InvalidInput, "calibrate: -o says the file to write");
+  const std::filesystem::path folder = std::filesystem::absolute(options.out).parent_path();
+  SHOAL_CHECK(::access(folder.c_str(), W_OK) == 0, InvalidInput, "calibrate: cannot write to ",
+              folder.string(), ": ", std::strerror(errno));
 }
 
 namespace {
@@ -167,7 +170,7 @@ class Calibration {
     learn();
     cluster.kinds.emplace(kind_.name, kind_);
     add_hosts(cluster);
-    if (peers_.size() > 1) measure_link(cluster);
+    if (peers_.size() > 1) measure_links(cluster);
     return cluster;
   }
 
@@ -279,34 +282,63 @@ class Calibration {
             {kind_.name, static_cast<int>(std::ranges::count(first, static_cast<int>(rank))), 1});
   }
 
-  double all_reduce_seconds(std::int64_t bytes, const char* what) {
-    const std::int64_t count = bytes / 4;
-    const auto memory = peers_.world()->allocate(bytes);
-    std::memset(memory->data(), 0, static_cast<std::size_t>(bytes));
-    const comm::Buffer buffer = {.data = memory->data(), .count = count, .dtype = DType::Float32};
-    const Sample sample =
-        peers_.time([&] { peers_.world()->all_reduce(buffer, comm::ReduceOp::Sum)->wait(peers_.limit()); });
-    tell(concat("all-reduce of ", human_bytes(bytes), what), 1e3 * sample.seconds, "ms", sample);
-    return sample.seconds;
+  // Of the ranks of `group`, which is null on those that are alone: these wait for the others.
+  double all_reduce_seconds(comm::Communicator* group, std::int64_t bytes, const char* where) {
+    std::unique_ptr<comm::Memory> memory;
+    if (group != nullptr) {
+      memory = group->allocate(bytes);
+      std::memset(memory->data(), 0, static_cast<std::size_t>(bytes));
+    }
+    const Sample sample = peers_.time([&] {
+      if (group != nullptr)
+        group
+            ->all_reduce({.data = memory->data(), .count = bytes / 4, .dtype = DType::Float32},
+                         comm::ReduceOp::Sum)
+            ->wait(peers_.limit());
+    });
+    const double seconds = sample.seconds / peers_.mean(group == nullptr ? 0 : 1);
+    tell(concat("all-reduce of ", human_bytes(bytes), where), 1e3 * seconds, "ms", sample);
+    return seconds;
   }
 
-  // An all-reduce of all ranks is what the formula of price.h says of it.
-  void measure_link(cost::Cluster& cluster) {
+  // Of an all-reduce of so many parties as price.h has it; `before`: seconds of it that are not on this link.
+  cost::Link link_of(comm::Communicator* group, int parties, int sharing, const char* where,
+                     const std::function<double(double bytes)>& before) {
     constexpr std::int64_t kSmall = 64, kLarge = 4 << 20;
-    const bool is_one_host = cluster.host_of(peers_.size() - 1) == 0;
-    cost::Link& link = is_one_host ? cluster.inside : cluster.between;
-    const int parties = is_one_host ? peers_.size() : cluster.host_of(peers_.size() - 1) + 1;
+    constexpr double kLeast = 1e-9;
     const double rounds = 2.0 * (parties - 1);
-    link = {.latency = all_reduce_seconds(kSmall, "") / rounds,
-            .bandwidth = 1,
-            .is_shared = true,
-            .overlaps = peers_.world()->is_asynchronous()};
-    const double seconds = all_reduce_seconds(kLarge, "") - rounds * link.latency;
-    const double bytes = 2.0 * kLarge * (parties - 1) / parties * (is_one_host ? parties : 1);
-    link.bandwidth = bytes / std::max(seconds, 1e-9);
-    if (!is_one_host && cluster.inside.bandwidth == 0)
-      cluster.inside = {
-          .latency = 0, .bandwidth = kind_.bandwidth.peak, .is_shared = true, .overlaps = false};
+    const double latency =
+        std::max(all_reduce_seconds(group, kSmall, where) - before(kSmall), kLeast) / rounds;
+    const double seconds = all_reduce_seconds(group, kLarge, where) - before(kLarge) - rounds * latency;
+    const double moved = 2.0 * kLarge * (parties - 1) / parties * sharing;
+    return {.latency = latency, .bandwidth = moved / std::max(seconds, kLeast), .is_shared = true};
+  }
+
+  // What is between devices of a host first: between hosts is what an all-reduce of all takes beside that.
+  void measure_links(cost::Cluster& cluster) {
+    const auto& first = peers_.first_ranks();
+    const int hosts = static_cast<int>(cluster.hosts.size());
+    const int devices = std::ranges::max_element(cluster.hosts, {}, &cost::Host::devices)->devices;
+    comm::Communicator* const world = peers_.world();
+    if (devices > 1) {
+      std::vector<int> here;
+      for (std::size_t rank = 0; rank < first.size(); ++rank)
+        if (first[rank] == first[static_cast<std::size_t>(peers_.rank())])
+          here.push_back(static_cast<int>(rank));
+      std::unique_ptr<comm::Communicator> host;
+      if (hosts > 1 && here.size() > 1) host = world->subgroup(here);
+      comm::Communicator* const group = hosts == 1 ? world : host.get();
+      cluster.inside = link_of(group, devices, devices, " within a host", [](double) { return 0; });
+      cluster.inside.overlaps = peers_.mean(group != nullptr && group->is_asynchronous() ? 1 : 0) > 0;
+    }
+    if (hosts == 1) return;
+    const auto within = [&](double bytes) {
+      const cost::Link& link = cluster.inside;
+      return devices == 1 ? 0
+                          : 2.0 * (devices - 1) * (link.latency + bytes / link.bandwidth);  // all share it
+    };
+    cluster.between = link_of(world, hosts, 1, " between hosts", within);
+    cluster.between.overlaps = world->is_asynchronous();
   }
 
   const Peers& peers_;

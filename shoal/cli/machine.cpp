@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shoal/cli/machine.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <unistd.h>
 
@@ -22,8 +21,7 @@ static std::string processor() {
 }
 
 std::string machine() {
-  return concat(processor(), ", ", std::thread::hardware_concurrency(), " cores, ", at::get_cpu_capability(),
-                ", ", at::get_num_threads(), at::get_num_threads() == 1 ? " thread" : " threads");
+  return concat(processor(), ", ", std::thread::hardware_concurrency(), " cores, ", at::get_cpu_capability());
 }
 
 std::int64_t total_memory_bytes() {

@@ -7,7 +7,7 @@
 
 namespace shoal::cli {
 
-// "AMD EPYC 7B13, 2 cores, AVX2, 2 threads": what kernels are chosen by, and how many compute at once in this process.
+// "AMD EPYC 7B13, 2 cores, AVX2": what kernels are chosen by.
 std::string machine();
 
 std::int64_t total_memory_bytes();

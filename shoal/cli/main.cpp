@@ -7,7 +7,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -53,17 +52,11 @@ static void add_plan(CLI::App& command, cli::Options& options) {
   command.add_option("--plan", options.plan, "File that says how layers are cut: parallelism.plan");
 }
 
-static std::string is_one_or_more(const std::string& text) {
-  int number = 1;
-  std::from_chars(text.data(), text.data() + text.size(), number);
-  return number >= 1 ? "" : concat(text, " ranks; wanted 1 or more");
-}
-
 static void add_train(CLI::App& command, cli::Options& options) {
   command
       .add_option("-n,--nproc-per-node,--nproc_per_node", options.ranks,
                   "Start so many ranks on this host, which train together")
-      ->check(is_one_or_more);
+      ->check(cli::is_one_or_more);
   command.add_option("--max-restarts,--max_restarts", options.max_restarts,
                      "How often all of them start again when one has failed");
   command.add_option("--log-dir,--log_dir", options.log_folder, "Folder for the output of each rank");
@@ -73,7 +66,7 @@ static void add_train(CLI::App& command, cli::Options& options) {
 static void add_verify(CLI::App& command, cli::Options& options) {
   command.add_option("-n,--ranks", options.ranks, "Ranks, which are threads of this process")
       ->required()
-      ->check(is_one_or_more);
+      ->check(cli::is_one_or_more);
   command.add_option("--random", options.random, "Draw so many strategies, instead of the recipe's");
   command.add_option("--seed", options.seed, "Of the first of them");
   add_plan(command, options);
@@ -87,7 +80,9 @@ static void add_print_after(CLI::App& command, cli::Options& options) {
 }
 
 static void add_planning(CLI::App& command, cli::Options& options) {
-  command.add_option("-n,--ranks", options.ranks, "Ranks to plan for")->required()->check(is_one_or_more);
+  command.add_option("-n,--ranks", options.ranks, "Ranks to plan for")
+      ->required()
+      ->check(cli::is_one_or_more);
   command.add_option("--save-plan", options.save_plan,
                      "File for the plan, with what was found of it, for --plan");
   command.add_flag("--dry-run", options.dry_run, "Lower what every kind of rank would run");

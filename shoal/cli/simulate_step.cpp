@@ -15,6 +15,7 @@
 #include "shoal/base/text.h"
 #include "shoal/cli/forecast.h"
 #include "shoal/cli/hollow.h"
+#include "shoal/cli/machine.h"
 #include "shoal/cli/ranks.h"
 #include "shoal/cli/run_checkpoints.h"
 #include "shoal/cli/simulate.h"
@@ -35,8 +36,7 @@ namespace shoal::cli {
 void check_step(const Simulate& options) {
   SHOAL_CHECK(!options.cluster.empty(), InvalidInput,
               "simulate: --cluster says on which machines. Remedy: a file of clusters/, or one that `shoal "
-              "calibrate` has "
-              "written");
+              "calibrate` has written");
   SHOAL_CHECK(options.ranks > 0, InvalidInput,
               "simulate: --ranks says how many devices of the cluster train");
   SHOAL_CHECK(
@@ -57,17 +57,18 @@ struct Kind {
 };
 
 struct Step {
-  compile::Whole whole;
-  std::optional<compile::Whole> sums;
+  sharding::Mesh mesh;
+  compile::Plan plan;
+  double flops = 0;  // of all ranks and micro-batches
+  StepSizes sizes;
   std::vector<Kind> kinds;
-  std::int64_t microbatches = 1;
 };
 
 }  // namespace
 
 // As a communicator would be, whose messages go on beside what computes.
 static bool overlaps(const cost::Cluster& cluster, int ranks) {
-  return cluster.inside.overlaps || cluster.host_of(ranks - 1) > 0;
+  return cluster.host_of(ranks - 1) > 0 ? cluster.between.overlaps : cluster.inside.overlaps;
 }
 
 static Step step_of(const Recipe& recipe, const cost::Cluster& cluster, int ranks) {
@@ -80,37 +81,41 @@ static Step step_of(const Recipe& recipe, const cost::Cluster& cluster, int rank
   compile::Settings settings = settings_of(recipe, part, "");
   settings.plan_name = parallelism.plan_name;
   settings.verifies = false;
-  Step step = {.microbatches = sizes.num_microbatches};
   const bool is_staged = compile::num_stages_of(parallelism.plan, parallelism.mesh) > 1;
-  if (step.microbatches > 1 || is_staged) settings.then = compile::Then::Accumulate;
-  step.whole = compile::compile_whole(std::move(graph), parallelism.plan, parallelism.mesh, settings);
-  if (settings.then == compile::Then::Accumulate) step.sums = update_of_sums(step.whole);
-  for (auto& [members] : kinds_of_ranks(step.whole)) {
+  if (sizes.num_microbatches > 1 || is_staged) settings.then = compile::Then::Accumulate;
+  const compile::Whole whole =
+      compile::compile_whole(std::move(graph), parallelism.plan, parallelism.mesh, settings);
+  std::optional<compile::Whole> sums;
+  if (settings.then == compile::Then::Accumulate) sums = update_of_sums(whole);
+  Step step = {.mesh = whole.mesh, .plan = whole.plan, .sizes = sizes};
+  for (const ir::Node& node : whole.graph.nodes)
+    step.flops += ir::flops_of(whole.graph, node) * static_cast<double>(sizes.num_microbatches);
+  for (auto& [members] : kinds_of_ranks(whole)) {
     Kind kind = {.ranks = std::move(members)};
     const int first = kind.ranks.front();
-    kind.forecast = forecast_of(recipe, step.whole, captured, first, 1, step.sums ? &*step.sums : nullptr);
-    if (step.sums) kind.update = compile::compile_local(*step.sums, first).program;
+    const int threads = threads_of_rank(std::min(ranks, cluster.devices_beside(first)));
+    kind.forecast = forecast_of(recipe, whole, captured, first, threads, sums ? &*sums : nullptr);
+    if (sums) kind.update = compile::compile_local(*sums, first).program;
     step.kinds.push_back(std::move(kind));
   }
-  // Borrowed by their settings no longer.
-  step.whole.settings = {};
   return step;
 }
 
 // In the order of a trainer.
 static std::vector<simulate::Run> runs_of(const Step& step, const Kind& kind) {
-  const auto& [mesh, plan] = std::tie(step.whole.mesh, step.whole.plan);
+  const auto& [mesh, plan] = std::tie(step.mesh, step.plan);
+  const auto microbatches = static_cast<int>(step.sizes.num_microbatches);
   const program::Program& program = kind.forecast.program;
   std::vector<simulate::Run> runs;
   const int stages = compile::num_stages_of(plan, mesh);
   if (stages > 1) {
     const int stage = mesh.coordinate(kind.ranks.front(), mesh.axis(plan.pipeline_axis));
     const schedule::Timeline timeline =
-        train::timeline_of(plan.schedule, stages, static_cast<std::size_t>(step.microbatches));
+        train::timeline_of(plan.schedule, stages, static_cast<std::size_t>(microbatches));
     simulate::append_runs(runs, timeline, stage,
-                          std::vector(static_cast<std::size_t>(step.microbatches), &program));
+                          std::vector(static_cast<std::size_t>(microbatches), &program));
   } else {
-    for (int microbatch = 0; microbatch < step.microbatches; ++microbatch)
+    for (int microbatch = 0; microbatch < microbatches; ++microbatch)
       simulate::append_runs(runs, program, microbatch);
   }
   if (kind.update) simulate::append_runs(runs, *kind.update, 0);
@@ -129,12 +134,6 @@ static std::string share(double part, double whole) {
   return text;
 }
 
-static double flops_of(const Step& step) {
-  double flops = 0;
-  for (const ir::Node& node : step.whole.graph.nodes) flops += ir::flops_of(step.whole.graph, node);
-  return flops * static_cast<double>(step.microbatches);
-}
-
 static double peak_of(const cost::Cluster& cluster, DType dtype, int ranks) {
   double peak = 0;
   for (int rank = 0; rank < ranks; ++rank) peak += cost::arithmetic_of(cluster.kind_of(rank), dtype).peak;
@@ -149,8 +148,7 @@ static DType dtype_of(const Recipe& recipe) {
 static void say_speed(const Recipe& recipe, const Step& step, const cost::Cluster& cluster, int ranks,
                       std::int64_t nanoseconds) {
   const double seconds = static_cast<double>(nanoseconds) / 1e9;
-  const StepSizes sizes = sizes_of(recipe, parallelism_of(recipe, ranks));
-  const auto samples = static_cast<double>(sizes.samples());
+  const auto samples = static_cast<double>(step.sizes.samples());
   std::string line = concat("step ", in_milliseconds(nanoseconds), ", ",
                             observe::with_commas(std::llround(samples / seconds)), " samples a second");
   if (recipe.dataset.name == DatasetName::Text)
@@ -158,7 +156,7 @@ static void say_speed(const Recipe& recipe, const Step& step, const cost::Cluste
         " of ", recipe.training.seq_len, " tokens, ",
         observe::with_commas(std::llround(samples * static_cast<double>(recipe.training.seq_len) / seconds)),
         " tokens a second");
-  line += concat(", MFU ", share(flops_of(step) / seconds, peak_of(cluster, dtype_of(recipe), ranks)));
+  line += concat(", MFU ", share(step.flops / seconds, peak_of(cluster, dtype_of(recipe), ranks)));
   say(line);
 }
 
@@ -180,6 +178,38 @@ static void say_memory(const Step& step, const cost::Cluster& cluster) {
       }
 }
 
+static void say_what(const Step& step, const cost::Cluster& cluster, const Simulate& options) {
+  const int hosts = cluster.host_of(options.ranks - 1) + 1;
+  const std::int64_t microbatches = step.sizes.num_microbatches;
+  sharding::Mesh axes = step.mesh;
+  std::erase_if(axes.axes, [](const sharding::Axis& axis) { return axis.size == 1; });
+  const std::string mesh = to_text(axes);
+  say(concat(options.cluster, ": ", options.ranks, options.ranks == 1 ? " device" : " devices", " on ", hosts,
+             hosts == 1 ? " host" : " hosts", mesh.empty() ? "" : concat(", ", mesh), ", ", microbatches,
+             microbatches == 1 ? " micro-batch" : " micro-batches"));
+  if (!cluster.machine.empty() && cluster.machine != machine())
+    say(concat(options.cluster, " was measured on another machine: ", cluster.machine, "; this is ",
+               machine()));
+}
+
+// Of the ranks for which each is worst.
+static void say_waiting(const simulate::Tasks& tasks, const std::vector<simulate::Span>& spans,
+                        std::int64_t end) {
+  const auto of_step = [&](std::int64_t part) {
+    return concat(share(static_cast<double>(part), static_cast<double>(end)), " of the step");
+  };
+  const std::vector<simulate::Communication> all = simulate::communication(tasks, spans);
+  const simulate::Communication& worst =
+      *std::ranges::max_element(all, {}, &simulate::Communication::exposed);
+  say(concat("communication ", in_milliseconds(worst.moving), ", exposed ", in_milliseconds(worst.exposed),
+             ", ", share(static_cast<double>(worst.exposed), static_cast<double>(worst.moving)),
+             " of it and ", of_step(worst.exposed), ", on rank ", worst.rank));
+  std::int64_t most_idle = 0;
+  for (const simulate::Bubble& bubble : simulate::bubbles(tasks, spans, "compute"))
+    most_idle = std::max(most_idle, end - (bubble.of - bubble.nanoseconds));
+  say(concat("a rank computes nothing for ", in_milliseconds(most_idle), " at most, ", of_step(most_idle)));
+}
+
 int simulate_step(const Recipe& recipe, const Simulate& options) {
   const auto begin = std::chrono::steady_clock::now();
   SHOAL_CHECK(recipe.tables.empty(), InvalidInput,
@@ -191,30 +221,12 @@ int simulate_step(const Recipe& recipe, const Simulate& options) {
   const Step step = step_of(recipe, cluster, options.ranks);
   std::vector<simulate::Ranks> kinds;
   for (const Kind& kind : step.kinds) kinds.push_back({kind.ranks, runs_of(step, kind)});
-  const simulate::Tasks tasks = simulate::tasks_of(kinds, step.whole.mesh, cluster);
+  const simulate::Tasks tasks = simulate::tasks_of(kinds, step.mesh, cluster);
   const std::vector<simulate::Span> spans = simulate::play(tasks);
   const std::int64_t end = std::ranges::max_element(spans, {}, &simulate::Span::end)->end;
-
-  const int hosts = cluster.host_of(options.ranks - 1) + 1;
-  sharding::Mesh axes = step.whole.mesh;
-  std::erase_if(axes.axes, [](const sharding::Axis& axis) { return axis.size == 1; });
-  const std::string mesh = to_text(axes);
-  say(concat(options.cluster, ": ", options.ranks, options.ranks == 1 ? " device" : " devices", " on ", hosts,
-             hosts == 1 ? " host" : " hosts", mesh.empty() ? "" : concat(", ", mesh), ", ", step.microbatches,
-             step.microbatches == 1 ? " micro-batch" : " micro-batches"));
+  say_what(step, cluster, options);
   say_speed(recipe, step, cluster, options.ranks, end);
-  const std::vector<simulate::Communication> all = simulate::communication(tasks, spans);
-  const simulate::Communication& worst =
-      *std::ranges::max_element(all, {}, &simulate::Communication::exposed);
-  say(concat("communication ", in_milliseconds(worst.moving), ", exposed ", in_milliseconds(worst.exposed),
-             ", ", share(static_cast<double>(worst.exposed), static_cast<double>(worst.moving)),
-             " of it and ", share(static_cast<double>(worst.exposed), static_cast<double>(end)),
-             " of the step, on rank ", worst.rank));
-  std::int64_t most_idle = 0;
-  for (const simulate::Bubble& bubble : simulate::bubbles(tasks, spans, "compute"))
-    most_idle = std::max(most_idle, end - (bubble.of - bubble.nanoseconds));
-  say(concat("a rank computes nothing for ", in_milliseconds(most_idle), " at most, ",
-             share(static_cast<double>(most_idle), static_cast<double>(end)), " of the step"));
+  say_waiting(tasks, spans, end);
   say_memory(step, cluster);
   if (!options.timeline.empty()) {
     const std::string html =

@@ -248,15 +248,29 @@ def test_tables_are_not_priced(shoal):
     assert "the recipe has [[tables]], and what servers take is not priced" in result.stderr
 
 
+def test_calibrate_says_at_once_what_is_wrong(shoal):
+    result = shoal("calibrate", "-o", "/no/such/here.toml")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == "shoal: calibrate: cannot write to /no/such: No such file or directory\n"
+    for words in (["calibrate", "-o", "here.toml"], ["simulate", "recipes/gpt.toml"]):
+        result = shoal(*words, "-n", "0")
+        assert result.returncode == 2
+        assert "0 ranks; wanted 1 or more" in result.stderr
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_machine_that_is_calibrated_plays_a_step(shoal, tmp_path, ranks):
     path = tmp_path / "here.toml"
     result = shoal("calibrate", f"--output={path}", f"--nproc-per-node={ranks}")
     assert result.returncode == 0, result.stderr
     assert re.search(r"products of 1024, f32 +[\d.]+ GFLOP/s +spread +[\d.]+ %\n", result.stdout)
-    assert ("all-reduce of 4.0MiB" in result.stdout) == (ranks == 2)
+    assert ("all-reduce of 4.0MiB within a host" in result.stdout) == (ranks == 2)
     took = float(re.search(r"measured in ([\d.]+) s\n", result.stdout)[1])
     assert took < 60
     said = shoal("simulate", *GPT, "-n", str(ranks), f"--cluster={path}").stdout
+    assert "another machine" not in said
+    path.write_text(path.read_text().replace('machine = "', 'machine = "not '))
+    said = shoal("simulate", *GPT, "-n", str(ranks), f"--cluster={path}").stdout
+    assert re.search(r"here.toml was measured on another machine: not .*; this is .*\n", said)
     # A floor and a ceiling that no machine is beyond; how close it comes is measured by bench/simulate.py.
     assert 1 < milliseconds(said, "step") < 60_000
