@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DeepFM as recipes/deepfm.toml has it, in plain PyTorch: one process, sparse gradients, data in memory.
+"""DeepFM of recipes/deepfm.toml, with 8 factors an id, in plain PyTorch: one process, sparse gradients,
+data in memory.
 
 .venv/bin/python bench/deepfm_torch.py [batch [seconds [threads]]]
 

@@ -5,7 +5,9 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import signal
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -39,6 +41,7 @@ def hosts(num, rate):
     switch = f"bench-{os.getpid()}-switch"
     made, keepers = [], []
     key = pathlib.Path(tempfile.mkdtemp(prefix="bench_hosts_")) / "key"
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # what is below is done
     try:
         for name in [switch, *names]:
             ip("netns", "add", name)
@@ -65,6 +68,7 @@ def hosts(num, rate):
         key.write_bytes(os.urandom(32))
         yield [Host(*each) for each in zip(names, keepers, strict=True)], key
     finally:
+        signal.signal(signal.SIGTERM, before)
         for keeper in keepers:
             keeper.kill()
             keeper.wait()

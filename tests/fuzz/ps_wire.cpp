@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "shoal/base/memory_files_test.h"
 #include "shoal/ps/answers.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -16,10 +17,11 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     const wire::Head head = wire::head_of(rest.first(std::min(rest.size(), sizeof(wire::Head))));
     wire::check_payload(head, rest.subspan(sizeof(wire::Head)));
   });
-  Answers answers(0, 1, 1);
+  MemoryFiles files;
+  Answers answers(0, 1, 1, [] {}, &files);
   std::vector<std::byte> reply;
   for (std::uint64_t sequence = 1; rest.size() >= 3; ++sequence) {
-    const auto operation = static_cast<std::uint8_t>(rest[0]) % 8 + 1;
+    const auto operation = static_cast<std::uint8_t>(rest[0]) % 10 + 1;
     const auto count = static_cast<std::uint32_t>(rest[1]);
     const std::size_t bytes = std::min(rest.size() - 3, 8 * static_cast<std::size_t>(rest[2]));
     // At an address that 8 divides.
