@@ -92,6 +92,8 @@ def test_thirty_kills_at_random_moments_cost_no_bit(shoal, tiny, uninterrupted):
             ends += 1
             assert losses(folder) == wanted
             shutil.rmtree(folder)
+            if "resume:" not in out:  # how long a run takes by now: else none might be killed any more
+                seconds = time.time() - began
         else:
             assert process.returncode == -signal.SIGKILL, err
     succeeds(shoal("train", tiny, *LONG, f"--job.dump_folder={folder}"))
