@@ -12,7 +12,7 @@ import subprocess
 import time
 
 import pytest
-from waiting import line_of, until
+from processes import line_of, until
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHOAL = pathlib.Path(os.environ.get("SHOAL_COMMAND", ROOT / "bin" / "shoal")).resolve()

@@ -4,6 +4,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -11,7 +12,7 @@ import time
 import tomllib
 
 import pytest
-from waiting import line_of, until
+from processes import line_of, rank_of, running, until
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHOAL = pathlib.Path(os.environ.get("SHOAL_COMMAND", ROOT / "bin" / "shoal")).resolve()
@@ -188,6 +189,30 @@ def test_hosts_are_calibrated(hosts, tmp_path):
     played = ["simulate", "recipes/gpt.toml", "-n", "4", f"--cluster={path}"]
     said = subprocess.run([SHOAL, *played], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     assert "4 devices on 2 hosts, replicate=4, 1 micro-batch\n" in said
+
+
+# Between hosts messages are under way while a rank computes, unless a plan says otherwise.
+@pytest.mark.parametrize(
+    "strategy", [[], ["--parallelism.data_parallel_shard_degree=-1"]], ids=["data", "ZeRO-3"]
+)
+@pytest.mark.parametrize(
+    ("fault", "named"), [("KILL", "killed by signal 9"), ("STOP", "stopped, while others waited for it")]
+)
+def test_a_rank_that_fails_while_messages_are_under_way_is_named(hosts, strategy, fault, named, tmp_path):
+    recipe = tmp_path / "tiny.toml"
+    recipe.write_text(RECIPE.format(folder=tmp_path / "out"))
+    folder = f"--job.dump_folder={tmp_path / 'out'}"
+    train = ["train", recipe, folder, "--training.steps=1000000", "--validation.freq=0", *strategy]
+    processes = on_hosts(hosts, SHOAL, *train, limit=5, apart=True)
+    while "step:  9" not in line_of(processes[0]):
+        pass
+    begin = time.monotonic()
+    os.kill(rank_of(folder, 3), signal.Signals[f"SIG{fault}"])
+    outputs = outputs_of(processes)
+    assert time.monotonic() - begin < 15
+    for _, errors in outputs:
+        assert re.search(rf"rank 3 \(?.*failed first: {named}", errors), outputs
+    assert running(folder) == []
 
 
 def kill_host(process):

@@ -8,7 +8,8 @@ import signal
 import subprocess
 
 import pytest
-from test_ranks import lines_until, rank_of
+from processes import rank_of
+from test_ranks import lines_until
 
 STAGES = ["-n", 2, "--parallelism.pipeline_parallel_degree=2"]
 BATCH = ["--training.local_batch_size=2", "--training.global_batch_size=4", "--model.n_layer=3"]

@@ -3,13 +3,13 @@
 
 import json
 import os
-import pathlib
 import re
 import shutil
 import signal
 import subprocess
 
 import pytest
+from processes import rank_of
 
 DOUBLE = ["--training.dtype=float64", "--sample.tokens=0"]
 BATCH = ["--training.local_batch_size=4", "--training.global_batch_size=4"]
@@ -139,21 +139,6 @@ def test_ranks_with_different_recipes_are_told_so(shoal, tiny):
         "different recipes: optimizer.lr of rank 1 is not that of rank 0; here, on rank 0, it is 0.1"
         in result.stderr
     )
-
-
-def rank_of(recipe, rank):
-    """The process that trains the recipe as this rank."""
-    for folder in pathlib.Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
-            words = (folder / "cmdline").read_bytes().split(b"\0")
-            environment = (folder / "environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if str(recipe).encode() in words and f"RANK={rank}".encode() in environment:
-            return int(folder.name)
-    raise AssertionError(f"no process is rank {rank}")
 
 
 @pytest.fixture(params=[SHARD, "--parallelism.pipeline_parallel_degree=2"], ids=["ZeRO-3", "stages"])

@@ -10,7 +10,7 @@ import subprocess
 import time
 
 import pytest
-from waiting import line_of
+from processes import line_of
 
 SMALL = [
     "--dataset.samples=4000",

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits of tests that end."""
+"""Waits for processes that end, and what runs."""
 
+import pathlib
 import subprocess
 import time
 
@@ -23,3 +24,23 @@ def line_of(process):
     line = process.stdout.readline()
     assert line, process.communicate(timeout=60)
     return line
+
+
+def running(word):
+    """The processes whose command line has it."""
+    found = []
+    for folder in pathlib.Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and str(word).encode() in (folder / "cmdline").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+        except OSError:
+            pass  # it has ended
+    return found
+
+
+def rank_of(word, rank):
+    """The process among them that is this rank."""
+    for process in running(word):
+        if f"RANK={rank}".encode() in pathlib.Path(f"/proc/{process}/environ").read_bytes().split(b"\0"):
+            return process
+    raise AssertionError(f"no process with {word} is rank {rank}")
