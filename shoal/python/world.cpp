@@ -132,7 +132,7 @@ static Degrees degrees_of(std::optional<int> replicate, int shard, int tensor, i
   return degrees;
 }
 
-static std::string text_of(const Degrees& degrees) {
+static std::string repr_of(const Degrees& degrees) {
   std::string text = "Parallelism(";
   if (degrees.plan.mesh.empty())
     text += concat("replicate=", degrees.replicate ? std::to_string(*degrees.replicate) : std::string("None"),
@@ -218,7 +218,7 @@ void bind_world(py::module_& module) {
           "zero_stage", [](const Degrees& degrees) { return degrees.plan.zero_stage; },
           "What the ranks of shard keep in parts: 0 nothing, 1 the optimizer's state, 2 gradients "
           "too, 3 parameters too; -1: 3 where shard is above 1.")
-      .def("__repr__", text_of);
+      .def("__repr__", repr_of);
   module.def(
       "rank", [] { return this_place().rank; }, "This process among those of the job; 0 outside of one.");
   module.def("world_size", [] { return this_place().size; }, "How many ranks the job has; 1 outside of one.");
