@@ -52,10 +52,14 @@ Lane::~Lane() {
   if (thread_.joinable()) thread_.join();
 }
 
+void Lane::start() {
+  const std::lock_guard lock(mutex_);
+  if (!thread_.joinable()) thread_ = std::thread(&Lane::work, this);
+}
+
 void Lane::run(std::function<void()> job) {
   const std::lock_guard lock(mutex_);
   jobs_.push_back(std::move(job));
-  if (!thread_.joinable()) thread_ = std::thread(&Lane::work, this);
   changed_.notify_all();
 }
 

@@ -52,6 +52,8 @@ class Lane {
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
+  // Its thread, which has to be there before a call that it is to run.
+  void start();
   void run(std::function<void()> job);
 
  private:

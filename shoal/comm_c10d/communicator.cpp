@@ -74,6 +74,8 @@ std::unique_ptr<Work> C10dCommunicator::submit(Request request) {
     if (failure_) throw Error(*failure_);
     if (engine_.calls == Calls::Compared) numbered.number = log_.add(call);
   }
+  comm::Lane& lane = lanes_[engine_.messages_beside ? comm::CallLog::lane_of(call) : 0];
+  if (engine_.calls != Calls::Bare) lane.start();
   auto work = std::make_unique<LaneWork>(*this, what(call));
   ++num_under_way_;
   if (engine_.calls == Calls::Bare) {
@@ -81,8 +83,7 @@ std::unique_ptr<Work> C10dCommunicator::submit(Request request) {
     return work;
   }
   watch_.wake();
-  lanes_[engine_.messages_beside ? comm::CallLog::lane_of(call) : 0].run(
-      [this, &work = *work, request = std::move(request), numbered] { run(work, request, numbered); });
+  lane.run([this, &work = *work, request = std::move(request), numbered] { run(work, request, numbered); });
   return work;
 }
 

@@ -64,10 +64,11 @@ std::vector<Piece> pieces_of(const Buffer& buffer) {
   return pieces;
 }
 
-// Each piece through the host, over the link, and through the host again; the link's part of one beside the
-// host's of the next.
+// Each piece through the host, over the link (`link`, where this rank has it), and through the host again; the
+// link's part of one beside the host's of the next.
 template <class Before, class Between, class After>
-void in_pieces(const Buffer& buffer, const Before& before, const Between& between, const After& after) {
+void in_pieces(const Buffer& buffer, Communicator* link, const Before& before, const Between& between,
+               const After& after) {
   std::vector<std::pair<Piece, std::unique_ptr<Work>>> under_way;
   std::size_t done = 0;
   const auto end_one = [&] {
@@ -75,12 +76,19 @@ void in_pieces(const Buffer& buffer, const Before& before, const Between& betwee
     if (work) finish(std::exchange(work, nullptr));
     after(part(buffer, piece.first, piece.count));
   };
-  for (const Piece& piece : pieces_of(buffer)) {
-    before(part(buffer, piece.first, piece.count));
-    under_way.emplace_back(piece, between(part(buffer, piece.first, piece.count)));
-    if (under_way.size() > done + 2) end_one();
+  try {
+    for (const Piece& piece : pieces_of(buffer)) {
+      before(part(buffer, piece.first, piece.count));
+      under_way.emplace_back(piece,
+                             link != nullptr ? between(part(buffer, piece.first, piece.count)) : nullptr);
+      if (under_way.size() > done + 2) end_one();
+    }
+    while (done < under_way.size()) end_one();
+  } catch (
+      const Error& error) {  // before what is under way is given up: the first reason is that of all hosts
+    if (link != nullptr) link->abort(error.what(), error.kind());
+    throw;
   }
-  while (done < under_way.size()) end_one();
 }
 
 // What all ranks have to say alike, as it is gathered.
@@ -119,8 +127,10 @@ void OnHosts::compare_hosts(const Call& call, std::uint64_t number) const {
 
 void OnHosts::run(const Request& request, const Call& call, std::uint64_t number) const {
   compare_here(call, number);
-  // An all-reduce of one piece is compared as a whole where hosts make it, and nothing else begins with one.
-  const bool is_compared = call.op == Op::AllReduce && pieces_of(request.out).size() == 1;
+  // An all-reduce of one piece is compared as a whole where hosts make it, and nothing else begins with one. Of an
+  // average hosts make the sum, as of a sum.
+  const bool is_compared =
+      call.op == Op::AllReduce && call.reduce != ReduceOp::Average && pieces_of(request.out).size() == 1;
   if (!is_compared) compare_hosts(call, number);
   switch (call.op) {
     case Op::Broadcast: return broadcast(request);
@@ -155,8 +165,8 @@ void OnHosts::all_reduce(const Request& request) const {
   const ReduceOp op = summing(request.reduce);
   const int size = static_cast<int>(members.num_ranks());
   in_pieces(
-      request.out, [&](const Buffer& piece) { finish(here.reduce(piece, op, 0)); },
-      [&](const Buffer& piece) { return is_first() ? firsts->all_reduce(piece, op) : nullptr; },
+      request.out, firsts, [&](const Buffer& piece) { finish(here.reduce(piece, op, 0)); },
+      [&](const Buffer& piece) { return firsts->all_reduce(piece, op); },
       [&](const Buffer& piece) {
         if (is_first() && request.reduce == ReduceOp::Average) divide(piece, size);
         finish(here.broadcast(piece, 0));
@@ -167,11 +177,11 @@ void OnHosts::broadcast(const Request& request) const {
   const int root_host = members.host_of(request.peer);
   const bool is_roots = host() == root_host;
   in_pieces(
-      request.out,
+      request.out, firsts,
       [&](const Buffer& piece) {
         if (is_roots) finish(here.broadcast(piece, members.place_of(request.peer)));
       },
-      [&](const Buffer& piece) { return is_first() ? firsts->broadcast(piece, root_host) : nullptr; },
+      [&](const Buffer& piece) { return firsts->broadcast(piece, root_host); },
       [&](const Buffer& piece) {
         if (!is_roots) finish(here.broadcast(piece, 0));
       });
@@ -190,8 +200,8 @@ void OnHosts::reduce(const Request& request) const {
     copy(request.in, sum);
   }
   in_pieces(
-      sum, [&](const Buffer& piece) { finish(here.reduce(piece, op, 0)); },
-      [&](const Buffer& piece) { return is_first() ? firsts->reduce(piece, op, root_host) : nullptr; },
+      sum, firsts, [&](const Buffer& piece) { finish(here.reduce(piece, op, 0)); },
+      [&](const Buffer& piece) { return firsts->reduce(piece, op, root_host); },
       [&](const Buffer& piece) {
         if (is_first() && is_roots && request.reduce == ReduceOp::Average) divide(piece, members.num_ranks());
         if (!is_roots || root == 0) return;

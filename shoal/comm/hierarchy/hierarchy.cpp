@@ -10,6 +10,7 @@
 #include <mutex>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -24,6 +25,39 @@ namespace shoal::comm {
 
 namespace {
 
+// A message of one of the communicators, whose failure is that of the whole hierarchy while that is there.
+class MessageWork final : public Work {
+ public:
+  MessageWork(std::unique_ptr<Work> inner, Ends& group, std::set<MessageWork*>& all)
+      : inner_(std::move(inner)), group_(&group), all_(&all) {
+    all_->insert(this);
+  }
+  MessageWork(const MessageWork&) = delete;
+  MessageWork& operator=(const MessageWork&) = delete;
+  ~MessageWork() override {
+    if (all_ != nullptr) all_->erase(this);
+  }
+  void leave() {  // the group goes
+    group_ = nullptr;
+    all_ = nullptr;
+  }
+
+  void wait(std::chrono::nanoseconds limit) override {
+    try {
+      inner_->wait(limit);
+    } catch (const Error& error) {
+      if (group_ != nullptr) group_->fail_with(error);
+      throw;
+    }
+  }
+  bool done() override { return inner_->done(); }
+
+ private:
+  const std::unique_ptr<Work> inner_;
+  Ends* group_;
+  std::set<MessageWork*>* all_;  // of the group
+};
+
 class Hierarchy final : public RequestCommunicator, public Ends {
  public:
   Hierarchy(std::unique_ptr<Communicator> all, std::unique_ptr<Communicator> here, HostMembers members)
@@ -37,6 +71,7 @@ class Hierarchy final : public RequestCommunicator, public Ends {
   Hierarchy(const Hierarchy&) = delete;
   Hierarchy& operator=(const Hierarchy&) = delete;
   ~Hierarchy() override {
+    for (MessageWork* const message : messages_) message->leave();
     if (num_under_way_ != 0)
       fail_with({ErrorKind::PeerLost, concat("comm: rank ", rank(), " left with calls under way")});
   }
@@ -71,6 +106,7 @@ class Hierarchy final : public RequestCommunicator, public Ends {
   const std::unique_ptr<Communicator> all_, here_;
   const HostMembers members_;
   std::unique_ptr<Communicator> messages_here_, firsts_;  // firsts_ on first ranks alone
+  std::set<MessageWork*> messages_;                       // that are not freed yet
   std::uint64_t num_calls_ = 0;
   std::atomic<int> num_under_way_ = 0;
   std::mutex mutex_;  // guards failure_
@@ -82,11 +118,13 @@ std::unique_ptr<Work> Hierarchy::submit(Request request) {
   const Call call = checked(request, rank(), size());
   throw_if_ended();
   if (call.op == Op::Send || call.op == Op::Receive) {
-    if (members_.host_of(call.peer) != members_.host_of(rank())) return forward(*all_, request);
-    request.peer = members_.place_of(call.peer);
-    return forward(*messages_here_, request);
+    const bool is_near = members_.host_of(call.peer) == members_.host_of(rank());
+    if (is_near) request.peer = members_.place_of(call.peer);
+    return std::make_unique<MessageWork>(forward(is_near ? *messages_here_ : *all_, request), *this,
+                                         messages_);
   }
   const std::uint64_t number = num_calls_++;
+  lane_.start();
   auto work = std::make_unique<LaneWork>(
       *this, concat("comm: call ", number, ", ", describe(call), " of rank ", rank()));
   ++num_under_way_;

@@ -5,7 +5,9 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
 
 #include "shoal/comm/conformance.h"
 #include "shoal/comm/inproc/inproc.h"
@@ -119,6 +121,15 @@ TEST_CASE("what ranks of hosts call differently is the error of all, with both c
     CHECK(end.find("all_reduce(f32 x 4, sum)") != std::string::npos);
     CHECK(end.find("all_reduce(f32 x 5, sum)") != std::string::npos);
   }
+  // Where hosts do the same of both.
+  for (const std::string& end : ends([&](Communicator& rank) {
+         float one = 1;
+         rank.all_reduce({&one, 1, DType::Float32}, rank.rank() % 2 == 1 ? ReduceOp::Average : ReduceOp::Sum)
+             ->wait(20s);
+       })) {
+    CAPTURE(end);
+    CHECK(end.starts_with("invalid input: "));
+  }
   // Counts of one pair.
   CHECK(ends([&](Communicator& rank) {
           std::vector<float> in(8), out(8);
@@ -139,6 +150,47 @@ TEST_CASE("a rank that leaves, and an abort, end the calls of all hosts") {
   });
   for (int rank = 0; rank < 3; ++rank)
     CHECK(ends[static_cast<std::size_t>(rank)] == "peer lost: rank 3 is out of patience");
+}
+
+TEST_CASE("a message that fails ends the calls of all hosts, and those that come later") {
+  for (const int from : {1, 3}) {  // of the host, and of the other one
+    CAPTURE(from);
+    const Ranks ranks = ranks_on({0, 0, 2, 2});
+    const auto ends = ends_of(ranks, [&](Communicator& rank) {
+      float one = 0;
+      if (rank.rank() == 0) {
+        const auto message = rank.receive({&one, 1, DType::Float32}, from);
+        CHECK_THROWS_AS(message->wait(50ms), Error);
+      }
+      rank.barrier()->wait(20s);
+    });
+    for (const std::string& end : ends) {
+      CAPTURE(end);
+      CHECK(end.starts_with("timeout: "));
+    }
+  }
+}
+
+TEST_CASE("who ends a call of several pieces is named on all hosts, whichever are under way") {
+  int ended = 0;
+  for (int round = 0; round < 20; ++round) {
+    const auto ends = ends_of(ranks_on({0, 0, 2, 2}), [&](Communicator& rank) {
+      constexpr std::int64_t kCount = (std::int64_t{20} << 20) / 4;
+      std::vector<float> own(kCount);
+      const auto work = rank.all_reduce({own.data(), kCount, DType::Float32}, ReduceOp::Sum);
+      if (rank.rank() == 3) {
+        for (int turns = 0; turns < 2000 * round; ++turns) std::this_thread::yield();
+        rank.abort("rank 3 is out of patience");
+      }
+      work->wait(20s);
+    });
+    for (const std::string& end : ends) {
+      CAPTURE(end);
+      CHECK((end == "ok" || end == "peer lost: rank 3 is out of patience"));
+      if (end != "ok") ++ended;
+    }
+  }
+  CHECK(ended > 0);
 }
 
 TEST_CASE("subgroups of hosts are of the cheapest kind, and conform") {
