@@ -2,7 +2,6 @@
 #include "shoal/cost/cluster.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "shoal/base/error.h"
 

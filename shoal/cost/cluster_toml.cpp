@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <initializer_list>
 #include <span>
-#include <sstream>
 
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
@@ -150,9 +149,11 @@ class Reader {
     const auto row = std::ranges::find(quantity.units, unit, &Unit::name);
     if (row == quantity.units.end())
       wrong(node, key, concat(quoted(unit), " is no unit of ", quantity.name, as));
-    if (number < 0 || (number == 0 && !may_be_zero))
+    const double amount = number * row->worth;
+    if (amount < 0 || (amount == 0 && !may_be_zero))
       wrong(node, key, concat(quoted(text), " is not above 0"));
-    return number * row->worth;
+    if (!std::isfinite(amount)) wrong(node, key, concat(quoted(text), " is more than a number holds"));
+    return amount;
   }
 
   Rate rate_of(const toml::node& peak, const toml::node* shares, const std::string& key, const Quantity& of,

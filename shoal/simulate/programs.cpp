@@ -63,6 +63,14 @@ struct Arrival {
   int arrives = 0, moves = 0;  // tasks
 };
 
+struct Received {
+  int from;  // a kind
+  std::string axis;
+  int coordinate;    // the receiver's number on it
+  std::size_t kind;  // the receiver's
+  int task;
+};
+
 class Maker {
  public:
   Maker(const std::vector<Ranks>& kinds, const sharding::Mesh& mesh, const cost::Cluster& cluster)
@@ -177,7 +185,10 @@ class Maker {
     if (!message) return arrives;
     if (message->kind == sharding::Collective::Receive) {
       const int moves = add_task(on, op, 0, {}, 0);
-      receives_.emplace_back(kind_of_peer(kind, *message), number, message->axis, moves);
+      const auto& group = kind.groups[at(mesh_.axis(message->axis))];
+      const auto self = std::ranges::find(group, kind.first) - group.begin();
+      receives_.push_back(
+          {kind_of_[at(group[at(message->peer)])], message->axis, static_cast<int>(self), number, moves});
       return moves;
     }
     const auto axis = at(mesh_.axis(name));
@@ -185,11 +196,6 @@ class Maker {
     const int moves = add_task(on, op, seconds, {}, message->bytes());
     arrivals_[number][axis].push_back({arrives, moves});
     return moves;
-  }
-
-  int kind_of_peer(const Kind& kind, const sharding::Message& message) const {
-    const auto axis = at(mesh_.axis(message.axis));
-    return kind_of_[at(kind.groups[axis][at(message.peer)])];
   }
 
   int add_kernel(std::size_t number, const program::Instruction& instruction, const program::Program& program,
@@ -213,7 +219,7 @@ class Maker {
       const int link = stream(kind.first, concat(message->axis, " to ", peer));
       const int moves =
           add_task(link, "send", cost::seconds_of(*message, spread, cluster_), {task}, message->bytes());
-      sends_[{static_cast<int>(number), kind_of_[at(peer)], message->axis}].push_back(moves);
+      sends_[{static_cast<int>(number), message->axis, message->peer}].push_back(moves);
     }
     return task;
   }
@@ -234,11 +240,10 @@ class Maker {
   }
 
   void connect_receives() {
-    std::map<std::tuple<int, int, std::string>, std::size_t> taken;
-    for (const auto& [from, to, axis, task] : receives_) {
-      const std::tuple key = {from, static_cast<int>(to), axis};
-      const auto& sent = sends_[key];
-      const std::size_t number = taken[key]++;
+    std::map<std::tuple<std::size_t, int, std::string>, std::size_t> taken;
+    for (const auto& [from, axis, coordinate, to, task] : receives_) {
+      const auto& sent = sends_[{from, axis, coordinate}];
+      const std::size_t number = taken[{to, from, axis}]++;
       SHOAL_CHECK(number < sent.size(), Internal, "simulate: rank ", kinds_[to].first, " receives ",
                   number + 1, " times from rank ", kinds_[at(from)].first, " along ", axis, ", which sends ",
                   sent.size());
@@ -251,8 +256,9 @@ class Maker {
   std::vector<int> kind_of_;  // by rank
   std::vector<Kind> kinds_;
   std::vector<std::map<std::size_t, std::vector<Arrival>>> arrivals_;  // by kind, then axis
-  std::map<std::tuple<int, int, std::string>, std::vector<int>> sends_;
-  std::vector<std::tuple<int, std::size_t, std::string, int>> receives_;
+  // By the sender's kind, and the axis and the receiver's number on it.
+  std::map<std::tuple<int, std::string, int>, std::vector<int>> sends_;
+  std::vector<Received> receives_;
   std::map<std::pair<int, std::string>, int> streams_;
   std::map<const program::Program*, program::Order> orders_;
   Tasks tasks_;

@@ -133,13 +133,30 @@ TEST_CASE("a cluster whose rates make no step end is refused") {
                        doctest::Contains("shoal::all_reduce would take 1e+09 s, more than a day"), Error);
 }
 
-TEST_CASE("what is received is there when it was sent and has crossed") {
-  const program::Program sends = program::from_text(
+static program::Program sending() {
+  return program::from_text(
       "source %0 parameter \"w\" : u8[3]\nforward:\n%1 : u8[3] = aten::cumsum(self=%0)\n"
       "() = shoal::send(self=%1, axis=\"stage\", to=1)\nreturn output \"y\" %1\n");
-  const program::Program receives = program::from_text(
+}
+static program::Program receiving() {
+  return program::from_text(
       "forward:\n%0 : u8[3] = shoal::receive(axis=\"stage\", from=0, device=cpu)\nwait %0\n"
       "%1 : u8[3] = aten::cumsum(self=%0)\nreturn output \"y\" %1\n");
+}
+
+TEST_CASE("stages whose devices differ otherwise than those of the stage before receive what these send") {
+  cost::Cluster mixed = cluster(1, 3);
+  mixed.kinds.emplace("fast", mixed.kinds.at("slow")).first->second.name = "fast";
+  mixed.hosts.push_back({"fast", 2, 1});
+  mixed.hosts.push_back({"slow", 3, 1});
+  const program::Program sends = sending(), receives = receiving();
+  const Tasks tasks = tasks_of({kind({0, 1, 2, 3}, sends), kind({4, 5, 6, 7}, receives)},
+                               {{{"stage", 2}, {"data", 4}}}, mixed);
+  for (const int rank : {4, 5}) CHECK(seconds_of(tasks, rank, "compute").size() == 1);
+}
+
+TEST_CASE("what is received is there when it was sent and has crossed") {
+  const program::Program sends = sending(), receives = receiving();
   const Tasks tasks = tasks_of({kind({0}, sends), kind({1}, receives)}, {{{"stage", 2}}}, cluster(1, 2));
   const auto sent = seconds_of(tasks, 0, "stage to 1");
   REQUIRE(sent.size() == 1);

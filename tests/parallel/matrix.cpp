@@ -187,11 +187,11 @@ static std::string difference(const std::vector<Played>& all, const sharding::Me
     std::vector<observe::Event> events;
     for (const observe::Event& event : trace.events)
       if (event.rank == rank && event.stream.find(" to ") == std::string::npos) events.push_back(event);
-    const auto wanted = starts_of(std::move(events));
-    for (const auto& [stream, starts] : starts_of(all[static_cast<std::size_t>(rank)].trace.events)) {
-      const auto found = wanted.find(stream);
-      const std::vector<std::string> none;
-      const auto& said = found == wanted.end() ? none : found->second;
+    auto wanted = starts_of(std::move(events));
+    auto seen = starts_of(all[static_cast<std::size_t>(rank)].trace.events);
+    for (const auto& [stream, starts] : wanted) seen.try_emplace(stream);
+    for (const auto& [stream, starts] : seen) {
+      const auto& said = wanted[stream];
       const auto [is, should] = std::ranges::mismatch(starts, said);
       if (is != starts.end() || should != said.end())
         return concat("rank ", rank, ", start ", is - starts.begin(), " on ", stream, " is ",
