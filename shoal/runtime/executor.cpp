@@ -13,8 +13,6 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
-#include <array>
-#include <map>
 #include <new>
 #include <string>
 #include <utility>
