@@ -84,8 +84,8 @@ void in_pieces(const Buffer& buffer, Communicator* link, const Before& before, c
       if (under_way.size() > done + 2) end_one();
     }
     while (done < under_way.size()) end_one();
-  } catch (
-      const Error& error) {  // before what is under way is given up: the first reason is that of all hosts
+  } catch (const Error& error) {
+    // Before what is under way is given up: the first reason is that of all hosts.
     if (link != nullptr) link->abort(error.what(), error.kind());
     throw;
   }
