@@ -45,6 +45,8 @@
 namespace shoal::cli {
 
 void check(const Calibrate& options) {
+  SHOAL_CHECK(!options.out.empty() && !std::filesystem::is_directory(options.out), InvalidInput,
+              "calibrate: -o is \"", options.out, "\", wanted the file to write");
   const std::filesystem::path folder = std::filesystem::absolute(options.out).parent_path();
   SHOAL_CHECK(::access(folder.c_str(), W_OK) == 0, InvalidInput, "calibrate: cannot write to ",
               folder.string(), ": ", std::strerror(errno));

@@ -118,6 +118,8 @@ TEST_CASE("what a file may not say is refused with line, key and what is wanted"
   refuses(with("16 GiB", "16"), "two.toml:2: kinds.a.memory: \"16\" has no unit");
   refuses(with("100 GB/s", "100 GB"), "\"GB\" is no unit of bytes in a time");
   refuses(with("100 GB/s", "-1 GB/s"), "two.toml:3: kinds.a.memory_bandwidth: \"-1 GB/s\" is not above 0");
+  refuses(with("100 GB/s", "1e300 TB/s"), "\"1e300 TB/s\" is more than a number holds");
+  refuses(with("100 GB/s", "1e-323 bit/s"), "\"1e-323 bit/s\" is not above 0");
   refuses(with("100 GB/s", "0 GB/s"), "is not above 0");
   refuses(with("100 GB/s", "fast"), "is not a number with a unit");
   refuses(with("kernel_floor", "kernel_flor"), "kinds.a: has no kernel_floor");

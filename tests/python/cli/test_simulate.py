@@ -252,6 +252,10 @@ def test_calibrate_says_at_once_what_is_wrong(shoal):
     result = shoal("calibrate", "-o", "/no/such/here.toml")
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == "shoal: calibrate: cannot write to /no/such: No such file or directory\n"
+    for no_file in ("", "/tmp"):
+        result = shoal("calibrate", "-o", no_file)
+        assert (result.returncode, result.stdout) == (2, "")
+        assert f'calibrate: -o is "{no_file}", wanted the file to write' in result.stderr
     for words in (["calibrate", "-o", "here.toml"], ["simulate", "recipes/gpt.toml"]):
         result = shoal(*words, "-n", "0")
         assert result.returncode == 2
