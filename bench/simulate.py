@@ -3,14 +3,17 @@
 """How close shoal simulate comes to what training takes on this machine.
 
     python bench/simulate.py [--models NAME …] [--steps N]
+    python bench/simulate.py --hosts 2 --rate 1gbit      a GPT of 30 M parameters, a rank on each host
 
 Calibrates the machine for one rank and for two, trains each recipe alone, and on two ranks with data
 parallel, ZeRO-3 and tensor parallel, and simulates the same. A line has the median of the seconds of a step
 that was trained, what was simulated, and by how much that is off; then the mean of that, and for each model
 Kendall's tau of its strategies on two ranks: 1 where they come in the same order, -1 the other way round.
+Hosts are network namespaces (as root), with 16 samples of 128 tokens a rank, data parallel and ZeRO-3.
 """
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
@@ -21,6 +24,8 @@ import subprocess
 import sys
 import tempfile
 
+import namespaces
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MODELS = ["mlp", "gpt", "llama", "bert", "t5", "vit", "resnet", "lstm"]
 STRATEGIES = {
@@ -30,26 +35,56 @@ STRATEGIES = {
     "tensor": (2, ["--parallelism.tensor_parallel_degree=2"]),
 }
 LEFT_OUT = 3  # of the steps: the first captures, and the machine gets warm
+GPT_30M = ["--model.vocab_size=16384", "--model.n_embd=512", "--model.n_layer=7", "--model.n_head=8"]
+GPT_30M += ["--training.local_batch_size=16"]
 
 
-def run(*words):
-    result = subprocess.run([str(word) for word in words], cwd=ROOT, capture_output=True, text=True)
-    if result.returncode != 0:
-        sys.exit(f"bench/simulate.py: {' '.join(map(str, words))}: {result.stdout}{result.stderr}")
-    return result.stdout
+class Here:
+    """Ranks of this machine."""
+
+    def run(self, ranks, *words):
+        words = [str(word) for word in words]
+        words += [f"--nproc-per-node={ranks}"] if ranks > 1 else []
+        return self.said(subprocess.run(words, cwd=ROOT, capture_output=True, text=True), words)
+
+    @staticmethod
+    def said(result, words):
+        if result.returncode != 0:
+            sys.exit(f"bench/simulate.py: {' '.join(words)}: {result.stdout}{result.stderr}")
+        return result.stdout
 
 
-def trained(shoal, recipe, ranks, strategy, steps, folder):
+class Hosts(Here):
+    """A rank on each of some namespaces."""
+
+    def __init__(self, machines, key):
+        self.machines, self.key, self.port = machines, key, 29100
+
+    def run(self, ranks, *words):
+        self.port += 10
+        started = []
+        for rank in range(ranks):
+            environment = namespaces.environment(rank, ranks, 0, 1, self.key, self.port)
+            command = namespaces.on(self.machines[rank], words)
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+            started.append(subprocess.Popen(command, cwd=ROOT, env=environment, **pipes))
+        said = [process.communicate()[0] for process in started]
+        if code := max(abs(process.returncode) for process in started):
+            sys.exit(f"bench/simulate.py: {' '.join(map(str, words))}: {code}: {' '.join(said)}")
+        return said[0]
+
+
+def trained(shoal, where, recipe, ranks, strategy, steps, folder):
     # As many samples a rank on both, so that one rank's step is no other problem.
-    words = [shoal, "train", recipe, f"--job.dump_folder={folder}", f"--training.steps={steps}", *strategy]
+    words = [shoal, "train", *recipe, f"--job.dump_folder={folder}", f"--training.steps={steps}", *strategy]
     words += ["--lr_scheduler.warmup_steps=0", "--checkpoint.enable=false", "--validation.freq=0"]
-    run(*words, *([f"--nproc-per-node={ranks}"] if ranks > 1 else []))
+    where.run(ranks, *words)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return statistics.median(line["seconds"] for line in lines[LEFT_OUT:] if "seconds" in line)
 
 
 def simulated(shoal, recipe, ranks, strategy, cluster):
-    said = run(shoal, "simulate", recipe, "-n", ranks, f"--cluster={cluster}", *strategy)
+    said = Here().run(1, shoal, "simulate", *recipe, "-n", ranks, f"--cluster={cluster}", *strategy)
     return float(re.search(r"step ([\d.]+) ms", said)[1]) / 1e3
 
 
@@ -64,34 +99,43 @@ def main():
     )
     parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS, help="of recipes/")
     parser.add_argument("--steps", type=int, default=15, help="of each training")
+    parser.add_argument("--hosts", type=int, default=0, help="so many namespaces, a rank on each")
+    parser.add_argument("--rate", help="of each host's link, as tc has it: 1gbit")
     arguments = parser.parse_args()
     if arguments.steps <= LEFT_OUT:
         parser.error(f"--steps is {arguments.steps}, and the first {LEFT_OUT} are left out")
+    with contextlib.ExitStack() as stack:
+        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        where, sizes, strategies = Here(), [1, 2], STRATEGIES
+        recipes = {model: [f"recipes/{model}.toml"] for model in arguments.models}
+        if arguments.hosts:
+            where = Hosts(*stack.enter_context(namespaces.hosts(arguments.hosts, arguments.rate)))
+            sizes, recipes = [arguments.hosts], {"gpt_30m": ["recipes/gpt.toml", *GPT_30M]}
+            zero3 = [f"--parallelism.data_parallel_shard_degree={arguments.hosts}"]
+            strategies = {"data parallel": (arguments.hosts, []), "ZeRO-3": (arguments.hosts, zero3)}
+        compare(where, sizes, recipes, strategies, arguments.steps, folder)
+
+
+def compare(where, sizes, recipes, strategies, steps, folder):
     shoal = ROOT / os.environ.get("BUILD", "build/release") / "shoal"
     off, taus = [], []
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        for ranks in (1, 2):
+    for ranks in sizes:
+        print(where.run(ranks, shoal, "calibrate", f"--output={folder}/{ranks}.toml"), flush=True)
+    for model, recipe in recipes.items():
+        pairs = []
+        for strategy, (ranks, words) in strategies.items():
+            took = trained(shoal, where, recipe, ranks, words, steps, folder / f"{model}-{strategy}")
+            said = simulated(shoal, recipe, ranks, words, folder / f"{ranks}.toml")
+            off.append(abs(said - took) / took)
+            if ranks > 1:
+                pairs.append((took, said))
             print(
-                run(shoal, "calibrate", f"--output={folder}/{ranks}.toml", f"--nproc-per-node={ranks}"),
+                f"{model:7} {strategy:14} trained {took * 1e3:8.2f} ms, simulated {said * 1e3:8.2f} ms, "
+                f"{100 * (said - took) / took:+6.1f} %",
                 flush=True,
             )
-        for model in arguments.models:
-            recipe = f"recipes/{model}.toml"
-            pairs = []
-            for strategy, (ranks, words) in STRATEGIES.items():
-                took = trained(shoal, recipe, ranks, words, arguments.steps, folder / f"{model}-{strategy}")
-                said = simulated(shoal, recipe, ranks, words, folder / f"{ranks}.toml")
-                off.append(abs(said - took) / took)
-                if ranks > 1:
-                    pairs.append((took, said))
-                print(
-                    f"{model:7} {strategy:14} trained {took * 1e3:8.2f} ms, simulated {said * 1e3:8.2f} ms, "
-                    f"{100 * (said - took) / took:+6.1f} %",
-                    flush=True,
-                )
-            taus.append(kendall(pairs))
-            print(f"{model:7} tau {taus[-1]:.2f}", flush=True)
+        taus.append(kendall(pairs))
+        print(f"{model:7} tau {taus[-1]:.2f}", flush=True)
     error, tau = 100 * statistics.mean(off), statistics.mean(taus)
     print(f"mean error {error:.1f} %, tau {tau:.2f}, at least {min(taus):.2f}")
 

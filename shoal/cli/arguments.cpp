@@ -125,6 +125,8 @@ void add_options(CLI::App& command, Calibrate& options) {
                   "Measure for so many ranks of this host, all at once")
       ->check(is_one_or_more)
       ->capture_default_str();
+  command.add_option("--from-trace", options.from_trace,
+                     "Learn from a run instead: the simulated.json of one with --profiling.cluster");
   command.footer(
       "\nRun it on an idle machine. Under shoal run it measures for the ranks of that job, on several hosts "
       "too.");

@@ -1,46 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels are timed on all ranks at once, since they share the memory and its bandwidth; what ops take beside their
-// bytes is learned from steps of small models.
 #include "shoal/cli/calibrate.h"
 
-#include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cmath>
-#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <functional>
-#include <map>
-#include <memory>
 #include <span>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "shoal/base/error.h"
 #include "shoal/base/file_system.h"
 #include "shoal/base/text.h"
+#include "shoal/cli/calibration.h"
 #include "shoal/cli/forecast.h"
-#include "shoal/cli/hollow.h"
-#include "shoal/cli/machine.h"
+#include "shoal/cli/prediction.h"
 #include "shoal/cli/run.h"
 #include "shoal/cli/run_checkpoints.h"
-#include "shoal/cli/verbs.h"
-#include "shoal/comm/communicator.h"
-#include "shoal/comm_c10d/of_hosts.h"
-#include "shoal/compile/compile.h"
 #include "shoal/cost/cluster.h"
-#include "shoal/cost/price.h"
 #include "shoal/elastic/join.h"
-#include "shoal/runtime/measure.h"
-#include "shoal/train/half_products.h"
+#include "shoal/simulate/comparison.h"
 
 namespace shoal::cli {
 
@@ -52,304 +34,6 @@ void check(const Calibrate& options) {
               folder.string(), ": ", std::strerror(errno));
 }
 
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-struct Sample {
-  double seconds = 0;  // the median
-  double spread = 0;   // of the middle half of all, as a share of that
-};
-
-// The other ranks of the job, if there are.
-class Peers {
- public:
-  Peers() : job_(elastic::join(elastic::environment_of(environ))) {
-    if (size() > 1)
-      world_ = comm_c10d::make_of_hosts(job_->store(), {.rank = rank(),
-                                                        .first_ranks = job_->first_ranks(),
-                                                        .interface = job_->interface(),
-                                                        .limit = job_->limit()});
-  }
-  int rank() const { return job_->place().rank; }
-  int size() const { return job_->place().size; }
-  std::chrono::nanoseconds limit() const { return job_->limit(); }
-  comm::Communicator* world() const { return world_.get(); }
-  const std::vector<int>& first_ranks() const { return job_->first_ranks(); }
-  int of_this_host() const {
-    const auto& first = first_ranks();
-    return static_cast<int>(std::ranges::count(first, first[static_cast<std::size_t>(rank())]));
-  }
-
-  void meet() const {
-    if (world_) world_->barrier()->wait(job_->limit());
-  }
-  // Of all ranks.
-  double mean(double number) const {
-    if (!world_) return number;
-    world_->all_reduce({.data = &number, .count = 1, .dtype = DType::Float64}, comm::ReduceOp::Sum)
-        ->wait(job_->limit());
-    return number / size();
-  }
-
-  Sample time(const std::function<void()>& call) const {
-    constexpr int kSamples = 9;
-    constexpr double kSampleSeconds = 8e-3;
-    call();
-    const auto begin = Clock::now();
-    call();
-    const double once = std::chrono::duration<double>(Clock::now() - begin).count();
-    // As many on each rank: what calls others has to be called by them.
-    const auto calls = std::max<std::int64_t>(1, std::llround(kSampleSeconds / std::max(mean(once), 1e-9)));
-    std::vector<double> samples;
-    for (int i = 0; i < kSamples; ++i) {
-      meet();
-      const auto start = Clock::now();
-      for (std::int64_t n = 0; n < calls; ++n) call();
-      samples.push_back(mean(std::chrono::duration<double>(Clock::now() - start).count()) /
-                        static_cast<double>(calls));
-    }
-    std::ranges::sort(samples);
-    return {samples[kSamples / 2],
-            (samples[3 * kSamples / 4] - samples[kSamples / 4]) / samples[kSamples / 2]};
-  }
-
- private:
-  std::unique_ptr<elastic::Job> job_;
-  std::unique_ptr<comm::Communicator> world_;
-};
-
-// A model whose ops are learned from.
-struct Reference {
-  const char* name;
-  models::Config config;
-  DatasetName dataset;
-  std::int64_t batch, seq_len;
-};
-
-std::vector<Reference> references() {
-  return {
-      {"gpt2",
-       models::Gpt2Config{.vocab_size = 4096, .n_positions = 128, .n_embd = 256, .n_layer = 2, .n_head = 4},
-       DatasetName::Text, 8, 128},
-      {"llama",
-       models::LlamaConfig{.vocab_size = 2048,
-                           .hidden_size = 256,
-                           .intermediate_size = 704,
-                           .num_hidden_layers = 2,
-                           .num_attention_heads = 4,
-                           .num_key_value_heads = 2,
-                           .max_position_embeddings = 128},
-       DatasetName::Text, 8, 128},
-      {"bert",
-       models::BertConfig{.vocab_size = 512,
-                          .hidden_size = 192,
-                          .num_hidden_layers = 2,
-                          .num_attention_heads = 6,
-                          .intermediate_size = 768,
-                          .max_position_embeddings = 64},
-       DatasetName::MaskedText, 32, 64},
-      {"lstm", models::LstmConfig{.vocab_size = 1024, .embedding_size = 192, .hidden_size = 256},
-       DatasetName::Text, 16, 64},
-      {"resnet", *models::find("resnet", "18"), DatasetName::RandomImages, 4, 0},
-  };
-}
-
-class Calibration {
- public:
-  explicit Calibration(const Peers& peers) : peers_(peers) {}
-
-  cost::Cluster run() {
-    cost::Cluster cluster;
-    cluster.machine = machine();
-    kind_.name = "cpu";
-    kind_.memory = total_memory_bytes() / peers_.of_this_host();
-    measure_floor();
-    measure_memory();
-    measure_products(DType::Float32, at::kFloat);
-    if (!train::product_instructions(DType::BFloat16).empty())
-      measure_products(DType::BFloat16, at::kBFloat16);
-    learn();
-    cluster.kinds.emplace(kind_.name, kind_);
-    add_hosts(cluster);
-    if (peers_.size() > 1) measure_links(cluster);
-    return cluster;
-  }
-
-  double worst_spread() const { return worst_; }
-
- private:
-  void tell(const std::string& what, double value, const char* unit, const Sample& sample) {
-    worst_ = std::max(worst_, sample.spread);
-    if (peers_.rank() != 0) return;
-    char text[160];
-    std::snprintf(text, sizeof text, "%-32s %10.2f %-8s spread %4.1f %%", what.c_str(), value, unit,
-                  100 * sample.spread);
-    say(text);
-  }
-
-  void measure_floor() {
-    at::Tensor one = at::zeros({1});
-    const Sample sample = peers_.time([&] { one.add_(1); });
-    kind_.kernel_seconds = sample.seconds;
-    tell("a kernel", 1e6 * sample.seconds, "us", sample);
-  }
-
-  void measure_memory() {
-    std::vector<std::pair<double, double>> rates;  // bytes, bytes a second
-    for (const std::int64_t elements : {std::int64_t{1} << 12, std::int64_t{1} << 15, std::int64_t{1} << 18,
-                                        std::int64_t{1} << 21, std::int64_t{1} << 24}) {
-      const at::Tensor a = at::ones({elements}), b = at::ones({elements});
-      at::Tensor sum = at::ones({elements});
-      const Sample sample = peers_.time([&] { at::add_out(sum, a, b); });
-      const auto bytes = static_cast<double>(3 * 4 * elements);
-      rates.emplace_back(bytes,
-                         bytes / std::max(sample.seconds - kind_.kernel_seconds, 0.1 * sample.seconds));
-      tell(concat("memory, ", human_bytes(3 * 4 * elements)), rates.back().second / 1e9, "GB/s", sample);
-    }
-    kind_.bandwidth = rate_of(rates);
-  }
-
-  void measure_products(DType dtype, at::ScalarType type) {
-    std::vector<std::pair<double, double>> rates;
-    for (const std::int64_t size : {32, 64, 128, 256, 512, 1024}) {
-      const at::Tensor a = at::ones({size, size}, type), b = at::ones({size, size}, type);
-      at::Tensor product = at::empty({size, size}, type);
-      const Sample sample = peers_.time([&] { at::mm_out(product, a, b); });
-      const double operations = 2 * std::pow(static_cast<double>(size), 3);
-      rates.emplace_back(operations,
-                         operations / std::max(sample.seconds - kind_.kernel_seconds, 0.1 * sample.seconds));
-      tell(concat("products of ", size, ", ", shoal::name_of(dtype)), rates.back().second / 1e9, "GFLOP/s",
-           sample);
-    }
-    kind_.arithmetic[dtype] = rate_of(rates);
-  }
-
-  // The peak is the largest amount's.
-  static cost::Rate rate_of(const std::vector<std::pair<double, double>>& rates) {
-    cost::Rate rate = {.peak = rates.back().second};
-    for (const auto& [amount, each] : rates) rate.shares.emplace_back(amount, each / rate.peak);
-    return rate;
-  }
-
-  struct Learned {
-    double measured = 0, said = 0;  // seconds without the floor
-  };
-
-  void learn() {
-    std::map<std::string, Learned> ops;
-    for (const Reference& reference : references()) learn_from(reference, ops);
-    for (const auto& [op, learned] : ops) {
-      const double measured = peers_.mean(std::max(learned.measured, 0.0));
-      if (learned.said > 0) kind_.slower[op] = std::max(measured / learned.said, 1e-3);
-    }
-    if (peers_.rank() == 0) say(concat("learned ", kind_.slower.size(), " ops from steps of small models"));
-  }
-
-  void learn_from(const Reference& reference, std::map<std::string, Learned>& ops) const {
-    Recipe recipe;
-    recipe.model.name = reference.name;
-    recipe.model.config = reference.config;
-    recipe.dataset.name = reference.dataset;
-    recipe.training.local_batch_size = reference.batch;
-    if (reference.seq_len > 0) recipe.training.seq_len = reference.seq_len;
-    const torch::nn::AnyModule model = hollow_model(recipe);
-    const OptimizerPart part{{}, optimizer_of(recipe)};
-    const compile::Settings settings = settings_of(recipe, part, "");
-    const auto compiled =
-        compile::compile(captured_step(recipe, model, reference.batch).graph, {}, {}, 0, settings);
-    peers_.meet();
-    constexpr int kRuns = 5;
-    constexpr double kLeastSeconds = 5e-6;  // what is shorter is mostly the floor
-    const auto times = runtime::time(compiled.program, kRuns);
-    for (std::size_t segment = 0; segment < times.size(); ++segment) {
-      std::size_t next = 0;
-      for (const auto& instruction : compiled.program.segments[segment].instructions) {
-        if (std::holds_alternative<program::Free>(instruction)) continue;
-        const double measured = times[segment].at(next++);
-        const auto* compute = std::get_if<program::Compute>(&instruction);
-        const double said = cost::seconds_of(instruction, compiled.program, kind_);
-        if (compute == nullptr || said < kind_.kernel_seconds + kLeastSeconds) continue;
-        ops[compute->op].measured += measured - kind_.kernel_seconds;
-        ops[compute->op].said += said - kind_.kernel_seconds;
-      }
-    }
-  }
-
-  void add_hosts(cost::Cluster& cluster) const {
-    const auto& first = peers_.first_ranks();
-    for (std::size_t rank = 0; rank < first.size(); ++rank)
-      if (first[rank] == static_cast<int>(rank))
-        cluster.hosts.push_back(
-            {kind_.name, static_cast<int>(std::ranges::count(first, static_cast<int>(rank))), 1});
-  }
-
-  // Of the ranks of `group`, which is null on those that are alone: these wait for the others.
-  double all_reduce_seconds(comm::Communicator* group, std::int64_t bytes, const char* where) {
-    std::unique_ptr<comm::Memory> memory;
-    if (group != nullptr) {
-      memory = group->allocate(bytes);
-      std::memset(memory->data(), 0, static_cast<std::size_t>(bytes));
-    }
-    const Sample sample = peers_.time([&] {
-      if (group != nullptr)
-        group
-            ->all_reduce({.data = memory->data(), .count = bytes / 4, .dtype = DType::Float32},
-                         comm::ReduceOp::Sum)
-            ->wait(peers_.limit());
-    });
-    const double seconds = sample.seconds / peers_.mean(group == nullptr ? 0 : 1);
-    tell(concat("all-reduce of ", human_bytes(bytes), where), 1e3 * seconds, "ms", sample);
-    return seconds;
-  }
-
-  // Of an all-reduce of so many parties as price.h has it; `before`: seconds of it that are not on this link.
-  cost::Link link_of(comm::Communicator* group, int parties, int sharing, const char* where,
-                     const std::function<double(double bytes)>& before) {
-    constexpr std::int64_t kSmall = 64, kLarge = 4 << 20;
-    constexpr double kLeast = 1e-9;
-    const double rounds = 2.0 * (parties - 1);
-    const double latency =
-        std::max(all_reduce_seconds(group, kSmall, where) - before(kSmall), kLeast) / rounds;
-    const double seconds = all_reduce_seconds(group, kLarge, where) - before(kLarge) - rounds * latency;
-    const double moved = 2.0 * kLarge * (parties - 1) / parties * sharing;
-    return {.latency = latency, .bandwidth = moved / std::max(seconds, kLeast), .is_shared = true};
-  }
-
-  // What is between devices of a host first: between hosts is what an all-reduce of all takes beside that.
-  void measure_links(cost::Cluster& cluster) {
-    const auto& first = peers_.first_ranks();
-    const int hosts = static_cast<int>(cluster.hosts.size());
-    const int devices = std::ranges::max_element(cluster.hosts, {}, &cost::Host::devices)->devices;
-    comm::Communicator* const world = peers_.world();
-    if (devices > 1) {
-      std::vector<int> here;
-      for (std::size_t rank = 0; rank < first.size(); ++rank)
-        if (first[rank] == first[static_cast<std::size_t>(peers_.rank())])
-          here.push_back(static_cast<int>(rank));
-      std::unique_ptr<comm::Communicator> host;
-      if (hosts > 1 && here.size() > 1) host = world->subgroup(here);
-      comm::Communicator* const group = hosts == 1 ? world : host.get();
-      cluster.inside = link_of(group, devices, devices, " within a host", [](double) { return 0; });
-      cluster.inside.overlaps = peers_.mean(group != nullptr && group->is_asynchronous() ? 1 : 0) > 0;
-    }
-    if (hosts == 1) return;
-    const auto within = [&](double bytes) {
-      const cost::Link& link = cluster.inside;
-      return devices == 1 ? 0
-                          : 2.0 * (devices - 1) * (link.latency + bytes / link.bandwidth);  // all share it
-    };
-    cluster.between = link_of(world, hosts, 1, " between hosts", within);
-    cluster.between.overlaps = world->is_asynchronous();
-  }
-
-  const Peers& peers_;
-  cost::Kind kind_;
-  double worst_ = 0;
-};
-
-}  // namespace
-
 static int start(const Calibrate& options) {
   Run started;
   const std::string shoal = std::filesystem::read_symlink("/proc/self/exe").string();
@@ -359,32 +43,53 @@ static int start(const Calibrate& options) {
   return run(started);
 }
 
+static void write(const cost::Cluster& cluster, const std::string& path) {
+  DiskFileSystem files;
+  const std::string toml = to_toml(cluster);
+  const auto file = files.create(path);
+  file->write(std::as_bytes(std::span(toml)));
+  file->sync();
+}
+
+static int learn_from_run(const Calibrate& options) {
+  SHOAL_CHECK(options.ranks == 1, InvalidInput,
+              "calibrate: --from-trace learns from ranks that have trained; leave -n out");
+  const auto [path, hosts, comparison] = read_simulated(options.from_trace);
+  DiskFileSystem files;
+  const cost::Cluster before = cost::cluster_from_toml(read_text(files, path), path);
+  SHOAL_CHECK(comparison.rank < before.size(), InvalidInput, "calibrate: ", options.from_trace,
+              " is of rank ", comparison.rank, ", and ", path, " has ", before.size(), " devices");
+  write(simulate::learned(before, comparison, hosts), options.out);
+  char text[64];
+  std::snprintf(text, sizeof text, "%.2f ms a step", 1e3 * comparison.measured);
+  say(concat(options.out, ": ", path, ", mended by ", comparison.ops.size(), " ops of ", comparison.steps,
+             " steps, ", text));
+  return 0;
+}
+
 int calibrate(const Calibrate& options) {
+  if (!options.from_trace.empty()) return learn_from_run(options);
   const bool is_alone = elastic::place_of(elastic::environment_of(environ)).starter == "alone";
   SHOAL_CHECK(is_alone || options.ranks == 1, InvalidInput,
               "calibrate: -n starts ranks, and this process is one of a job already; leave -n out");
   if (options.ranks > 1) return start(options);
-  const auto begin = Clock::now();
+  const auto begin = std::chrono::steady_clock::now();
   const Peers peers;
   at::set_num_threads(threads_of_rank(peers.of_this_host()));
-  Calibration calibration(peers);
-  const cost::Cluster cluster = calibration.run();
+  const auto [cluster, worst_spread] = calibrated(peers);
   if (peers.rank() != 0) return 0;
   constexpr double kNoisy = 0.2;
-  if (calibration.worst_spread() > kNoisy) {
+  if (worst_spread > kNoisy) {
     char text[128];
     std::snprintf(text, sizeof text,
                   "noisy: the spread is %.0f %% at most, above 20 %%; other programs seem to be busy",
-                  100 * calibration.worst_spread());
+                  100 * worst_spread);
     say(text);
   }
-  DiskFileSystem files;
-  const std::string toml = to_toml(cluster);
-  const auto file = files.create(options.out);
-  file->write(std::as_bytes(std::span(toml)));
-  file->sync();
+  write(cluster, options.out);
   char took[32];
-  std::snprintf(took, sizeof took, "%.1f s", std::chrono::duration<double>(Clock::now() - begin).count());
+  std::snprintf(took, sizeof took, "%.1f s",
+                std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   say(concat(options.out, ": ", cluster.machine, ", measured in ", took));
   return 0;
 }

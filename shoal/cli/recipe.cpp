@@ -243,6 +243,8 @@ std::vector<Option> options_of(Recipe& recipe) {
        {"checkpoint", "initial_load_path", &checkpoint.initial_load_path, 0, 0,
         "weights to begin with: safetensors, a folder"},
        {"profiling", "enable_profiling", &profiling.enable_profiling, 0, 0, "write a Chrome trace"},
+       {"profiling", "cluster", &profiling.cluster, 0, 0,
+        "a file of shoal calibrate: 20 steps beside what is simulated"},
        {"validation", "freq", &validation.freq, 0, 1e12, "steps between validations; 0: only at the end"},
        {"validation", "steps", &validation.steps, 1, 1e12, "batches of each; the last one takes all"},
        {"ps", "servers", &ps.servers, 0, 1024, "processes that have the [[tables]]; 0: in this one"},

@@ -17,6 +17,8 @@
 
 namespace shoal::cli {
 
+inline constexpr std::int64_t kComparedSteps = 20;  // with what is simulated of them
+
 enum class DatasetName {
   Text,
   Bytes,
@@ -165,6 +167,7 @@ struct Recipe {
   } checkpoint;
   struct {
     bool enable_profiling = false;
+    std::string cluster;  // file; after kComparedSteps steps it is said how right it is
   } profiling;
   struct {
     std::int64_t freq = 100;  // 0: only at the end

@@ -146,6 +146,9 @@ void check_together(const Recipe& recipe, const std::string& path) {
   std::visit([&](const auto& config) { check_model(config, recipe, require); }, recipe.model.config);
   require(recipe.lr_scheduler.warmup_steps <= recipe.training.steps, "lr_scheduler.warmup_steps is ",
           recipe.lr_scheduler.warmup_steps, ", more than training.steps, ", recipe.training.steps);
+  require(recipe.profiling.cluster.empty() || recipe.training.steps >= kComparedSteps,
+          "profiling.cluster compares ", kComparedSteps, " steps, more than training.steps, ",
+          recipe.training.steps);
   require(recipe.memory.limit.empty() || parse_bytes(recipe.memory.limit), "memory.limit is ",
           shoal::quoted(recipe.memory.limit), "; it is a number with a unit, B, KiB, MiB, GiB or TiB: 2GiB");
   require(recipe.training.global_batch_size != 0,

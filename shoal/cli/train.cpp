@@ -3,6 +3,7 @@
 //
 //   metrics.jsonl   a line a step and a line a validation, there as soon as it is printed
 //   results.json    what was reached, beside the trigram model; sample.txt; trace.json with profiling
+//   simulated.json  what the simulator said of a step beside what 20 took, with profiling.cluster
 //   loss.svg        how the loss fell; tb/ the same for TensorBoard, if it is asked for
 //   checkpoint/     what a later run goes on from
 //   tokens.bin      the tokenised text, for the next run
@@ -191,7 +192,10 @@ int train(const Recipe& given, const Options& options) {
   const Task& task = *made;
   memory.end("data");
   const std::int64_t predicted_bytes = predicted(recipe, ranks);
-  observe::Trace* traced = recipe.profiling.enable_profiling && ranks.is_first() ? &trace : nullptr;
+  std::optional<Prediction> prediction;
+  if (!recipe.profiling.cluster.empty() && ranks.is_first()) prediction.emplace(recipe, ranks.size(), folder);
+  const bool is_traced = (recipe.profiling.enable_profiling || prediction) && ranks.is_first();
+  observe::Trace* traced = is_traced ? &trace : nullptr;
   const auto tables = ranks.tables(recipe);
   Learner learner = make_learner(recipe, traced, ranks.parallelism(), tables.get());
   memory.end("model");
@@ -208,6 +212,8 @@ int train(const Recipe& given, const Options& options) {
                   .progress = progress,
                   .first_step = progress.step,
                   .memory = &memory,
+                  .trace = traced,
+                  .prediction = prediction ? &*prediction : nullptr,
                   .predicted_bytes = predicted_bytes};
   std::optional<observe::LineFile> metrics;
   std::optional<observe::EventFile> events;

@@ -195,6 +195,7 @@ void train_steps(TrainRun& run) {
                  " skipped: a gradient overflowed in float16, whose loss was scaled by ", result.loss_scale));
       continue;
     }
+    if (run.prediction != nullptr) run.prediction->look(*run.trace, recipe.profiling.enable_profiling);
     run.progress = {
         .step = result.step, .position = run.progress.position + run.sizes.samples(), .loss = result.loss};
     run.losses.push_back({result.step, result.loss});

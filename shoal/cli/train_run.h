@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "shoal/cli/memory_log.h"
+#include "shoal/cli/prediction.h"
 #include "shoal/cli/ranks.h"
 #include "shoal/cli/run_checkpoints.h"
 #include "shoal/cli/task.h"
@@ -51,6 +52,8 @@ struct TrainRun {
   std::vector<observe::Point> losses = {};
   std::vector<observe::Point> validation_losses = {};
   MemoryLog* memory = nullptr;
+  observe::Trace* trace = nullptr;   // of the steps, where anybody wants it
+  Prediction* prediction = nullptr;  // likewise
   std::int64_t predicted_bytes = 0;
 };
 

@@ -139,6 +139,8 @@ class Maker {
     const Kind& kind = kinds_[number];
     std::map<Instance, std::vector<int>> made;  // the task that ends one of Order::tasks, by its number there
     std::optional<int> computed;
+    if (const double seconds = cluster_.kind_of(kind.first).step_seconds; seconds > 0)
+      computed = add_task(stream(kind.first, "compute"), "", seconds, {}, 0);
     for (const auto& [program, segment, microbatch] : *kind.runs) {
       const program::Order& tasks = order(*program);
       std::vector<int>& ends = made.try_emplace({program, microbatch}, tasks.tasks.size(), -1).first->second;

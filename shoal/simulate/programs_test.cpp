@@ -70,6 +70,15 @@ TEST_CASE("a message goes on beside what follows, until it is waited for") {
   CHECK(all[0].exposed == 0);
 }
 
+TEST_CASE("a step begins with what it takes in no kernel") {
+  const program::Program program = step(2);
+  cost::Cluster slow = cluster(1, 2);
+  slow.kinds.at("slow").step_seconds = 3;
+  const Tasks tasks = tasks_of({kind({0, 1}, program)}, {{{"data", 2}}}, slow);
+  CHECK(seconds_of(tasks, 0, "compute") ==
+        std::vector<std::string>{"cumsum 3-7", "cumsum 7-11", "add.Tensor 11-17"});
+}
+
 TEST_CASE("between hosts it takes longer, and what computes waits") {
   const program::Program program = step(2);
   const Tasks tasks = tasks_of({kind({0, 1}, program)}, {{{"data", 2}}}, cluster(2, 1));

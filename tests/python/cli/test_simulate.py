@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """shoal simulate: what a recipe's step and a schedule come to, and what is refused; shoal calibrate."""
 
+import json
 import pathlib
 import re
 
@@ -278,3 +279,42 @@ def test_a_machine_that_is_calibrated_plays_a_step(shoal, tmp_path, ranks):
     assert re.search(r"here.toml was measured on another machine: not .*; this is .*\n", said)
     # A floor and a ceiling that no machine is beyond; how close it comes is measured by bench/simulate.py.
     assert 1 < milliseconds(said, "step") < 60_000
+
+
+def test_a_run_is_held_against_what_is_simulated_and_learned_from(shoal, tiny, tmp_path):
+    cluster, mended = tmp_path / "a.toml", tmp_path / "mended.toml"
+    cluster.write_text(ONE_HOST.format(overlaps="true").replace("devices = 4", "devices = 1"))
+    steps = ["--training.steps=20", "--validation.freq=0"]
+    result = shoal("train", tiny, *steps, f"--profiling.cluster={cluster}")
+    assert result.returncode == 0, result.stderr
+    file = tmp_path / "out" / "simulated.json"
+    line = r"^simulated: [\d.]+ ms a step, measured [\d.]+ ms \([+-][\d.]+ %\).*; all: " + str(file) + "$"
+    assert len(re.findall(line, result.stdout, re.M)) == 1
+    found = json.loads(file.read_text())
+    assert found["steps"] == 10 and found["seconds_in_no_op"] > 0
+    calls = {op["op"]: op["calls"] for op in found["ops"]}
+    assert calls["aten::mm"] > 0 and all(op["measured_seconds"] > 0 for op in found["ops"])
+    said = milliseconds(shoal("simulate", tiny, "-n", "1", f"--cluster={cluster}").stdout, "step")
+    assert abs(said - 1e3 * found["simulated_seconds"]) < 1e-3
+
+    result = shoal("calibrate", f"--from-trace={file}", f"--output={mended}")
+    assert result.returncode == 0, result.stderr
+    assert f"{mended}: {cluster}, mended by {len(calls)} ops of 10 steps, " in result.stdout
+    said = milliseconds(shoal("simulate", tiny, "-n", "1", f"--cluster={mended}").stdout, "step")
+    # Medians by op do not add up to the median of steps; ops of the floor alone stay as they are.
+    assert 0.6 < said / (1e3 * found["measured_seconds"]) < 1.6
+
+
+def test_a_comparison_that_cannot_be_is_refused_before_training(shoal, tiny, tmp_path):
+    result = shoal("train", tiny, "--profiling.cluster=no/such.toml", "--training.steps=20")
+    assert result.returncode == 1 and "no/such.toml: No such file or directory" in result.stderr
+    result = shoal("train", tiny, "--profiling.cluster=no/such.toml", "--training.steps=19")
+    assert result.returncode == 2
+    assert "profiling.cluster compares 20 steps, more than training.steps, 19" in result.stderr
+    wrong = tmp_path / "wrong.json"
+    wrong.write_text('{"cluster": 1}')
+    result = shoal("calibrate", f"--from-trace={wrong}", f"--output={tmp_path}/a.toml")
+    assert result.returncode == 1
+    assert f"{wrong} is not what a run with profiling.cluster has written" in result.stderr
+    result = shoal("calibrate", f"--from-trace={wrong}", f"--output={tmp_path}/a.toml", "-n", "2")
+    assert result.returncode == 1 and "leave -n out" in result.stderr

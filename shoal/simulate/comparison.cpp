@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/simulate/comparison.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <map>
+#include <utility>
+
+#include "shoal/base/error.h"
+
+namespace shoal::simulate {
+
+using observe::Event;
+using observe::Trace;
+
+static constexpr std::string_view kWait = "wait";  // for messages, which have events of their own
+
+static double seconds(std::int64_t nanoseconds) { return 1e-9 * static_cast<double>(nanoseconds); }
+
+static double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values.empty() ? 0 : values[values.size() / 2];
+}
+
+// What no event covers of the time of `step`.
+static double uncovered(const Event& step, std::vector<const Event*> inside) {
+  std::ranges::sort(inside, {}, &Event::begin);
+  std::int64_t free = 0, at = step.begin;
+  for (const Event* event : inside) {
+    free += std::max<std::int64_t>(0, event->begin - at);
+    at = std::max(at, event->end);
+  }
+  return seconds(free + std::max<std::int64_t>(0, step.end - at));
+}
+
+Comparison compare(const Trace& simulated, const Trace& measured, std::size_t skip) {
+  std::vector<const Event*> steps;
+  for (const Event& event : measured.events)
+    if (event.stream == "trainer" && event.name == "step") steps.push_back(&event);
+  SHOAL_CHECK(steps.size() > skip, InvalidInput, "simulate: the trace has ", steps.size(),
+              " steps, and the first ", skip, " are left out. Remedy: a trace of more");
+  steps.erase(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(skip));
+  Comparison comparison = {.rank = measured.rank, .steps = static_cast<int>(steps.size())};
+  std::map<std::string, OpTimes> ops;
+  for (const Event& event : simulated.events) {
+    if (event.rank != measured.rank || event.name.empty()) continue;
+    OpTimes& op = ops[event.name];
+    op.is_message = event.stream != "compute";
+    ++op.calls;
+    op.simulated += seconds(event.end - event.begin);
+  }
+  std::int64_t end = 0, begin = 0;
+  for (const Event& event : simulated.events) {
+    end = std::max(end, event.end);
+    begin = std::min(begin, event.begin);
+  }
+  comparison.simulated = seconds(end - begin);
+
+  std::vector<double> whole, beside;
+  std::map<std::string, std::vector<double>> took;  // by op, of each step
+  auto next = measured.events.begin();              // events are in the order of their ends
+  for (std::size_t number = 0; number < steps.size(); ++number) {
+    const Event& step = *steps[number];
+    std::vector<const Event*> inside;
+    for (; next != measured.events.end() && next->end <= step.end; ++next) {
+      if (next->stream == "trainer" || next->begin < step.begin) continue;
+      inside.push_back(&*next);
+      if (next->name == kWait) continue;
+      auto& times = took[next->name];
+      times.resize(steps.size());
+      times[number] += seconds(next->end - next->begin);
+      if (next->stream != "compute") ops[next->name].is_message = true;
+    }
+    whole.push_back(seconds(step.end - step.begin));
+    beside.push_back(uncovered(step, std::move(inside)));
+  }
+  comparison.measured = median(std::move(whole));
+  comparison.beside = median(std::move(beside));
+  for (auto& [op, times] : took) ops[op].measured = median(std::move(times));
+  for (auto& [name, op] : ops) {
+    op.op = name;
+    comparison.ops.push_back(op);
+  }
+  std::ranges::stable_sort(comparison.ops, std::ranges::greater{},
+                           [](const OpTimes& op) { return std::abs(op.simulated - op.measured); });
+  return comparison;
+}
+
+cost::Cluster learned(cost::Cluster cluster, const Comparison& comparison, int hosts) {
+  cost::Kind& kind = cluster.kinds.at(cluster.kind_of(comparison.rank).name);
+  double said = 0, took = 0;  // of messages
+  for (const OpTimes& op : comparison.ops) {
+    if (op.is_message) {
+      said += op.simulated;
+      took += op.measured;
+      continue;
+    }
+    const double floor = op.calls * kind.kernel_seconds;
+    if (op.simulated <= floor) continue;
+    constexpr double kLeast = 1e-3;  // of what bytes and operations say
+    double& times = kind.slower.try_emplace(op.op, 1).first->second;
+    times = std::max(times * (op.measured - floor) / (op.simulated - floor), kLeast);
+  }
+  kind.step_seconds = comparison.beside;
+  cost::Link& link = hosts > 1 ? cluster.between : cluster.inside;
+  if (said > 0 && took > 0) {
+    link.bandwidth *= said / took;
+    link.latency *= took / said;
+  }
+  return cluster;
+}
+
+static std::string line_of(std::string_view what, const char* calls, double simulated, double measured) {
+  char text[200];
+  std::snprintf(text, sizeof text, "%-40.*s %5s %10.3f ms %10.3f ms", static_cast<int>(what.size()),
+                what.data(), calls, 1e3 * simulated, 1e3 * measured);
+  std::string line = text;
+  if (measured > 0) {
+    std::snprintf(text, sizeof text, " %+7.1f %%", 100 * (simulated - measured) / measured);
+    line += text;
+  }
+  return line + "\n";
+}
+
+std::string to_text(const Comparison& comparison) {
+  char head[200];
+  std::snprintf(head, sizeof head, "%-40s %5s %13s %13s\n", "", "calls", "simulated", "measured");
+  std::string text = head;
+  OpTimes others;
+  int more = 0;
+  for (const OpTimes& op : comparison.ops) {
+    if (std::max(op.simulated, op.measured) > 0.01 * comparison.measured) {
+      text += line_of(op.op, std::to_string(op.calls).c_str(), op.simulated, op.measured);
+      continue;
+    }
+    others.simulated += op.simulated;
+    others.measured += op.measured;
+    ++more;
+  }
+  if (more > 0) text += line_of(concat(more, " others"), "", others.simulated, others.measured);
+  text += line_of("in no op", "", 0, comparison.beside);
+  return text + line_of("a step", "", comparison.simulated, comparison.measured);
+}
+
+}  // namespace shoal::simulate

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a step was said to take beside what it took, by op, on one rank.
+//
+//   measured    | step                         |     of the trainer's stream: what is of a step lies inside
+//               | mm | add |   all_reduce   |  |     what lies in none of these is `beside`
+//   simulated   | mm | add | all_reduce |
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shoal/cost/cluster.h"
+#include "shoal/observe/trace.h"
+
+namespace shoal::simulate {
+
+struct OpTimes {
+  std::string op;
+  bool is_message = false;
+  int calls = 0;                       // of a step, as simulated
+  double simulated = 0, measured = 0;  // seconds of a step
+  friend bool operator==(const OpTimes&, const OpTimes&) = default;
+};
+
+struct Comparison {
+  int rank = 0;
+  int steps = 0;                       // that were measured
+  double simulated = 0, measured = 0;  // seconds of a step
+  double beside = 0;                   // of the measured ones, in no op
+  std::vector<OpTimes> ops;            // those first that differ most
+  friend bool operator==(const Comparison&, const Comparison&) = default;
+
+  double off() const { return measured > 0 ? (simulated - measured) / measured : 0; }  // a share
+};
+
+// `simulated`: of one step. `measured`: of steps, events named "step" on the stream "trainer", of which the first
+// `skip` are left out; medians over the others. Of the rank of `measured`. Throws InvalidInput where there is none.
+Comparison compare(const observe::Trace& simulated, const observe::Trace& measured, std::size_t skip);
+
+// The cluster as it would have been right: ops, links and steps of the rank's device take by as much longer as they
+// did, all that is not in the comparison stays. `hosts`: of the ranks that were measured, as their link is the one
+// that most of a message's time goes to.
+cost::Cluster learned(cost::Cluster cluster, const Comparison& comparison, int hosts);
+
+// One line each: a step, and the ops of which more than a hundredth of it is, as a table.
+std::string to_text(const Comparison& comparison);
+
+}  // namespace shoal::simulate

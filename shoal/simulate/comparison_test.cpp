@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/simulate/comparison.h"
+
+#include <doctest/doctest.h>
+
+namespace shoal::simulate {
+namespace {
+
+constexpr std::int64_t kMillisecond = 1'000'000;
+
+observe::Event event(const char* stream, const char* name, std::int64_t begin, std::int64_t end) {
+  return {.stream = stream, .name = name, .begin = begin * kMillisecond, .end = end * kMillisecond};
+}
+
+// One that captures, and two whose second is slower.
+observe::Trace measured() {
+  observe::Trace trace;
+  trace.events = {event("compute", "mm", 0, 50),      event("trainer", "step", 0, 100),
+                  event("compute", "mm", 102, 106),   event("data", "all_reduce", 106, 108),
+                  event("compute", "wait", 106, 108), event("trainer", "step", 100, 110),
+                  event("compute", "mm", 112, 120),   event("data", "all_reduce", 120, 124),
+                  event("compute", "wait", 121, 124), event("compute", "add", 125, 126),
+                  event("trainer", "step", 110, 130)};
+  return trace;
+}
+
+observe::Trace simulated() {
+  observe::Trace trace;
+  trace.events = {event("compute", "mm", 0, 3), event("compute", "mm", 3, 5),
+                  event("data", "all_reduce", 5, 9)};
+  observe::Event other = event("compute", "mm", 0, 9);
+  other.rank = 1;
+  trace.events.push_back(other);
+  return trace;
+}
+
+TEST_CASE("a step is held against what was said of it, by op") {
+  const Comparison found = compare(simulated(), measured(), 1);
+  CHECK(found.steps == 2);
+  CHECK(found.simulated == doctest::Approx(9e-3));
+  CHECK(found.measured == doctest::Approx(20e-3));
+  CHECK(found.beside == doctest::Approx(7e-3));  // 2 + 1 + 4 of the second, 4 of the first
+  REQUIRE(found.ops.size() == 3);
+  CHECK(found.ops[0].op == "mm");  // 5 said, 8 measured: the other rank's does not count
+  CHECK(found.ops[0].calls == 2);
+  CHECK(found.ops[0].simulated == doctest::Approx(5e-3));
+  CHECK(found.ops[0].measured == doctest::Approx(8e-3));
+  CHECK_FALSE(found.ops[0].is_message);
+  CHECK(found.ops[1].op == "add");
+  CHECK(found.ops[1].calls == 0);
+  CHECK(found.ops[2].op == "all_reduce");
+  CHECK(found.ops[2].is_message);
+  CHECK(found.ops[2].measured == doctest::Approx(4e-3));
+  CHECK(found.off() == doctest::Approx(-0.55));
+}
+
+TEST_CASE("as text the ops stand in the order of how far they are off, small ones together") {
+  CHECK(to_text(compare(simulated(), measured(), 1)) ==
+        "                                         calls     simulated      measured\n"
+        "mm                                           2      5.000 ms      8.000 ms   -37.5 %\n"
+        "add                                          0      0.000 ms      1.000 ms  -100.0 %\n"
+        "all_reduce                                   1      4.000 ms      4.000 ms    +0.0 %\n"
+        "in no op                                            0.000 ms      7.000 ms  -100.0 %\n"
+        "a step                                              9.000 ms     20.000 ms   -55.0 %\n");
+}
+
+TEST_CASE("a cluster that has learned from a comparison says what was measured") {
+  cost::Cluster cluster;
+  cluster.kinds["cpu"] = {.name = "cpu", .kernel_seconds = 1e-3, .slower = {{"mm", 2}}};
+  cluster.hosts = {{.kind = "cpu", .devices = 2}};
+  cluster.inside = {.latency = 1e-3, .bandwidth = 1e9};
+  const Comparison comparison = {
+      .beside = 7e-3,
+      .ops = {{.op = "mm", .calls = 2, .simulated = 6e-3, .measured = 10e-3},
+              {.op = "exp", .calls = 1, .simulated = 2e-3, .measured = 0.5e-3},
+              {.op = "add", .calls = 3, .simulated = 3e-3, .measured = 9e-3},  // all of it the floor
+              {.op = "all_reduce", .is_message = true, .calls = 1, .simulated = 4e-3, .measured = 8e-3}}};
+  const cost::Cluster after = learned(cluster, comparison, 1);
+  CHECK(after.kind_of(0).slower.at("mm") == doctest::Approx(4));  // of 4 ms beside the floor's 2 it took 8
+  CHECK(after.kind_of(0).slower.at("exp") == doctest::Approx(1e-3));
+  CHECK_FALSE(after.kind_of(0).slower.contains("add"));
+  CHECK(after.kind_of(0).step_seconds == doctest::Approx(7e-3));
+  CHECK(after.inside.bandwidth == doctest::Approx(0.5e9));
+  CHECK(after.inside.latency == doctest::Approx(2e-3));
+  CHECK(learned(cluster, comparison, 2).inside == cluster.inside);  // between hosts it is another link
+}
+
+TEST_CASE("a trace without steps is refused") {
+  CHECK_THROWS_WITH(compare(simulated(), measured(), 3),
+                    doctest::Contains("the trace has 3 steps, and the first 3 are left out"));
+}
+
+}  // namespace
+}  // namespace shoal::simulate
