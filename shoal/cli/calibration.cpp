@@ -63,13 +63,13 @@ double Peers::mean(double number) const {
 
 Sample Peers::time(const std::function<void()>& call) const {
   constexpr int kSamples = 9;
-  constexpr double kSampleSeconds = 8e-3;
+  constexpr double kSecondsOfOne = 8e-3;
   call();
   const auto begin = Clock::now();
   call();
   const double once = std::chrono::duration<double>(Clock::now() - begin).count();
   // As many on each rank: what calls others has to be called by them.
-  const auto calls = std::max<std::int64_t>(1, std::llround(kSampleSeconds / std::max(mean(once), 1e-9)));
+  const auto calls = std::max<std::int64_t>(1, std::llround(kSecondsOfOne / std::max(mean(once), 1e-9)));
   std::vector<double> samples;
   for (int i = 0; i < kSamples; ++i) {
     meet();

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "shoal/base/dtype.h"
+#include "shoal/sharding/collective.h"
 
 namespace shoal::cost {
 
@@ -49,10 +50,11 @@ struct Host {
 };
 
 struct Link {
-  double latency = 0;      // seconds for a message
-  double bandwidth = 0;    // bytes a second in one direction
-  bool is_shared = false;  // by all devices of a host
-  bool overlaps = true;    // what it moves goes on beside what a device computes
+  double latency = 0;                             // seconds for a message
+  double bandwidth = 0;                           // bytes a second in one direction
+  bool is_shared = false;                         // by all devices of a host
+  bool overlaps = true;                           // what it moves goes on beside what a device computes
+  std::map<sharding::Collective, double> slower;  // how many times as long as rounds and bytes say
   friend bool operator==(const Link&, const Link&) = default;
 };
 

@@ -37,6 +37,9 @@ bandwidth = "10 GB/s"
 shared = true
 overlaps = false
 
+[links.devices.slower]
+all_gather = 1.5
+
 [links.hosts]
 latency = "20 us"
 bandwidth = "1 Gbit/s"
@@ -56,7 +59,7 @@ TEST_CASE("a file says kinds, hosts and links, in units") {
   CHECK(kind.step_seconds == doctest::Approx(150e-6));
   CHECK(kind.arithmetic.at(DType::Float32) == Rate{1e12, {{1e6, 0.1}, {1e9, 0.5}}});
   CHECK(kind.slower.at("aten::gelu") == 2.5);
-  CHECK(cluster.inside == Link{1e-6, 10e9, true, false});
+  CHECK(cluster.inside == Link{1e-6, 10e9, true, false, {{sharding::Collective::AllGather, 1.5}}});
   CHECK(cluster.between.latency == doctest::Approx(20e-6));
   CHECK(cluster.between.bandwidth == 1.25e8);
   CHECK(!cluster.between.is_shared);
@@ -136,6 +139,9 @@ TEST_CASE("what a file may not say is refused with line, key and what is wanted"
   refuses(with("16 GiB", "1e30 GiB"), "kinds.a.memory: \"1e30 GiB\" is more than an exabyte");
   refuses(with("compute = 1.1", "compute = 0.5"), "overlap.compute: is 0.5, not 1 or more");
   refuses("[[hosts]]\nkind = \"a\"\n", "there is no [kinds.a]");
+  refuses(with("all_gather = 1.5", "allgather = 1.5"),
+          "links.devices.slower.allgather: is not one of all_reduce, reduce_scatter, all_gather");
+  refuses(with("all_gather = 1.5", "all_gather = 0"), "links.devices.slower.all_gather: is 0, not above 0");
   refuses("[kinds", "two.toml:1: ");
   refuses("", "has no hosts");
   std::string lonely = kTwoHosts;

@@ -238,9 +238,12 @@ class Reader {
     }
   }
 
+  static constexpr std::array kPriced = {sharding::Collective::AllReduce, sharding::Collective::ReduceScatter,
+                                         sharding::Collective::AllGather, sharding::Collective::AllToAll,
+                                         sharding::Collective::Send};
   Link link_of(const toml::node& node, const std::string& key) const {
     const toml::table& table = table_of(node, key);
-    check_keys(table, key, {"latency", "bandwidth", "shared", "overlaps"});
+    check_keys(table, key, {"latency", "bandwidth", "shared", "overlaps", "slower"});
     Link link;
     link.latency = amount_of(needed(table, "latency", key, kTime), key + ".latency", kTime, true);
     link.bandwidth =
@@ -250,6 +253,17 @@ class Reader {
       if (const auto* value = table.get(name)) {
         if (!value->is_boolean()) wrong(*value, concat(key, '.', name), "is not true or false");
         *target = value->value_or(false);
+      }
+    if (const auto* slower = table.get("slower"))
+      for (const auto& [name, times] : table_of(*slower, key + ".slower")) {
+        const std::string inner = concat(key, ".slower.", name.str());
+        const auto kind = std::ranges::find(
+            kPriced, name.str(), [](sharding::Collective each) { return sharding::name_of(each); });
+        if (kind == kPriced.end())
+          wrong(times, inner, "is not one of all_reduce, reduce_scatter, all_gather, all_to_all and send");
+        const double number = number_of(times, inner, 0);
+        if (number <= 0) wrong(times, inner, concat("is ", number, ", not above 0"));
+        link.slower.emplace(*kind, number);
       }
     return link;
   }
@@ -320,6 +334,9 @@ static void write_link(std::string& text, const char* name, const Link& link) {
                  "\nbandwidth = ", with_unit(link.bandwidth, kBandwidth),
                  "\nshared = ", link.is_shared ? "true" : "false",
                  "\noverlaps = ", link.overlaps ? "true" : "false", '\n');
+  if (!link.slower.empty()) text += concat("\n[links.", name, ".slower]\n");
+  for (const auto& [kind, times] : link.slower)
+    text += concat(sharding::name_of(kind), " = ", shortest(times), '\n');
 }
 
 std::string to_toml(const Cluster& cluster) {

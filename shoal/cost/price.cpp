@@ -90,9 +90,15 @@ static double rounds_of(Collective kind, int ranks) {
   return 0;
 }
 
+static double slower(const Link& link, Collective kind) {
+  const auto times = link.slower.find(kind);
+  return times == link.slower.end() ? 1 : times->second;
+}
+
 // `bytes` of each of so many devices at once.
-static double seconds_on(const Link& link, double rounds, double bytes, double devices) {
-  return rounds * link.latency + bytes * (link.is_shared ? devices : 1) / link.bandwidth;
+static double seconds_on(const Link& link, Collective kind, double rounds, double bytes, double devices) {
+  return slower(link, kind) *
+         (rounds * link.latency + bytes * (link.is_shared ? devices : 1) / link.bandwidth);
 }
 
 double seconds_of(const sharding::Message& message, const Spread& spread, const Cluster& cluster) {
@@ -100,8 +106,9 @@ double seconds_of(const sharding::Message& message, const Spread& spread, const 
   const Collective kind = message.kind;
   const double devices = spread.devices;
   if (kind == Collective::Send || kind == Collective::Receive)
-    return seconds_on(spread.is_near ? cluster.inside : cluster.between, rounds_of(kind, 2), bytes, devices);
-  if (spread.is_near) return seconds_on(cluster.inside, rounds_of(kind, spread.ranks), bytes, devices);
+    return seconds_on(spread.is_near ? cluster.inside : cluster.between, kind, rounds_of(kind, 2), bytes,
+                      devices);
+  if (spread.is_near) return seconds_on(cluster.inside, kind, rounds_of(kind, spread.ranks), bytes, devices);
   // Ranks of a host among themselves, and hosts among themselves.
   const double here = spread.on_a_host, hosts = spread.hosts, others = spread.ranks - 1;
   const auto in = static_cast<double>(message.in * shoal::bytes_of(message.dtype));
@@ -122,12 +129,12 @@ double seconds_of(const sharding::Message& message, const Spread& spread, const 
     default: within = bytes * (here - 1) / others; crossing = bytes * here * (others + 1 - here) / others;
   }
   const double inside =
-      here > 1 ? seconds_on(cluster.inside, rounds_of(kind, spread.on_a_host), within, devices) : 0;
+      here > 1 ? seconds_on(cluster.inside, kind, rounds_of(kind, spread.on_a_host), within, devices) : 0;
   // Each device has its share of that, on a link of its own or with those that speak in other groups.
   const double groups = devices / here;
   const double of_link = cluster.between.is_shared ? crossing * groups : crossing / here;
-  return inside + rounds_of(kind, spread.hosts) * cluster.between.latency +
-         of_link / cluster.between.bandwidth;
+  return inside + slower(cluster.between, kind) * (rounds_of(kind, spread.hosts) * cluster.between.latency +
+                                                   of_link / cluster.between.bandwidth);
 }
 
 }  // namespace shoal::cost

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "shoal/base/error.h"
+#include "shoal/sharding/collective.h"
 
 namespace shoal::simulate {
 
@@ -90,11 +91,12 @@ Comparison compare(const Trace& simulated, const Trace& measured, std::size_t sk
 
 cost::Cluster learned(cost::Cluster cluster, const Comparison& comparison, int hosts) {
   cost::Kind& kind = cluster.kinds.at(cluster.kind_of(comparison.rank).name);
-  double said = 0, took = 0;  // of messages
+  cost::Link& link = hosts > 1 ? cluster.between : cluster.inside;
   for (const OpTimes& op : comparison.ops) {
     if (op.is_message) {
-      said += op.simulated;
-      took += op.measured;
+      if (op.simulated <= 0 || op.measured <= 0) continue;
+      const auto collective = sharding::collective_from_text(op.op.substr(op.op.rfind(':') + 1));
+      link.slower.try_emplace(collective, 1).first->second *= op.measured / op.simulated;
       continue;
     }
     const double floor = op.calls * kind.kernel_seconds;
@@ -104,11 +106,6 @@ cost::Cluster learned(cost::Cluster cluster, const Comparison& comparison, int h
     times = std::max(times * (op.measured - floor) / (op.simulated - floor), kLeast);
   }
   kind.step_seconds = comparison.beside;
-  cost::Link& link = hosts > 1 ? cluster.between : cluster.inside;
-  if (said > 0 && took > 0) {
-    link.bandwidth *= said / took;
-    link.latency *= took / said;
-  }
   return cluster;
 }
 

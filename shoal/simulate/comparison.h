@@ -39,9 +39,9 @@ struct Comparison {
 // `skip` are left out; medians over the others. Of the rank of `measured`. Throws InvalidInput where there is none.
 Comparison compare(const observe::Trace& simulated, const observe::Trace& measured, std::size_t skip);
 
-// The cluster as it would have been right: ops, links and steps of the rank's device take by as much longer as they
-// did, all that is not in the comparison stays. `hosts`: of the ranks that were measured, as their link is the one
-// that most of a message's time goes to.
+// The cluster as it would have been right: ops and collectives take by as much longer as they did on that rank, and a
+// step as much in no op; all that is not in the comparison stays, and so does what a receive waits. `hosts`: of the
+// ranks that were measured; of several it is the link between them that messages take their time on.
 cost::Cluster learned(cost::Cluster cluster, const Comparison& comparison, int hosts);
 
 // One line each: a step, and the ops of which more than a hundredth of it is, as a table.
