@@ -9,11 +9,9 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <span>
 #include <string>
 
 #include "shoal/base/error.h"
-#include "shoal/base/file_system.h"
 #include "shoal/base/text.h"
 #include "shoal/cli/calibration.h"
 #include "shoal/cli/forecast.h"
@@ -22,6 +20,7 @@
 #include "shoal/cli/run_checkpoints.h"
 #include "shoal/cost/cluster.h"
 #include "shoal/elastic/join.h"
+#include "shoal/observe/file.h"
 #include "shoal/simulate/comparison.h"
 
 namespace shoal::cli {
@@ -43,27 +42,14 @@ static int start(const Calibrate& options) {
   return run(started);
 }
 
-static void write(const cost::Cluster& cluster, const std::string& path) {
-  DiskFileSystem files;
-  const std::string toml = to_toml(cluster);
-  const auto file = files.create(path);
-  file->write(std::as_bytes(std::span(toml)));
-  file->sync();
-}
-
 static int learn_from_run(const Calibrate& options) {
   SHOAL_CHECK(options.ranks == 1, InvalidInput,
               "calibrate: --from-trace learns from ranks that have trained; leave -n out");
-  const auto [path, hosts, comparison] = read_simulated(options.from_trace);
-  DiskFileSystem files;
-  const cost::Cluster before = cost::cluster_from_toml(read_text(files, path), path);
-  SHOAL_CHECK(comparison.rank < before.size(), InvalidInput, "calibrate: ", options.from_trace,
-              " is of rank ", comparison.rank, ", and ", path, " has ", before.size(), " devices");
-  write(simulate::learned(before, comparison, hosts), options.out);
-  char text[64];
-  std::snprintf(text, sizeof text, "%.2f ms a step", 1e3 * comparison.measured);
-  say(concat(options.out, ": ", path, ", mended by ", comparison.ops.size(), " ops of ", comparison.steps,
-             " steps, ", text));
+  const auto [cluster, hosts, comparison] = read_simulated(options.from_trace);
+  observe::write_file(options.out, to_toml(simulate::learned(cluster, comparison, hosts)));
+  say(to_text(comparison));
+  say(concat(options.out, ": what ", options.from_trace, " was simulated on, mended by ",
+             comparison.ops.size(), " ops of ", comparison.steps, " steps"));
   return 0;
 }
 
@@ -86,7 +72,7 @@ int calibrate(const Calibrate& options) {
                   100 * worst_spread);
     say(text);
   }
-  write(cluster, options.out);
+  observe::write_file(options.out, to_toml(cluster));
   char took[32];
   std::snprintf(took, sizeof took, "%.1f s",
                 std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());

@@ -21,13 +21,16 @@ using nlohmann::json;
 using simulate::Comparison;
 using simulate::OpTimes;
 
-Prediction::Prediction(const Recipe& recipe, int ranks, std::filesystem::path folder)
-    : cluster_(std::filesystem::absolute(recipe.profiling.cluster).string()), folder_(std::move(folder)) {
+cost::Cluster cluster_of(const Recipe& recipe) {
   DiskFileSystem files;
-  const cost::Cluster cluster = cost::cluster_from_toml(read_text(files, cluster_), recipe.profiling.cluster);
-  const PlayedStep step = play_step(recipe, cluster, ranks);
+  return cost::cluster_from_toml(read_text(files, recipe.profiling.cluster), recipe.profiling.cluster);
+}
+
+Prediction::Prediction(const Recipe& recipe, int ranks, std::filesystem::path folder)
+    : cluster_(cluster_of(recipe)), folder_(std::move(folder)) {
+  const PlayedStep step = play_step(recipe, cluster_, ranks);
   simulated_ = simulate::trace_of(step.tasks, step.spans);
-  hosts_ = cluster.host_of(ranks - 1) + 1;
+  hosts_ = cluster_.host_of(ranks - 1) + 1;
 }
 
 static std::string milliseconds(double seconds) {
@@ -65,7 +68,7 @@ void Prediction::look(observe::Trace& trace, bool keeps_on) {
   const Comparison comparison = simulate::compare(simulated_, trace, kComparedSteps / 2);
   if (!keeps_on) trace.capacity = 0;
   json all = to_json(comparison);
-  all["cluster"] = cluster_;
+  all["cluster"] = cost::to_toml(cluster_);
   all["hosts"] = hosts_;
   const std::filesystem::path file = folder_ / "simulated.json";
   observe::write_file(file, all.dump(2) + "\n");
@@ -86,7 +89,9 @@ Simulated read_simulated(const std::string& file) {
   const std::string text = read_text(files, file);
   try {
     const json all = json::parse(text);
-    Simulated read = {.cluster = all.at("cluster"), .hosts = all.at("hosts"), .comparison = {}};
+    Simulated read = {.cluster = cost::cluster_from_toml(all.at("cluster").get<std::string>(), file),
+                      .hosts = all.at("hosts"),
+                      .comparison = {}};
     Comparison& comparison = read.comparison;
     comparison = {.rank = all.at("rank"),
                   .steps = all.at("steps"),
@@ -100,6 +105,9 @@ Simulated read_simulated(const std::string& file) {
                                 .calls = op.at("calls"),
                                 .simulated = op.at("simulated_seconds"),
                                 .measured = op.at("measured_seconds")});
+    SHOAL_CHECK(comparison.rank >= 0 && comparison.rank < read.cluster.size(), InvalidInput,
+                "calibrate: ", file, " is of rank ", comparison.rank, ", and its cluster has ",
+                read.cluster.size(), " devices");
     return read;
   } catch (const json::exception& error) {
     fail(ErrorKind::InvalidInput, "calibrate: ", file,

@@ -6,14 +6,18 @@
 #include <string>
 
 #include "shoal/cli/recipe.h"
+#include "shoal/cost/cluster.h"
 #include "shoal/observe/trace.h"
 #include "shoal/simulate/comparison.h"
 
 namespace shoal::cli {
 
+// Throws with the file where it is no cluster.
+cost::Cluster cluster_of(const Recipe& recipe);
+
 class Prediction {
  public:
-  // Plays the recipe's step. Throws InvalidInput with the file where it is no cluster, or one of fewer devices.
+  // Plays the recipe's step. Throws InvalidInput where its cluster has fewer devices.
   Prediction(const Recipe& recipe, int ranks, std::filesystem::path folder);
 
   // After each step of the first rank. After kComparedSteps says how it compares and writes simulated.json; from then
@@ -21,7 +25,7 @@ class Prediction {
   void look(observe::Trace& trace, bool keeps_on);
 
  private:
-  std::string cluster_;  // file
+  cost::Cluster cluster_;
   int hosts_;
   observe::Trace simulated_;
   std::filesystem::path folder_;
@@ -30,7 +34,7 @@ class Prediction {
 
 // What simulated.json has.
 struct Simulated {
-  std::string cluster;  // the file that was played
+  cost::Cluster cluster;  // that was played: its file may be another by now
   int hosts = 1;
   simulate::Comparison comparison;
 };

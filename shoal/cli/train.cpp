@@ -167,6 +167,7 @@ int train(const Recipe& given, const Options& options) {
   const bool is_alone = elastic::place_of(environment).starter == "alone";
   if (options.ranks > 0 || (given.ps.servers > 0 && is_alone && !environment.contains("SHOAL_STORE"))) {
     device_of(given);  // before there are ranks that would say it one by one
+    if (!given.profiling.cluster.empty()) cluster_of(given);  // likewise
     if (!given.memory.limit.empty() && !given.memory.automatic)
       check_limit(given, forecast_of(given, parallelism_of(given, std::max(options.ranks, 1)), 0,
                                      threads_of_rank(std::max(options.ranks, 1)))

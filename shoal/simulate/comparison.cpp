@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <map>
+#include <string_view>
 #include <utility>
 
 #include "shoal/base/error.h"

@@ -299,8 +299,16 @@ def test_a_run_is_held_against_what_is_simulated_and_learned_from(shoal, tiny, t
 
     result = shoal("calibrate", f"--from-trace={file}", f"--output={mended}")
     assert result.returncode == 0, result.stderr
-    assert f"{mended}: {cluster}, mended by {len(calls)} ops of 10 steps, " in result.stdout
+    assert (
+        f"{mended}: what {file} was simulated on, mended by {len(calls)} ops of 10 steps\n" in result.stdout
+    )
+    assert re.search(r"^aten::mm +\d+ +[\d.]+ ms +[\d.]+ ms +[+-][\d.]+ %$", result.stdout, re.M)
     said = milliseconds(shoal("simulate", tiny, "-n", "1", f"--cluster={mended}").stdout, "step")
+    # What it learned from was played on the cluster as it was then.
+    cluster.write_text("another by now")
+    again = tmp_path / "again.toml"
+    assert shoal("calibrate", f"--from-trace={file}", f"--output={again}").returncode == 0
+    assert again.read_text() == mended.read_text()
     # Medians by op do not add up to the median of steps; ops of the floor alone stay as they are.
     assert 0.6 < said / (1e3 * found["measured_seconds"]) < 1.6
 
@@ -308,6 +316,11 @@ def test_a_run_is_held_against_what_is_simulated_and_learned_from(shoal, tiny, t
 def test_a_comparison_that_cannot_be_is_refused_before_training(shoal, tiny, tmp_path):
     result = shoal("train", tiny, "--profiling.cluster=no/such.toml", "--training.steps=20")
     assert result.returncode == 1 and "no/such.toml: No such file or directory" in result.stderr
+    result = shoal("train", tiny, "-n", "2", "--profiling.cluster=no/such.toml", "--training.steps=20")
+    assert (result.returncode, result.stderr) == (
+        1,
+        "shoal: cannot read no/such.toml: No such file or directory\n",
+    )
     result = shoal("train", tiny, "--profiling.cluster=no/such.toml", "--training.steps=19")
     assert result.returncode == 2
     assert "profiling.cluster compares 20 steps, more than training.steps, 19" in result.stderr
