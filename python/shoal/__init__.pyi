@@ -125,7 +125,8 @@ class Parallelism:
         "bfloat16 lower=aten::exp full=aten::bmm" changes the table; of one rank too. "float16" likewise, its
         loss scaled, by 65536 at first: "float16 scale=1024 grows_after=500"; an update that overflows is
         skipped (StepResult.skipped). "bfloat16 master=kahan" (or none) is for a model in bfloat16: no float32
-        copy of its weights; they have a compensation, or are rounded by chance.
+        copy of its weights; they have a compensation, or are rounded by chance. " reduce=bfloat16" besides:
+        gradients cross between ranks in half of the bytes, each sum rounded once.
         `recompute`: what backward makes again instead of forward keeping it: "full", "selective",
         "full h.*.mlp", "auto bytes=96MiB"; of one rank too. `offload`: what lies in a file, "parameters
         optimizer_state gradients activations" or some of them, without another bit in the result;

@@ -61,8 +61,8 @@ static rewrite::Offload offload_of(const Recipe& recipe) {
 }
 
 static rewrite::Precision precision_of(const Recipe& recipe) {
-  const auto& [compute, lower, full, scale, grows_after, master] = recipe.precision;
-  std::string words = compute;
+  const auto& [compute, lower, full, scale, grows_after, master, reduce] = recipe.precision;
+  std::string words = concat(compute, " reduce=", reduce);
   for (const auto& [key, ops] : {std::pair(" lower=", lower), std::pair(" full=", full)}) {
     std::istringstream each(ops);
     for (std::string op; each >> op;) words += key + op;

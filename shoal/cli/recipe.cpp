@@ -199,6 +199,8 @@ std::vector<Option> options_of(Recipe& recipe) {
         "float16: it is twice that after so many updates without an overflow"},
        {"precision", "master", choice<kMasters>(precision.master), 0, 0,
         "float32; none, kahan: weights in bfloat16, rounded by chance or with a compensation"},
+       {"precision", "reduce", &precision.reduce, 0, 0,
+        "of gradients between ranks: float32; bfloat16, float16: half of the bytes"},
        {"recompute", "mode", choice<kRecomputeModes>(recompute.mode), 0, 0,
         "what backward makes again instead of forward keeping it"},
        {"recompute", "modules", &recompute.modules, 0, 0,

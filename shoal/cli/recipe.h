@@ -120,6 +120,7 @@ struct Recipe {
     double scale = rewrite::Precision{}.scale;
     std::int64_t grows_after = rewrite::Precision{}.grows_after;
     rewrite::Master master = rewrite::Master::Float32;
+    std::string reduce = "float32";  // of gradients, between ranks
   } precision;
   struct {
     rewrite::RecomputeMode mode = rewrite::RecomputeMode::None;

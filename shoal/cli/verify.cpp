@@ -313,6 +313,10 @@ int verify(const Recipe& asked, const Options& options) {
       ", and each rounding of it is larger than what is allowed. Remedy: leave it out; what ranks do is the "
       "same in each precision");
   SHOAL_CHECK(
+      asked.precision.reduce == "float32" || !says_dtype || recipe.training.dtype == FloatType::Float64,
+      InvalidInput, "verify: precision.reduce is ", asked.precision.reduce,
+      ", and gradients that are rounded so differ by more than is allowed. Remedy: leave it out");
+  SHOAL_CHECK(
       asked.precision.master == rewrite::Master::Float32, InvalidInput, "verify: precision.master is ",
       name_of(asked.precision.master),
       ", whose weights are rounded, more than is allowed. Remedy: leave it out; what ranks do is the same "

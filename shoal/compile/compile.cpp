@@ -197,7 +197,10 @@ static void gather_ahead(Unit& unit) {
       rewrite::gather_ahead(unit.made.local, plan.gather_bytes, plan.prefetch_bytes.value_or(0));
 }
 static void fill_buckets(Unit& unit) {
-  unit.made.local = rewrite::buckets(unit.made.local, unit.whole().plan.bucket_bytes);
+  const Plan& plan = unit.whole().plan;
+  // What is given has been reduced.
+  const DType reduce = unit.then() == Then::UpdateGiven ? DType::Float32 : plan.precision.reduce;
+  unit.made.local = rewrite::buckets(unit.made.local, plan.bucket_bytes, reduce);
 }
 static void pack(Unit& unit) {
   unit.made.local = rewrite::pack(unit.made.local, unit.whole().mesh, unit.rank);

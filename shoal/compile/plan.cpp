@@ -114,14 +114,10 @@ class Line {
   }
   void read_precision() {
     rewrite::Precision precision;
-    const std::string compute = name();
-    const auto* const found = std::ranges::find(kFloats, compute, &std::pair<std::string_view, DType>::first);
-    SHOAL_CHECK(found != std::end(kFloats), InvalidInput, where_, "'", compute,
-                "' is none of bfloat16, float16 and float32");
-    precision.compute = found->second;
+    precision.compute = float_type(name());
     for (std::string_view word = next(); !word.empty(); word = next()) {
       const auto [key, value] =
-          setting(word, "lower=OP, full=OP, scale=NUMBER, grows_after=NUMBER or master=kahan");
+          setting(word, "lower=OP, full=OP, scale=NUMBER, grows_after=NUMBER, master=kahan or reduce=TYPE");
       if ((key == "lower" || key == "full") && value.find("::") != std::string_view::npos)
         (key == "lower" ? precision.lower : precision.full).emplace_back(value);
       else if (key == "scale")
@@ -130,13 +126,21 @@ class Line {
         precision.grows_after = integer(word, value);
       else if (key == "master")
         precision.master = master(value);
+      else if (key == "reduce")
+        precision.reduce = float_type(value);
       else
         fail(ErrorKind::InvalidInput, where_, "'", word,
-             "' is none of lower=OP, full=OP, as in full=aten::bmm, scale=NUMBER, grows_after=NUMBER "
-             "and master=kahan");
+             "' is none of lower=OP, full=OP, as in full=aten::bmm, scale=NUMBER, grows_after=NUMBER, "
+             "master=kahan and reduce=bfloat16");
     }
     checked(precision);
     plan_.precision = std::move(precision);
+  }
+  DType float_type(std::string_view word) {
+    const auto* const found = std::ranges::find(kFloats, word, &std::pair<std::string_view, DType>::first);
+    SHOAL_CHECK(found != std::end(kFloats), InvalidInput, where_, "'", word,
+                "' is none of bfloat16, float16 and float32");
+    return found->second;
   }
   rewrite::Master master(std::string_view word) {
     const auto* const found = std::ranges::find(kMasters, word, [](auto each) { return name_of(each); });

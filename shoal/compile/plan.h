@@ -18,7 +18,8 @@
 //   accumulate   reduce=each                         of several micro-batches
 //   table        emb.*.weight                        parameters whose rows are in tables (rewrite/tables.h)
 //   precision    bfloat16                            of products; the rest is float32 (rewrite/precision.h)
-//                                                    or float16 scale=65536 grows_after=2000; master=kahan
+//                                                    or float16 scale=65536 grows_after=2000; master=kahan;
+//                                                    reduce=bfloat16: gradients, between ranks
 //   recompute    full transformer.h.*                what backward makes again: none, full, selective, or auto
 //                                                    with bytes=96MiB; collectives=again, these too
 //   offload      optimizer_state activations         to a file, and parameters, gradients; least=64KiB: what is

@@ -24,7 +24,7 @@ void check(const rewrite::Recompute& recompute) {
 }
 
 void check(const rewrite::Precision& precision) {
-  const auto& [compute, lower, full, scale, grows_after, master] = precision;
+  const auto& [compute, lower, full, scale, grows_after, master, reduce] = precision;
   SHOAL_CHECK(compute == DType::Float32 || compute == DType::BFloat16 || compute == DType::Float16,
               InvalidInput, "precision: products are computed in bfloat16, float16 or float32, not in ",
               name_of(compute));
@@ -39,6 +39,13 @@ void check(const rewrite::Precision& precision) {
   SHOAL_CHECK(master == rewrite::Master::Float32 || compute == DType::BFloat16, InvalidInput,
               "precision: master=", name_of(master), " keeps weights in bfloat16, and products are in ",
               name_of(compute), "; compute in bfloat16, or leave master out");
+  SHOAL_CHECK(reduce == DType::Float32 || reduce == DType::BFloat16 || reduce == DType::Float16, InvalidInput,
+              "precision: gradients are reduced in bfloat16, float16 or float32, not in ", name_of(reduce));
+  SHOAL_CHECK(reduce != DType::Float16 || compute == DType::Float16, InvalidInput,
+              "precision: reduce=float16 is for gradients of a loss that is scaled, and products are in ",
+              name_of(compute),
+              ", whose loss is not: small gradients would be nothing. Remedy: "
+              "reduce=bfloat16, or products in float16");
   int exponent = 0;
   SHOAL_CHECK(std::frexp(scale, &exponent) == 0.5 && std::abs(exponent) < 64, InvalidInput,
               "precision: the scale is ", scale,

@@ -76,6 +76,8 @@ std::string to_text(const Plan& plan) {
       text += concat(" grows_after=", plan.precision.grows_after);
     if (plan.precision.master != defaults.precision.master)
       text += concat(" master=", name_of(plan.precision.master));
+    if (plan.precision.reduce != defaults.precision.reduce)
+      text += concat(" reduce=", name_of_float(plan.precision.reduce));
     text += '\n';
   }
   if (const auto& [mode, modules, bytes, collectives] = plan.recompute;

@@ -205,7 +205,8 @@ void bind_world(py::module_& module) {
           "is \"gpipe\", \"1f1b\" or \"eager_1f1b\", microbatches how many a step's batch is cut into, one a "
           "stage by default. precision: \"bfloat16\" or \"float16\" for products of matrices, the rest "
           "is float32; float16's loss is scaled (\"float16 scale=1024 grows_after=500\"); of one rank "
-          "too. recompute: what backward makes again, as the plan's line says it: \"full\", "
+          "too; \"bfloat16 reduce=bfloat16\": gradients cross between ranks in half of the bytes. recompute: "
+          "what backward makes again, as the plan's line says it: \"full\", "
           "\"selective\", \"full h.*.mlp\", \"auto bytes=96MiB\"; of one rank too. offload: what lies in a "
           "file in offload_folder, \"parameters optimizer_state gradients activations\" or some of them; of "
           "one rank too.")

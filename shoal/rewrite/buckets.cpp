@@ -11,7 +11,9 @@
 
 #include "shoal/base/error.h"
 #include "shoal/ir/rebuild.h"
+#include "shoal/rewrite/loss_scale.h"
 #include "shoal/rewrite/transfer.h"
+#include "shoal/rewrite/writer.h"
 
 namespace shoal::rewrite {
 
@@ -26,14 +28,15 @@ namespace {
 struct Way {
   std::vector<const Node*> steps;
   ValueId end;
-  std::int64_t bytes = 0;  // of the whole tensor
-  std::string key;         // ways that may go together have the same
+  std::int64_t bytes = 0;        // of the whole tensor, as it travels
+  std::string key;               // ways that may go together have the same
+  std::optional<DType> as = {};  // in what it travels, if it is no type of its own
 };
 
 class Filling {
  public:
-  Filling(const ir::Graph& old, std::int64_t limit)
-      : old_(old), limit_(limit), in_(old.values.size()), readers_(old.values.size()) {
+  Filling(const ir::Graph& old, std::int64_t limit, DType reduce)
+      : old_(old), limit_(limit), reduce_(reduce), in_(old.values.size()), readers_(old.values.size()) {
     made_.form = old.form;
   }
 
@@ -42,6 +45,7 @@ class Filling {
     find_ways();
     for (const auto& [value, name, fingerprint] : old_.sources)
       in_.set(value, made_.add_source(old_.at(value).role, name, old_.at(value).type, fingerprint));
+    if (reduce_ == DType::Float16) find_scale();
     Phase phase = Phase::Forward;
     for (const Node& node : old_.nodes) {
       if (node.phase == Phase::Update && phase != Phase::Update) flush();
@@ -60,6 +64,9 @@ class Filling {
   void find_readers() {
     for (const Node& node : old_.nodes)
       for (const ValueId input : ir::inputs_of(node)) readers_[input.index].push_back(&node);
+    for (const Node& node : old_.nodes)  // those of a micro-batch, added to the sums that are results
+      if (const auto* each = node.op == "shoal::accumulate" ? ir::find(node, "gradients") : nullptr)
+        for (const auto& gradient : std::get<ir::ValueList>(*each)) gradients_.insert(*gradient);
     for (const auto& result : old_.results) {
       leaves_.insert(result.value);
       if (result.role == Role::Gradient) gradients_.insert(result.value);
@@ -90,6 +97,10 @@ class Filling {
       }
       const Parcel parcel = parcels_in(old_, node)[0];
       if (!parcel.over && !gradients_.contains(parcel.from) && !gradients_.contains(way.end)) continue;
+      if (!parcel.over && parcel.to.dtype == DType::Float32 && reduce_ != DType::Float32) {
+        way.as = reduce_;
+        way.bytes = way.bytes / shoal::bytes_of(DType::Float32) * shoal::bytes_of(reduce_);
+      }
       way.key = key_of(way, parcel);
       ++to_come_[way.key];
       starts_.emplace(&node, ways_.size());
@@ -130,6 +141,7 @@ class Filling {
 
   void fill(const Way& way) {
     wait_for(*way.steps.front());
+    if (way.as) start(way);
     const bool is_updated = way.key.starts_with("updated"), is_last = --to_come_[way.key] == 0;
     auto& bucket = buckets_[way.key];
     bucket.ways.push_back(&way);
@@ -149,14 +161,54 @@ class Filling {
     for (std::size_t i = 0; i < ways.front()->steps.size(); ++i) {
       std::vector<const Node*> steps;
       for (const Way* way : ways) steps.push_back(way->steps[i]);
+      const auto in = [&](ValueId value) {
+        const auto found = i == 0 ? started_.find(value) : started_.end();
+        return found == started_.end() ? in_(value) : found->second;
+      };
       if (is_transfer(*steps.front())) {
-        const auto values = add_joined(old_, steps, in_, made_);
+        const auto values = add_joined(old_, steps, in, made_, ways.front()->as);
         for (std::size_t j = 0; j < values.size(); ++j) in_.set(*steps[j]->outputs[0], values[j]);
       } else {
-        for (const Node* step : steps) map(*step, ir::copy(old_, *step, in_, made_));
+        for (std::size_t j = 0; j < steps.size(); ++j) keep(*steps[j], ways[j]->as);
       }
     }
-    for (const Way* way : ways) pending_.erase(way->end);
+    for (const Way* way : ways) {
+      if (way->as) arrive(*way);
+      pending_.erase(way->end);
+    }
+  }
+
+  // What is kept of it, in what it travels in.
+  void keep(const Node& step, std::optional<DType> as) {
+    ir::TensorType type = old_.at(*step.outputs[0]).type;
+    type.dtype = as.value_or(type.dtype);
+    Node node = ir::with_inputs(step, in_);
+    node.outputs.clear();
+    in_.set(*step.outputs[0], with_role(*made_.at(made_.add_node(std::move(node), {type})).outputs[0]));
+  }
+
+  void find_scale() {
+    const auto found = std::ranges::find(old_.sources, kLossScale, &ir::Source::name);
+    scale_ = found != old_.sources.end() ? in_(found->value)
+                                         : made_.add_source(Role::Scalar, std::string(kLossScale),
+                                                            ir::contiguous(DType::Float32, {}));
+  }
+  void start(const Way& way) {
+    Writer write(made_, *way.steps.front());
+    const ValueId begin = parcels_in(old_, *way.steps.front())[0].from;
+    ValueId value = in_(begin);
+    if (scale_) value = with_role(write.mul(value, *scale_));
+    started_[begin] = with_role(write.converted(value, *way.as));
+  }
+  void arrive(const Way& way) {
+    Writer write(made_, *way.steps.back());
+    ValueId value = with_role(write.converted(in_(way.end), DType::Float32));
+    if (scale_) value = with_role(write.div(value, *scale_));
+    in_.set(way.end, value);
+  }
+  ValueId with_role(ValueId value) {
+    made_.values[value.index].role = Role::Gradient;
+    return value;
   }
 
   struct Bucket {
@@ -166,6 +218,7 @@ class Filling {
 
   const ir::Graph& old_;
   const std::int64_t limit_;
+  const DType reduce_;
   ir::Graph made_;
   ir::Mapped in_;
   std::vector<std::vector<const Node*>> readers_;  // by value
@@ -176,10 +229,14 @@ class Filling {
   std::map<std::string, int> to_come_;         // ways, by key
   std::map<std::string, Bucket> buckets_;      // likewise
   std::set<ValueId> pending_;                  // ends of ways in buckets
+  std::map<ValueId, ValueId> started_;  // of gradients that travel in another type: there, in the new graph
+  std::optional<ValueId> scale_;        // of float16, in the new graph
 };
 
 }  // namespace
 
-ir::Graph buckets(const ir::Graph& local, std::int64_t bytes) { return Filling(local, bytes).run(); }
+ir::Graph buckets(const ir::Graph& local, std::int64_t bytes, DType reduce) {
+  return Filling(local, bytes, reduce).run();
+}
 
 }  // namespace shoal::rewrite

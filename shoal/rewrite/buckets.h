@@ -9,7 +9,12 @@
 //   %9 = shoal::transfer(tensors=[%8], "all_reduce")
 //   return gradient "w" %6, gradient "v" %9               return gradient "w" %6, gradient "v" %9
 //
-// A way of several steps (over the replicas, then to parts) is taken step by step by all of a bucket.
+// A way of several steps (over the replicas, then to parts) is taken step by step by all of a bucket. Float32
+// gradients may take it in fewer bytes, in which ranks then add them, each sum rounded once:
+//
+//   %6 : bf16[4, 4] = _to_copy(%5)          as soon as it is made; of float16, times the loss's scale
+//   %7 : bf16[4, 4] = shoal::transfer(tensors=[%6], "all_reduce")
+//   %8 : f32[4, 4] = _to_copy(%7)           of float16, divided by it
 #pragma once
 
 #include <cstdint>
@@ -18,7 +23,8 @@
 
 namespace shoal::rewrite {
 
-// `bytes` of whole gradients: all ranks have the same buckets.
-ir::Graph buckets(const ir::Graph& local, std::int64_t bytes);
+// `bytes` of whole gradients, as they travel: all ranks have the same buckets. `reduce`: in what float32
+// gradients do; Float16 is for losses that are scaled (loss_scale.h).
+ir::Graph buckets(const ir::Graph& local, std::int64_t bytes, DType reduce = DType::Float32);
 
 }  // namespace shoal::rewrite

@@ -46,6 +46,9 @@ struct Precision {
   double scale = 65536;
   std::int64_t grows_after = 2000;
   Master master = Master::Float32;
+  // In what ranks reduce float32 gradients: Float32, BFloat16, or Float16 where products are. Ranks add in
+  // float32, and what travels is rounded to it.
+  DType reduce = DType::Float32;
   friend bool operator==(const Precision&, const Precision&) = default;
 };
 

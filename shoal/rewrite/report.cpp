@@ -211,7 +211,9 @@ static std::vector<bool> to_be_gradients(const ir::Graph& local) {
     if (result.role == Role::Gradient) marked[result.value.index] = true;
   for (std::size_t i = local.nodes.size(); i-- > 0;) {
     const ir::Node& node = local.nodes[i];
-    if (!moves(node.op) && !ir::is_view(node.op)) continue;
+    // Those that travel in fewer bytes are made of what comes (buckets.h).
+    const bool is_back = node.op == "aten::_to_copy" || node.op == "aten::div.Tensor";
+    if (!moves(node.op) && !ir::is_view(node.op) && !is_back) continue;
     const bool is_on_the_way = std::ranges::any_of(
         node.outputs, [&](const auto& output) { return output && marked[output->index]; });
     if (!is_on_the_way) continue;

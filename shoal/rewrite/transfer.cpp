@@ -136,19 +136,23 @@ std::vector<Parcel> parcels_in(const ir::Graph& graph, const ir::Node& transfer)
 Counts bytes_in(const ir::Node& transfer) { return in<Counts>(transfer, "bytes"); }
 
 std::vector<ir::ValueId> add_joined(const ir::Graph& old, const std::vector<const ir::Node*>& transfers,
-                                    const std::function<ir::ValueId(ir::ValueId)>& mapped, ir::Graph& made) {
+                                    const std::function<ir::ValueId(ir::ValueId)>& mapped, ir::Graph& made,
+                                    std::optional<DType> as) {
   std::vector<Parcel> parcels;
   Counts bytes;
   std::vector<std::optional<ir::TensorType>> types;
   for (const ir::Node* transfer : transfers) {
+    DType was = {};
     for (Parcel& parcel : parcels_in(old, *transfer)) {
       parcel.from = mapped(parcel.from);
       if (parcel.over) parcel.over = mapped(*parcel.over);
+      was = parcel.to.dtype;
+      parcel.to.dtype = as.value_or(was);
       types.emplace_back(parcel.to);
       parcels.push_back(std::move(parcel));
     }
-    const Counts more = bytes_in(*transfer);
-    bytes.insert(bytes.end(), more.begin(), more.end());
+    for (const std::int64_t each : bytes_in(*transfer))
+      bytes.push_back(each / shoal::bytes_of(was) * shoal::bytes_of(as.value_or(was)));
   }
   const auto id = made.add_node(transfer_of(journey_in(*transfers.front()), parcels, bytes), types);
   std::vector<ir::ValueId> values;

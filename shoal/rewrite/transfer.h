@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "shoal/ir/graph.h"
@@ -31,8 +32,9 @@ std::vector<Parcel> parcels_in(const ir::Graph& graph, const ir::Node& transfer)
 std::vector<std::int64_t> bytes_in(const ir::Node& transfer);
 
 // Appends one transfer for all of what these say, of one kind along one axis; its inputs are mapped by `in`.
-// Returns what comes of each tensor, node by node.
+// Returns what comes of each tensor, node by node. `as`: their inputs are of that type, and so is what comes.
 std::vector<ir::ValueId> add_joined(const ir::Graph& old, const std::vector<const ir::Node*>& transfers,
-                                    const std::function<ir::ValueId(ir::ValueId)>& in, ir::Graph& made);
+                                    const std::function<ir::ValueId(ir::ValueId)>& in, ir::Graph& made,
+                                    std::optional<DType> as = {});
 
 }  // namespace shoal::rewrite

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What partition makes of a placed step, and what gather_ahead, buckets and packing make of that, as text.
+// Above 400 lines: one case for each rule of these; they share the placed steps and how one is told.
 #include <doctest/doctest.h>
 
 #include <string>
@@ -252,6 +253,29 @@ TEST_CASE("buckets: a way of several steps is taken step by step by all of them"
   CHECK(story_of(buckets(local, 1 << 20)) ==
         "aten::mm\naten::mm\naten::t\naten::mm\naten::t\naten::mm\n"
         "reduce_scatter shard x2 backward\nall_reduce replicate x2 backward\n");
+}
+
+TEST_CASE("buckets: gradients travel in fewer bytes, all of the way, and come back as what they were") {
+  const ir::Graph local =
+      partition(placed_as("replicate=2 shard=2", "[R, R]", "[R, S(0)]", "[S(0), S(0)]"), 0);
+  const std::string forward = "aten::mm\naten::mm\naten::t\naten::mm\n", there = "aten::_to_copy\n";
+  const std::string way = "reduce_scatter shard x2 backward\nall_reduce replicate x2 backward\n";
+  const ir::Graph half = buckets(local, 1 << 20, DType::BFloat16);
+  CHECK(story_of(half) == forward + there + "aten::t\naten::mm\n" + there + way + there + there);
+  for (const ir::Node& node : half.nodes)
+    if (is_transfer(node)) {
+      CHECK(half.at(*node.outputs[0]).type.dtype == DType::BFloat16);
+      CHECK(bytes_in(node) == std::vector<std::int64_t>{32, 32});  // of 4 x 4
+    }
+  for (const auto& result : half.results) CHECK(half.at(result.value).type.dtype == DType::Float32);
+  // Twice as many in as many bytes.
+  CHECK(story_of(buckets(local, 64, DType::BFloat16)) == story_of(half));
+  CHECK(story_of(buckets(local, 64)) != story_of(buckets(local, 1 << 20)));
+  // Of float16 in proportion to the loss's scale, which is a source.
+  const ir::Graph scaled = buckets(local, 1 << 20, DType::Float16);
+  const std::string back = there + "aten::div.Tensor\n", start = "aten::mul.Tensor\n" + there;
+  CHECK(story_of(scaled) == forward + start + "aten::t\naten::mm\n" + start + way + back + back);
+  CHECK(scaled.sources.back().name == "loss_scale");
 }
 
 TEST_CASE("buckets: a gradient that is read is brought before") {

@@ -977,6 +977,7 @@ class Trainer::State {
     const auto& groups = update.runnable->whole().groups;
     optimizer_.bind_rates(executor, groups, scale);
     update.runnable->bind_rows(result.step, scale, rows_divisor_);
+    if (loss_scale_) update.runnable->bind_loss_scale(loss_scale_->tensor());
     executor.run_gradients(options_.trace);
     if (update.runnable->has_grad_norm())
       result.grad_norm = executor.result(Role::Output, "grad_norm").item<double>();

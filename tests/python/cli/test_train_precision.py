@@ -63,10 +63,29 @@ def test_a_run_of_float16_that_is_stopped_goes_on_with_its_scale(shoal, tiny):
     ]
 
 
+def test_gradients_in_bfloat16_take_half_of_the_bytes_and_train_to_nearly_the_same_loss(shoal, tiny):
+    options = ("-n", "2", "--training.steps=60", "--optimizer.lr=1e-2")
+    assert shoal("train", tiny, *options).returncode == 0
+    wanted = metrics(tiny)
+    result = shoal("train", tiny, *options, "--precision.reduce=bfloat16")
+    assert result.returncode == 0, result.stderr
+    assert metrics(tiny)[0]["loss"] == wanted[0]["loss"]  # before any gradient
+    assert metrics(tiny)[-1]["loss"] != wanted[-1]["loss"]
+    assert metrics(tiny)[-1]["loss"] == pytest.approx(wanted[-1]["loss"], rel=0.05)
+
+
+def test_verify_refuses_gradients_that_are_rounded(shoal, tiny):
+    result = shoal("verify", tiny, "-n", "2", "--precision.reduce=bfloat16", "--training.dtype=float32")
+    assert result.returncode != 0
+    assert "verify: precision.reduce is bfloat16, and gradients that are rounded so differ" in result.stderr
+
+
 @pytest.mark.parametrize(
     "option, error",
     [
         ("--precision.compute=fp16", "'fp16' is none of bfloat16, float16 and float32"),
+        ("--precision.reduce=fp8", "'fp8' is none of bfloat16, float16 and float32"),
+        ("--precision.reduce=float16", "reduce=float16 is for gradients of a loss that is scaled"),
         ("--precision.scale=1000", "scale and grows_after are of float16"),
         ("--precision.compute=float16 --precision.scale=1000", "it is a power of two"),
         ("--precision.compute=float16 --precision.grows_after=0", "precision.grows_after"),
