@@ -41,7 +41,8 @@ static constexpr std::uint32_t kMultiplier[2] = {0xD2511F53, 0xCD9E8D57};
 static constexpr std::uint32_t kWeyl[2] = {0x9E3779B9, 0xBB67AE85};
 static constexpr int kRounds = 10;
 static constexpr std::int64_t kLanes = 16;
-static constexpr std::int64_t kWords = 4 * kLanes;  // of 32 bits, in a group
+static constexpr std::int64_t kWords = kWordsOfGroup;
+static_assert(kWords == 4 * kLanes);
 
 std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter, std::array<std::uint32_t, 2> key) {
   return shoal::philox(counter, key);
@@ -101,6 +102,11 @@ static Counters counters_of(const RandomStream& stream) {
           static_cast<std::uint32_t>(stream.step >> 32),
           static_cast<std::uint32_t>(stream.ordinal),
           static_cast<std::uint32_t>(stream.step)};
+}
+
+void random_words(std::span<std::uint32_t> words, std::int64_t first, const RandomStream& stream) {
+  fill_groups(words.data(), static_cast<std::uint64_t>(first), std::ssize(words) / kWords,
+              counters_of(stream));
 }
 
 // Fills out[0, size) with elements start … start + size. `turn(words, values, position)` makes a whole

@@ -49,7 +49,11 @@ at::Tensor randint(std::int64_t low, std::int64_t high, at::IntArrayRef shape, a
 at::Tensor exponential(double lambda, at::IntArrayRef shape, at::TensorOptions options,
                        const RandomStream& stream);
 
-// Ten rounds of Philox 4x32 on one counter: what all of the above are made of.
+// Draws of 32 bits, kWordsOfGroup to a group: those of groups first, first + 1, … that `words` has room for.
+// `stream.start` and `stretches` are not looked at. What all of the above are made of.
+inline constexpr std::int64_t kWordsOfGroup = 64;
+void random_words(std::span<std::uint32_t> words, std::int64_t first, const RandomStream& stream);
+// Ten rounds of Philox 4x32 on one counter.
 std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter, std::array<std::uint32_t, 2> key);
 
 }  // namespace shoal::aten

@@ -92,7 +92,7 @@ void Appender::append(const std::string& op, const States& states, double lr, do
                       const std::function<std::vector<ir::Argument>(double weight_decay)>& settings,
                       const std::function<std::int64_t(const std::string&)>& updates_of,
                       const std::function<bool(const ir::TensorType&)>& takes) {
-  std::map<std::tuple<double, double, std::int64_t, bool, bool>, std::vector<const Parameter*>> by_settings;
+  std::map<std::tuple<double, double, std::int64_t, Rounding>, std::vector<const Parameter*>> by_settings;
   const bool has_state = std::ranges::any_of(states, [](const auto& state) { return !state.second.empty(); });
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const auto& parameter = parameters_[i];
@@ -100,18 +100,25 @@ void Appender::append(const std::string& op, const States& states, double lr, do
     const auto& type = graph_.at(parameter.value).type;
     if (takes && !takes(type)) continue;
     const auto own = settings_of(parameter.name, type, lr, weight_decay, groups);
-    const bool is_coded = has_state && uncut_by(*optimizer_, type.shape) == Uncut::Blocks;
-    const bool is_narrow = rewrite::is_narrow(type.dtype, master_);
-    if (is_narrow) check_updates_narrow(*optimizer_, master_);
-    const bool counts_it = counts || (is_narrow && master_ == rewrite::Master::None);
-    by_settings[{own.lr, own.weight_decay, counts_it ? updates_of(parameter.name) : 0, is_coded, is_narrow}]
-        .push_back(&parameter);
+    const Rounding rounding = rounding_of(type, has_state);
+    const std::int64_t updates = counts || rounding.by_chance ? updates_of(parameter.name) : 0;
+    by_settings[{own.lr, own.weight_decay, updates, rounding}].push_back(&parameter);
   }
   for (const auto& [key, members] : by_settings) {
-    const bool is_narrow = std::get<4>(key);
-    append_group(op, states, std::get<0>(key), counts || (is_narrow && master_ == rewrite::Master::None),
-                 settings(std::get<1>(key)), members, std::get<3>(key), is_narrow);
+    const auto& [own_lr, own_decay, updates, rounding] = key;
+    append_group(op, states, own_lr, counts || rounding.by_chance, settings(own_decay), members, rounding);
   }
+}
+
+Appender::Rounding Appender::rounding_of(const ir::TensorType& parameter, bool has_state) const {
+  using rewrite::Master;
+  const bool is_narrow = rewrite::is_narrow(parameter.dtype, master_);
+  if (is_narrow) check_updates_narrow(*optimizer_, master_);
+  const bool has_narrow_state = has_state && state_dtype_of(*optimizer_) == DType::BFloat16 &&
+                                rewrite::gradient_type(parameter.dtype, master_) != DType::BFloat16;
+  return {.to_codes = has_state && uncut_by(*optimizer_, parameter.shape) == Uncut::Blocks,
+          .with_compensation = is_narrow && master_ == Master::Kahan,
+          .by_chance = has_narrow_state || (is_narrow && master_ == Master::None)};
 }
 
 ValueId Appender::rounding_seed() {
@@ -125,7 +132,7 @@ Update Appender::finish() && { return {std::move(graph_), std::move(groups_)}; }
 
 void Appender::append_group(const std::string& op, const States& states, double lr, bool counts,
                             const std::vector<ir::Argument>& settings,
-                            const std::vector<const Parameter*>& members, bool is_coded, bool is_narrow) {
+                            const std::vector<const Parameter*>& members, Rounding rounding) {
   const auto number = std::to_string(groups_.size());
   UpdateGroup group{.parameters = {},
                     .part = part_,
@@ -162,17 +169,18 @@ void Appender::append_group(const std::string& op, const States& states, double 
     if (!suffix.empty()) add_states(suffix, list);
     node.arguments.push_back({argument, std::move(list)});
   }
-  if (is_narrow && master_ == rewrite::Master::Kahan) {
+  if (rounding.with_compensation) {
     ir::ValueList compensations;
     add_states("compensation", compensations);
     node.arguments.push_back({"compensations", std::move(compensations)});
-  } else if (is_narrow) {
+  }
+  if (rounding.by_chance) {
     std::vector<std::int64_t> draws;  // other ones for each parameter
     for (const auto* member : members) draws.push_back(stream_of(member->name));
     node.arguments.push_back({"draws", std::move(draws)});
     node.arguments.push_back({"seed", rounding_seed()});
   }
-  if (is_coded) {
+  if (rounding.to_codes) {
     ir::ValueList maxima;
     std::vector<std::int64_t> signs;
     for (const auto& [argument, suffix] : states) {

@@ -44,10 +44,17 @@ class Appender {
     ir::ValueId gradient;
   };
 
+  // How what is kept of a parameter is rounded.
+  struct Rounding {
+    bool to_codes = false, with_compensation = false, by_chance = false;
+    friend auto operator<=>(const Rounding&, const Rounding&) = default;
+  };
+
   static std::vector<Parameter> parameters_of(const ir::Graph& graph);
+  Rounding rounding_of(const ir::TensorType& parameter, bool has_state) const;
   void append_group(const std::string& op, const States& states, double lr, bool counts,
                     const std::vector<ir::Argument>& settings, const std::vector<const Parameter*>& members,
-                    bool is_coded, bool is_narrow);
+                    Rounding rounding);
   ir::ValueId rounding_seed();
   ir::TensorType type_of_state(const ir::TensorType& parameter, const std::string& suffix) const;
 

@@ -47,7 +47,7 @@ struct UpdateSettings {
   rewrite::Master master = rewrite::Master::Float32;
 };
 
-// The i64 scalar that updates round by chance with (Master::None).
+// The i64 scalar that updates round by chance with: weights of Master::None, state in bfloat16.
 inline constexpr std::string_view kRoundingSeed = "rounding.seed";
 
 // Every parameter with a gradient and a part is updated. There is a "grad_norm" with clipping, or where it is asked

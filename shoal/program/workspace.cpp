@@ -253,8 +253,14 @@ static std::int64_t message(const Facts& of) { return of.copy("self"); }
 static std::int64_t update(const Facts& of) {
   const auto* parameters = std::get_if<ir::ValueList>(of.find("parameters"));
   if (parameters == nullptr) return 0;
-  const bool is_narrow = of.find("compensations") != nullptr || of.find("draws") != nullptr;
+  const bool by_chance = of.find("draws") != nullptr;  // then all is brought into row-major order
+  const bool is_narrow = by_chance || of.find("compensations") != nullptr;
   std::int64_t bytes = 0;
+  for (const auto& parameter : *parameters) {
+    if (!by_chance || !parameter) continue;
+    const TensorType& type = of.types.at(parameter->index);
+    if (!ir::is_contiguous(type)) bytes += ir::num_elements(type) * width(type);
+  }
   for (const ir::Argument& argument : of.call.arguments) {
     const auto* list = std::get_if<ir::ValueList>(&argument.value);
     if (list == nullptr || list == parameters || list->size() != parameters->size()) continue;
@@ -263,7 +269,8 @@ static std::int64_t update(const Facts& of) {
       const TensorType& type = of.types.at((*list)[i]->index);
       TensorType layout = of.types.at((*parameters)[i]->index);
       if (type.shape != layout.shape) continue;
-      if (is_narrow) layout.dtype = DType::Float32;  // that the update computes in
+      if (by_chance) layout = ir::contiguous(layout.dtype, layout.shape);
+      if (is_narrow && layout.dtype == DType::BFloat16) layout.dtype = DType::Float32;  // it computes in
       if (type.dtype == DType::UInt8) {  // codes are row-major, and want the parameter and its gradient so
         if (!ir::is_contiguous(layout)) bytes += ir::num_elements(layout) * width(layout);
         continue;

@@ -247,7 +247,8 @@ std::vector<TorchOptimizer::Member> TorchOptimizer::members_of(const ModelView::
       SHOAL_CHECK(seen.insert(name).second, InvalidInput, "trainer: parameter ", name,
                   " is in the optimizer twice, also as ", place,
                   ", and PyTorch would update it twice; leave it in one place");
-      members.push_back({name, py::reinterpret_borrow<py::object>(parameter), tensor, group, counts, {}});
+      members.push_back(
+          {name, py::reinterpret_borrow<py::object>(parameter), tensor, group, counts, counts, {}});
     }
     ++group;
   }
@@ -257,6 +258,8 @@ std::vector<TorchOptimizer::Member> TorchOptimizer::members_of(const ModelView::
         ir::contiguous(aten::from_torch(member.tensor.scalar_type()), member.tensor.sizes().vec());
     for (auto& kept : compile::kept_by(all[member.group].optimizer, shaped, DType::Float32, master_))
       member.keeps.push_back(std::move(kept.suffix));
+    // What is rounded by chance is another one at each update.
+    member.counts = member.torch_counts || (state_dtype_ == DType::BFloat16 && !member.keeps.empty());
   }
   return members;
 }

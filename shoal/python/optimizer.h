@@ -38,6 +38,7 @@ class TorchOptimizer {
     at::Tensor tensor;  // the parameter
     std::size_t group;
     bool counts;                     // its state has a "step"
+    bool torch_counts;               // and it has in PyTorch
     std::vector<std::string> keeps;  // other names in its state: "exp_avg"
     bool operator==(const Member& other) const {
       return name == other.name && parameter.is(other.parameter) && group == other.group &&

@@ -141,7 +141,7 @@ void OptimizerState::read(Kept& kept, const py::dict& own, std::map<std::string,
                           Progress& progress) {
   const auto& name = kept.member.name;
   const auto& keeps = kept.member.keeps;
-  const bool counts = kept.member.counts;
+  const bool counts = kept.member.torch_counts;
   kept.parameter = kept.member.tensor.detach();
   const auto missing = [&](const std::string& key) {
     fail(ErrorKind::InvalidInput, "trainer: optimizer.state of ", name, " has no \"", key,
@@ -161,8 +161,8 @@ void OptimizerState::read(Kept& kept, const py::dict& own, std::map<std::string,
     is_whole = is_whole && is_there;
     if (is_there) state.emplace(name + "." + key, THPVariable_Unpack(py::object(own[key.c_str()]).ptr()));
   }
-  if (counts) {
-    if (!own.contains("step")) missing("step");
+  if (counts && !own.contains("step")) missing("step");
+  if (kept.member.counts && own.contains("step")) {
     progress.updates[name] = static_cast<std::int64_t>(PyFloat_AsDouble(py::float_(own["step"]).ptr()));
     progress.steps = std::max(progress.steps, progress.updates[name]);
   } else if (is_whole) {

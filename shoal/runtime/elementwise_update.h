@@ -49,7 +49,7 @@ inline void load_parameters(const Row& row, std::int64_t begin, float* to, std::
 inline void store_parameters(const Row& row, std::int64_t begin, const float* from, std::int64_t size) {
   auto* to = static_cast<c10::BFloat16*>(row.parameter) + begin;
   if (row.compensation == nullptr)
-    store_by_chance(from, *row.draw, begin, to, size);
+    store_stochastic(from, *row.draw, 0, begin, to, size);
   else
     store_compensated(from, to, static_cast<c10::BFloat16*>(row.compensation) + begin, size);
 }
@@ -95,7 +95,8 @@ void for_each_piece(const Rows& rows, const Visit& visit) {
             store_codes(buffers[i], row.is_signed[i], static_cast<std::uint8_t*>(row.state[i]) + begin,
                         row.maxima[i] + begin / sharding::kStateBlock, piece.size);
           else
-            store_state(buffers[i], static_cast<c10::BFloat16*>(row.state[i]) + begin, piece.size);
+            store_stochastic(buffers[i], *row.draw, static_cast<std::uint32_t>(i + 1), begin,
+                             static_cast<c10::BFloat16*>(row.state[i]) + begin, piece.size);
         }
       }
     });

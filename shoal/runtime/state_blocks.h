@@ -30,9 +30,6 @@ const float* shares(bool is_signed);
 
 void load_state(const c10::BFloat16* from, float* to, std::int64_t size);
 void load_state(const c10::BFloat16* from, double* to, std::int64_t size);
-// To the nearest, to even.
-void store_state(const float* from, c10::BFloat16* to, std::int64_t size);
-void store_state(const double* from, c10::BFloat16* to, std::int64_t size);
 
 // Whole blocks, but for the last of a tensor.
 void load_codes(const std::uint8_t* codes, const float* maxima, bool is_signed, float* to, std::int64_t size);
@@ -58,9 +55,4 @@ template <class T>
 void load_state(const c10::BFloat16* from, T* to, std::int64_t size) {
   for (std::int64_t i = 0; i < size; ++i) to[i] = static_cast<T>(static_cast<float>(from[i]));
 }
-template <class T>
-void store_state(const T* from, c10::BFloat16* to, std::int64_t size) {
-  for (std::int64_t i = 0; i < size; ++i) to[i] = c10::BFloat16(static_cast<float>(from[i]));
-}
-
 }  // namespace shoal::runtime

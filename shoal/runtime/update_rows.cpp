@@ -26,10 +26,14 @@ bool Coded::is_on_cpu(const Slots& slots, const std::vector<std::uint32_t>& para
       is_here || !any(), Infeasible,
       "optimizer: state in 8 bits is updated in main memory alone. Remedy: the model there, or state_dtype "
       "bfloat16");
-  SHOAL_CHECK(is_here || !narrow.any(), Infeasible,
+  SHOAL_CHECK(is_here || !are_narrow(slots, parameters), Infeasible,
               "optimizer: weights in bfloat16 without a float32 copy are updated in main memory alone. "
               "Remedy: the model there, or a float32 model with precision.master float32");
   return is_here;
+}
+
+bool Coded::are_narrow(const Slots& slots, const std::vector<std::uint32_t>& parameters) const {
+  return narrow.any() && !parameters.empty() && slots[parameters[0]].scalar_type() == at::kBFloat16;
 }
 
 static bool is_bfloat16(const Slots& slots, const std::vector<const std::vector<std::uint32_t>*>& states,
@@ -44,8 +48,8 @@ Rows::Rows(Slots& slots, const std::vector<std::uint32_t>& parameters,
            const std::vector<std::uint32_t>& gradients,
            const std::vector<const std::vector<std::uint32_t>*>& states, const Coded* coded) {
   const bool has_codes = coded != nullptr && coded->any();
-  const bool is_narrow = coded != nullptr && coded->narrow.any();
-  const bool is_drawn = is_narrow && coded->narrow.compensations.empty();
+  const bool is_narrow = coded != nullptr && coded->are_narrow(slots, parameters);
+  const bool is_drawn = coded != nullptr && !coded->narrow.parameters.empty();
   rows_.reserve(parameters.size());
   draws_.reserve(parameters.size());                          // rows borrow from them
   carried_.reserve(parameters.size() * (states.size() + 2));  // `layout` below borrows from it
@@ -67,14 +71,15 @@ Rows::Rows(Slots& slots, const std::vector<std::uint32_t>& parameters,
             .is_narrow = is_narrow,
             .compensation = nullptr,
             .draw = nullptr};
-    if (is_drawn)
-      row.draw = &draws_.emplace_back(coded->narrow.draw(slots, i));
-    else if (is_narrow)
+    if (is_drawn) row.draw = &draws_.emplace_back(coded->narrow.draw(slots, i));
+    if (is_narrow && !coded->narrow.compensations.empty())
       row.compensation = written(slots[coded->narrow.compensations.at(i)], layout, at::kBFloat16);
     if (has_codes)
       row.state_dtype = at::kByte;
     else if (is_bfloat16(slots, states, i))
       row.state_dtype = at::kBFloat16;
+    SHOAL_CHECK(row.state_dtype != at::kBFloat16 || dtype == at::kBFloat16 || is_drawn, InvalidInput,
+                "update: state in bfloat16 is rounded by chance, and there are no draws");
     std::size_t next = 0;
     for (std::size_t state = 0; state < states.size(); ++state) {
       if (states[state]->empty()) continue;

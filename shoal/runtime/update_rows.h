@@ -18,7 +18,7 @@
 
 #include "shoal/program/program.h"
 #include "shoal/runtime/kernel.h"
-#include "shoal/runtime/narrow_weights.h"
+#include "shoal/runtime/stochastic_rounding.h"
 #include "shoal/sharding/state_blocks.h"
 
 namespace shoal::runtime {
@@ -37,17 +37,19 @@ struct Row {
   float* maxima[3];            // of codes
   bool is_signed[3];           // likewise
   bool is_narrow;              // the parameter is BFloat16, and the update computes in Float
-  void* compensation;          // of such; null: none
-  const Draw* draw;            // likewise, without a compensation; borrowed
+  void* compensation;          // of such; null: it is rounded by chance
+  const Draw* draw;            // for what is BFloat16 and rounded by chance; null: nothing is; borrowed
 };
 
 // Of an update whose state is codes: lists of their maxima, and whether the codes have a sign. And of one
-// whose weights are narrow.
+// whose weights or state are narrow.
 struct Coded {
   explicit Coded(const program::Compute& compute);
   bool any() const { return !signs.empty(); }
   // Whether the parameters are in main memory; throws Infeasible for codes and narrow weights elsewhere.
   bool is_on_cpu(const Slots& slots, const std::vector<std::uint32_t>& parameters) const;
+  // Whether these are bfloat16, and the update computes in float.
+  bool are_narrow(const Slots& slots, const std::vector<std::uint32_t>& parameters) const;
   std::vector<std::uint32_t> maxima;  // of the first state of all parameters, then of the next
   std::vector<std::int64_t> signs;    // by state
   Narrow narrow;

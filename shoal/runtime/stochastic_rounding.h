@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights that are bfloat16 without a float32 copy: some of them brought to float32, and back after an update.
+// What an update keeps in bfloat16, though it computes in more: rounded so that small changes count.
 //
 // With a compensation (Kahan, CACM 8, 1965) weight + compensation is the value; what the weight loses by
-// rounding the compensation keeps, to 8 bits. Without one the weight is rounded up or down by chance, up as
-// often as the value is near (Gupta et al., arXiv:1502.02551), so that an update smaller than a weight's last
-// bit counts on average. The chance is a function of seed, update, parameter and the element's place in the
-// whole tensor, so that ranks that have parts round as one device does.
+// rounding the compensation keeps, to 8 bits. Without one a value is rounded up or down by chance, up as
+// often as it is near (Gupta et al., arXiv:1502.02551), so that a change smaller than the last bit counts on
+// average: of a weight a small step, of an average a slow decay. The chance is a function of seed, update,
+// parameter, which of its tensors, and the element's place in the whole tensor, so that ranks that have parts
+// round as one device does.
 #pragma once
 
 #include <c10/util/BFloat16.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -40,8 +42,8 @@ class Places {
 };
 
 struct Draw {
-  std::uint64_t seed = 0;
-  std::uint32_t update = 0, parameter = 0;
+  std::uint64_t seed = 0, update = 0;
+  std::uint32_t parameter = 0;
   Places places = {};
 };
 
@@ -49,11 +51,22 @@ void load_weights(const c10::BFloat16* weights, const c10::BFloat16* compensatio
                   std::int64_t size);
 void store_compensated(const float* from, c10::BFloat16* weights, c10::BFloat16* compensations,
                        std::int64_t size);
-// `first`: where the first of them is in this rank's part.
-void store_by_chance(const float* from, const Draw& draw, std::int64_t first, c10::BFloat16* weights,
-                     std::int64_t size);
+// `tensor`: which of the parameter's, 0 the weight itself; `first`: where the first of the elements is in this
+// rank's part of it.
+void store_stochastic(const float* from, const Draw& draw, std::uint32_t tensor, std::int64_t first,
+                      c10::BFloat16* to, std::int64_t size);
+template <class T>
+void store_stochastic(const T* from, const Draw& draw, std::uint32_t tensor, std::int64_t first,
+                      c10::BFloat16* to, std::int64_t size) {
+  float buffer[256];
+  for (std::int64_t done = 0; done < size; done += std::ssize(buffer)) {
+    const std::int64_t count = std::min(size - done, std::ssize(buffer));
+    for (std::int64_t i = 0; i < count; ++i) buffer[i] = static_cast<float>(from[done + i]);
+    store_stochastic(buffer, draw, tensor, first + done, to + done, count);
+  }
+}
 
-// Of an update of such weights; empty where they have the type that the update computes in.
+// How an update says it; empty where all that it keeps has the type that it computes in.
 struct Narrow {
   explicit Narrow(const program::Compute& compute);
   bool any() const { return !compensations.empty() || !parameters.empty(); }

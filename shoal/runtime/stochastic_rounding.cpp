@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "shoal/runtime/narrow_weights.h"
+// Compiled as update_loops.cpp is, for the same reason.
+#include "shoal/runtime/stochastic_rounding.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -9,10 +10,11 @@
 #include <cmath>
 #include <variant>
 
+#include "shoal/aten/random.h"
 #include "shoal/base/error.h"
-#include "shoal/base/philox.h"
 #include "shoal/runtime/arguments.h"
 #include "shoal/runtime/update_rows.h"
+#include "shoal/runtime/vector_clones.h"
 
 namespace shoal::runtime {
 
@@ -37,35 +39,69 @@ void store_compensated(const float* from, c10::BFloat16* weights, c10::BFloat16*
   }
 }
 
-// Sixteen random bits for each element of a whole tensor, eight elements at a time.
-static std::uint32_t chance(const Draw& draw, std::int64_t place, std::array<std::uint32_t, 4>& bits,
-                            std::int64_t& block) {
-  constexpr std::int64_t kEach = 8;
-  if (place / kEach != block) {
-    block = place / kEach;
-    bits = philox({static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32), draw.update,
-                   draw.parameter},
-                  {static_cast<std::uint32_t>(draw.seed), static_cast<std::uint32_t>(draw.seed >> 32)});
+namespace {
+
+// Sixteen bits for each element of a whole tensor, 128 elements to a group: the lower halves of its words, then
+// the upper ones.
+class Chances {
+ public:
+  static constexpr std::int64_t kMost = 1024;  // elements at once
+
+  Chances(const Draw& draw, std::uint32_t tensor)
+      : stream_{.seed = draw.seed, .step = draw.update, .ordinal = draw.parameter + 0x9e3779b9u * tensor} {}
+
+  // Of `size` elements from `place` on; valid until the next call.
+  const std::uint16_t* of(std::int64_t place, std::int64_t size) {
+    const std::int64_t group = place / kElements, end = (place + size - 1) / kElements + 1;
+    if (group < group_ || end > end_) fill(group, end);
+    return bits_.data() + (place - group_ * kElements);
   }
-  const auto lane = static_cast<std::size_t>(place % kEach);
-  return (bits[lane / 2] >> (16 * (lane % 2))) & 0xffffu;
+
+ private:
+  static constexpr std::int64_t kWords = aten::kWordsOfGroup, kElements = 2 * kWords;
+  static constexpr std::int64_t kGroups = kMost / kElements + 1;
+
+  void fill(std::int64_t group, std::int64_t end) {
+    std::array<std::uint32_t, kGroups * kWords> words;
+    aten::random_words(std::span(words).first(static_cast<std::size_t>((end - group) * kWords)), group,
+                       stream_);
+    const std::uint32_t* from = words.data();
+    std::uint16_t* to = bits_.data();
+    for (std::int64_t i = group; i < end; ++i, from += kWords, to += kElements)
+      for (std::int64_t word = 0; word < kWords; ++word) {
+        to[word] = static_cast<std::uint16_t>(from[word]);
+        to[word + kWords] = static_cast<std::uint16_t>(from[word] >> 16);
+      }
+    group_ = group;
+    end_ = end;
+  }
+
+  aten::RandomStream stream_;
+  std::int64_t group_ = 0, end_ = 0;
+  std::array<std::uint16_t, static_cast<std::size_t>(kGroups* kElements)> bits_;
+};
+
+}  // namespace
+
+SHOAL_VECTOR_CLONES static void round_by(const std::uint16_t* chances, const float* from, c10::BFloat16* to,
+                                         std::int64_t size) {
+  for (std::int64_t i = 0; i < size; ++i) {
+    const std::uint32_t exact = std::bit_cast<std::uint32_t>(from[i]);
+    const bool is_finite = (exact & 0x7f800000u) != 0x7f800000u;
+    const std::uint32_t added = is_finite ? chances[i] : 0;
+    const std::uint32_t is_nan = !is_finite && (exact & 0x7fffffu) != 0 ? 0x40u : 0;
+    to[i].x = static_cast<std::uint16_t>((exact + added) >> 16 | is_nan);
+  }
 }
 
-void store_by_chance(const float* from, const Draw& draw, std::int64_t first, c10::BFloat16* weights,
-                     std::int64_t size) {
-  std::array<std::uint32_t, 4> bits = {};
-  std::int64_t block = -1;
+void store_stochastic(const float* from, const Draw& draw, std::uint32_t tensor, std::int64_t first,
+                      c10::BFloat16* to, std::int64_t size) {
+  Chances chances(draw, tensor);
   for (std::int64_t done = 0; done < size;) {
     const auto [place, length] = draw.places.from(first + done);
-    const std::int64_t end = std::min(size, done + length);
-    for (std::int64_t i = done; i < end; ++i) {
-      const std::uint32_t exact = std::bit_cast<std::uint32_t>(from[i]);
-      const std::uint32_t added = chance(draw, place + i - done, bits, block);
-      weights[i] = std::isfinite(from[i]) ? c10::BFloat16(static_cast<std::uint16_t>((exact + added) >> 16),
-                                                          c10::BFloat16::from_bits())
-                                          : c10::BFloat16(from[i]);
-    }
-    done = end;
+    const std::int64_t count = std::min({size - done, length, Chances::kMost});
+    round_by(chances.of(place, count), from + done, to + done, count);
+    done += count;
   }
 }
 
@@ -140,7 +176,7 @@ Narrow::Narrow(const program::Compute& compute) {
 
 Draw Narrow::draw(const Slots& slots, std::size_t row) const {
   return {.seed = static_cast<std::uint64_t>(slots[seed].item<std::int64_t>()),
-          .update = static_cast<std::uint32_t>(slots[step].item<std::int64_t>()),
+          .update = static_cast<std::uint64_t>(slots[step].item<std::int64_t>()),
           .parameter = static_cast<std::uint32_t>(parameters.at(row)),
           .places = places.at(row)};
 }

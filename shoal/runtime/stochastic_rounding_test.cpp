@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "shoal/runtime/narrow_weights.h"
+#include "shoal/runtime/stochastic_rounding.h"
 
 #include <doctest/doctest.h>
 
@@ -10,7 +10,7 @@
 
 #include "shoal/base/error_test.h"
 
-namespace narrow_weights_test {
+namespace stochastic_rounding_test {
 
 using namespace shoal;
 using namespace shoal::runtime;
@@ -22,12 +22,13 @@ static std::vector<float> values_of(std::int64_t size) {
   return values;
 }
 
-static std::vector<BFloat16> stored(const std::vector<float>& from, const Draw& draw) {
+static std::vector<BFloat16> stored(const std::vector<float>& from, const Draw& draw,
+                                    std::uint32_t tensor = 0) {
   std::vector<BFloat16> to(from.size());
   const auto size = static_cast<std::int64_t>(from.size());
   for (std::int64_t begin = 0; begin < size; begin += 7)  // as pieces of threads come
-    store_by_chance(from.data() + begin, draw, begin, to.data() + begin,
-                    std::min<std::int64_t>(7, size - begin));
+    store_stochastic(from.data() + begin, draw, tensor, begin, to.data() + begin,
+                     std::min<std::int64_t>(7, size - begin));
   return to;
 }
 
@@ -72,6 +73,7 @@ TEST_CASE("chance is another one for each seed, update, parameter and place") {
   CHECK(first != stored(same, {.seed = 2, .update = 1, .parameter = 1}));
   CHECK(first != stored(same, {.seed = 1, .update = 2, .parameter = 1}));
   CHECK(first != stored(same, {.seed = 1, .update = 1, .parameter = 2}));
+  CHECK(first != stored(same, {.seed = 1, .update = 1, .parameter = 1}, 1));
   std::int64_t up = 0;
   for (const BFloat16 each : first) up += static_cast<float>(each) > 1 ? 1 : 0;
   CHECK(up > 16);
@@ -103,4 +105,4 @@ TEST_CASE("weight and compensation have sixteen bits of a value together") {
   }
 }
 
-}  // namespace narrow_weights_test
+}  // namespace stochastic_rounding_test
