@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <tuple>
 #include <utility>
 
 #include "shoal/base/error.h"
@@ -16,6 +17,7 @@
 #include "shoal/comm/shm/shm.h"
 #include "shoal/compile/accumulate.h"
 #include "shoal/program/aliases.h"
+#include "shoal/program/runs.h"
 #include "shoal/program/workspace.h"
 #include "shoal/rewrite/dead_code.h"
 #include "shoal/train/distribution.h"
@@ -215,11 +217,11 @@ static bool is_staged(const Parallelism& parallelism) {
 // Of a pipeline: what other micro-batches keep for backward while one runs, and copies on their way.
 static std::int64_t in_flight_bytes(const Forecast& forecast, const Parallelism& parallelism,
                                     std::int64_t num_microbatches, int rank) {
-  const int stages = compile::num_stages_of(parallelism.plan, parallelism.mesh);
-  const auto timeline =
-      train::timeline_of(parallelism.plan.schedule, stages, static_cast<std::size_t>(num_microbatches));
-  const int stage = parallelism.mesh.coordinate(rank, parallelism.mesh.axis(parallelism.plan.pipeline_axis));
-  const std::int64_t held = schedule::most_held(timeline)[static_cast<std::size_t>(stage)].backward;
+  const auto& [mesh, plan] = std::tie(parallelism.mesh, parallelism.plan);
+  const auto count = static_cast<std::size_t>(num_microbatches);
+  const auto timeline = train::timeline_of(plan.schedule, compile::pipeline_ranks_of(plan, mesh), count);
+  const int place = mesh.coordinate(rank, mesh.axis(plan.pipeline_axis));
+  const std::int64_t held = schedule::most_held(timeline)[static_cast<std::size_t>(place)].backward;
   std::int64_t sent = 0;
   for (const auto& segment : forecast.program.segments)
     for (const auto& instruction : segment.instructions)
@@ -227,12 +229,22 @@ static std::int64_t in_flight_bytes(const Forecast& forecast, const Parallelism&
           compute != nullptr && compute->op == "shoal::send")
         for (const auto input : program::inputs_of(program::call_of(*compute)))
           sent += (ir::bytes_of(forecast.program.types.at(input.index)) + 4095) / 4096 * 4096;
-  std::int64_t kept = 0;  // at the end of forward
-  for (std::size_t i = 0; i < forecast.program.segments.size(); ++i)
-    if (const auto& uses = forecast.step.activations.at(i);
-        forecast.program.segments[i].phase == ir::Phase::Forward && !uses.empty())
-      kept = uses.back().after;
-  return (held - 1) * kept + (held + 1) * sent;
+  std::vector<std::int64_t> after(forecast.program.segments.size());  // what a micro-batch keeps
+  for (std::size_t i = 0; i < after.size(); ++i) {
+    const auto& uses = forecast.step.activations.at(i);
+    after[i] = !uses.empty() ? uses.back().after : i > 0 ? after[i - 1] : 0;
+  }
+  after.back() = 0;  // then it is over
+  std::vector<std::int64_t> kept(count);
+  std::int64_t all = 0, most = 0;
+  const std::vector<const program::Program*> programs(count, &forecast.program);
+  for (const auto& [program, segment, microbatch] : program::runs_of(timeline, place, programs)) {
+    std::int64_t& its = kept[static_cast<std::size_t>(microbatch)];
+    all -= std::exchange(its, after[segment]);
+    most = std::max(most, all);
+    all += its;
+  }
+  return most + (held + 1) * sent;
 }
 
 compile::Whole update_of_sums(const compile::Whole& microbatch) {

@@ -102,12 +102,14 @@ static void say_stages(const compile::Whole& whole) {
   }
   double all = 0;
   for (const double each : flops) all += each;
+  const int ranks = compile::pipeline_ranks_of(whole.plan, whole.mesh);
   for (std::size_t stage = 0; stage < count; ++stage) {
     char share[32];
     std::snprintf(share, sizeof share, "%.1f %%", all > 0 ? 100 * flops[stage] / all : 0.0);
-    say(concat("stage ", stage, ": from ", stage == 0 ? "the beginning" : whole.stages.begins[stage - 1],
-               ", ", share, " of the work, ", observe::with_commas(parameters[stage]),
-               " parameters of its own"));
+    const bool has_several = static_cast<std::size_t>(ranks) < count;
+    say(concat("stage ", stage, has_several ? concat(" on rank ", whole.stages.rank_of_stage[stage]) : "",
+               ": from ", stage == 0 ? "the beginning" : whole.stages.begins[stage - 1], ", ", share,
+               " of the work, ", observe::with_commas(parameters[stage]), " parameters of its own"));
   }
   if (shared > 0)
     say(concat("stages share ", observe::with_commas(shared), " parameters, whose gradients are summed up"));

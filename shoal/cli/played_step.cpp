@@ -61,13 +61,11 @@ static std::vector<simulate::Run> runs_of(const PlayedStep& step, const PlayedKi
   const auto microbatches = static_cast<int>(step.sizes.num_microbatches);
   const program::Program& program = kind.forecast.program;
   std::vector<simulate::Run> runs;
-  const int stages = compile::num_stages_of(plan, mesh);
-  if (stages > 1) {
-    const int stage = mesh.coordinate(kind.ranks.front(), mesh.axis(plan.pipeline_axis));
+  if (const int ranks = compile::pipeline_ranks_of(plan, mesh); ranks > 1) {
+    const int rank = mesh.coordinate(kind.ranks.front(), mesh.axis(plan.pipeline_axis));
     const schedule::Timeline timeline =
-        train::timeline_of(plan.schedule, stages, static_cast<std::size_t>(microbatches));
-    simulate::append_runs(runs, timeline, stage,
-                          std::vector(static_cast<std::size_t>(microbatches), &program));
+        train::timeline_of(plan.schedule, ranks, static_cast<std::size_t>(microbatches));
+    runs = program::runs_of(timeline, rank, std::vector(static_cast<std::size_t>(microbatches), &program));
   } else {
     for (int microbatch = 0; microbatch < microbatches; ++microbatch)
       simulate::append_runs(runs, program, microbatch);

@@ -168,8 +168,8 @@ void check_ranks(const Recipe& recipe, int ranks) {
   if (!recipe.tables.empty()) check_tables(recipe, ranks);
   if (ranks == 1) return;
   const auto& [mesh, world, tensors, plan, plan_name, folder, limit] = parallelism;
-  if (const int stages = compile::num_stages_of(plan, mesh); stages > 1)
-    train::timeline_of(plan.schedule, stages, num_microbatches);
+  if (const int pipeline = compile::pipeline_ranks_of(plan, mesh); pipeline > 1)
+    train::timeline_of(plan.schedule, pipeline, num_microbatches);
   std::vector<std::string> names;
   const auto shapes = shapes_of(hollow_model(recipe));
   for (const auto& [name, shape] : shapes) names.push_back(name);

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <iterator>
 #include <span>
+#include <tuple>
 #include <utility>
 
 #include "shoal/base/error.h"
@@ -137,19 +138,19 @@ static void update(Unit& unit) {
 // Where the graphs before were cut; where that was found, and this one (another length, evaluation) has no such
 // place or would move a parameter, at its own.
 static std::pair<ir::Graph, rewrite::Stages> cut(const Whole& whole) {
-  const int count = num_stages_of(whole.plan, whole.mesh);
+  const auto ranks = ranks_of_stages(whole.plan, whole.mesh);
   const auto* known = whole.settings.stages;
   if (known == nullptr || !whole.plan.stages.empty())
-    return rewrite::assign_stages(whole.graph, count, whole.plan.stages);
+    return rewrite::assign_stages(whole.graph, ranks, whole.plan.stages);
   try {
-    auto as_before = rewrite::assign_stages(whole.graph, count, known->begins);
+    auto as_before = rewrite::assign_stages(whole.graph, ranks, known->begins);
     if (std::ranges::all_of(as_before.second.owners,
                             [&](const auto& each) { return is_kept(*known, each.first, each.second); }))
       return as_before;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::InvalidInput) throw;
   }
-  return rewrite::assign_stages(whole.graph, count, {});
+  return rewrite::assign_stages(whole.graph, ranks, {});
 }
 
 static void stages(Unit& unit) {
@@ -216,6 +217,12 @@ static void offload(Unit& unit) {
   unit.made.local = rewrite::offload(unit.made.local, unit.whole().plan.offload);
 }
 
+static std::vector<int> stages_of(const Unit& unit) {
+  const auto& [mesh, plan] = std::tie(unit.made.whole.mesh, unit.made.whole.plan);
+  if (!has_forward(unit.made.whole.settings.then) || num_stages_of(plan, mesh) == 1) return {0};
+  return unit.made.whole.stages.of_rank(mesh.coordinate(unit.rank, mesh.axis(plan.pipeline_axis)));
+}
+
 static void lower(Unit& unit) {
   const Whole& whole = unit.whole();
   // The next micro-batch's forward comes before this one's update.
@@ -223,7 +230,7 @@ static void lower(Unit& unit) {
   program::Program& program = unit.made.program;
   program =
       program::lower(unit.made.local, is_staged ? program::Buffers::AfterForward : program::Buffers::InUpdate,
-                     whole.plan.overlap_bytes.value_or(0));
+                     whole.plan.overlap_bytes.value_or(0), stages_of(unit));
   for (program::Source& source : program.sources)
     source.is_offloaded = whole.plan.offload.has(source.role, program.types.at(source.slot.index));
 }
@@ -233,6 +240,7 @@ static program::Program lowered(const Unit& unit, ir::Graph local) {
   Unit after;
   after.whole().mesh = unit.made.whole.mesh;
   after.whole().plan = unit.made.whole.plan;
+  after.whole().stages = unit.made.whole.stages;
   after.whole().settings.then = unit.then();
   after.rank = unit.rank;
   after.made.local = std::move(local);
@@ -243,7 +251,7 @@ static program::Program lowered(const Unit& unit, ir::Graph local) {
   return std::move(after.made.program);
 }
 
-// The graph of the first rank that runs the same nodes: of all, or of those of this stage.
+// The graph of the first rank that runs the same nodes: of all, or of those that have this one's stages.
 static ir::Graph graph_of_first(const Unit& unit) {
   const Whole& whole = unit.made.whole;
   std::vector<int> alike;
@@ -264,16 +272,16 @@ static rewrite::Dropped fitted(Unit& unit) {
   const Plan& plan = unit.whole().plan;
   const ir::Graph first = graph_of_first(unit);
   SHOAL_CHECK(first.values.size() == unit.made.local.values.size(), Internal, "recompute: rank ", unit.rank,
-              " has ", unit.made.local.values.size(), " values, and the first of its stage ",
+              " has ", unit.made.local.values.size(), " values, and the first of its stages' ",
               first.values.size());
   try {
     unit.made.fit = fit(first, plan.recompute.bytes, plan.gathers_again,
                         [&](const ir::Graph& local) { return lowered(unit, local); });
   } catch (const Unfit& error) {
-    const auto& mesh = unit.whole().mesh;
-    if (num_stages_of(plan, mesh) == 1) throw;
-    const int stage = mesh.coordinate(unit.rank, mesh.axis(plan.pipeline_axis));
-    throw Unfit(concat("stage ", stage, ": ", error.what()), error.least());
+    if (num_stages_of(plan, unit.whole().mesh) == 1) throw;
+    std::string names;
+    for (const int stage : stages_of(unit)) names += concat(names.empty() ? "stage " : " and ", stage);
+    throw Unfit(concat(names, ": ", error.what()), error.least());
   }
   return unit.made.fit->dropped;
 }

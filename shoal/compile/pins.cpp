@@ -116,7 +116,7 @@ static Layout cut_over(const Mesh& mesh, Layout layout, std::size_t axis, const 
   return layout;
 }
 
-static void give_to_stage(const Plan& plan, const Mesh& mesh, int owner, ParameterPins& pins) {
+static void give_to_rank(const Plan& plan, const Mesh& mesh, int owner, ParameterPins& pins) {
   const auto axis = *find_axis(mesh, plan.pipeline_axis);
   if (owner == rewrite::Stages::kShared) {  // each has it, and a summand of its gradient
     pins.gradient.placements[axis] = pins.summed.placements[axis] = sharding::Partial{};
@@ -166,7 +166,7 @@ ParameterPins pins_of(const Plan& plan, const Mesh& mesh, const std::string& par
       if (is_batch_axis(plan, mesh.axes[axis].name) && mesh.axes[axis].size > 1)
         pins.summed.placements[axis] = sharding::Partial{};
   }
-  if (owner) give_to_stage(plan, mesh, *owner, pins);
+  if (owner) give_to_rank(plan, mesh, *owner, pins);
   return pins;
 }
 
@@ -191,7 +191,7 @@ rewrite::Pins pins_of(const Plan& plan, const Mesh& mesh, const ir::Graph& graph
           source.name,
           pins_of(plan, mesh, source.name, type.shape, uncut_by(optimizers, source.name, type.shape),
                   plan_name,
-                  stages == nullptr ? std::nullopt : std::optional(stages->owner_of(source.name))));
+                  stages == nullptr ? std::nullopt : std::optional(stages->place_of(source.name))));
     else if (role == Role::Input && is_cut(plan, source.name, type.shape.size()))
       pins.inputs.emplace(source.name, layout_of_batch(plan, mesh, batch_dim_of(plan, source.name)));
   }

@@ -48,8 +48,8 @@ Uncut uncut_by(std::span<const OptimizerPart> optimizers, const std::string& par
                const sharding::Shape& shape);
 
 // Throws InvalidInput naming `plan_name` where its lines do not fit the shape, or cut what its optimizer wants
-// uncut. `owner`: the stage that has it (rewrite/stages.h), if there are stages
-// by now; the ranks of others have none of it.
+// uncut. `owner`: the rank along the pipeline's axis that has it (rewrite/stages.h: place_of), if there are stages
+// by now; the others have none of it.
 rewrite::ParameterPins pins_of(const Plan& plan, const sharding::Mesh& mesh, const std::string& parameter,
                                const sharding::Shape& shape, Uncut uncut, std::string_view plan_name = "plan",
                                std::optional<int> owner = {});

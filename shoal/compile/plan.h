@@ -121,7 +121,10 @@ bool is_table(const Plan& plan, std::string_view parameter);
 void resolve_overlap(Plan& plan);
 
 // The ranks of the pipeline's axis: 1 where the mesh has none.
-int num_stages_of(const Plan& plan, const sharding::Mesh& mesh);
+int pipeline_ranks_of(const Plan& plan, const sharding::Mesh& mesh);
+// The rank along that axis of each stage, by the schedule. Throws InvalidInput where there is no such schedule.
+std::vector<int> ranks_of_stages(const Plan& plan, const sharding::Mesh& mesh);
+int num_stages_of(const Plan& plan, const sharding::Mesh& mesh);  // 1: no pipeline
 
 // The mesh of these axes for so many ranks. Throws InvalidInput where the sizes do not multiply to that.
 sharding::Mesh mesh_of(const std::vector<sharding::Axis>& axes, int ranks);

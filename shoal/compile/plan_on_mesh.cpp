@@ -5,6 +5,7 @@
 #include "shoal/base/error.h"
 #include "shoal/compile/plan.h"
 #include "shoal/rewrite/place.h"
+#include "shoal/schedule/schedule.h"
 
 namespace shoal::compile {
 
@@ -55,10 +56,20 @@ Mesh mesh_of(const std::vector<Axis>& axes, int ranks) {
   return mesh;
 }
 
-int num_stages_of(const Plan& plan, const Mesh& mesh) {
+int pipeline_ranks_of(const Plan& plan, const Mesh& mesh) {
   for (const Axis& axis : mesh.axes)
     if (axis.name == plan.pipeline_axis) return axis.size;
   return 1;
+}
+
+std::vector<int> ranks_of_stages(const Plan& plan, const Mesh& mesh) {
+  const int ranks = pipeline_ranks_of(plan, mesh);
+  if (ranks == 1) return {0};
+  return schedule::named(plan.schedule).build(ranks, 1).rank_of_stage;
+}
+
+int num_stages_of(const Plan& plan, const Mesh& mesh) {
+  return static_cast<int>(ranks_of_stages(plan, mesh).size());
 }
 
 Layout parameter_layout(const Plan& plan, const Mesh& mesh, std::string_view parameter) {

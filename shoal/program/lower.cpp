@@ -47,14 +47,16 @@ namespace {
 
 class Lowering {
  public:
-  Lowering(const ir::Graph& graph, Buffers buffers) : graph_(graph), aliases_(graph), buffers_(buffers) {}
+  Lowering(const ir::Graph& graph, Buffers buffers, const std::vector<int>& stages)
+      : graph_(graph), aliases_(graph), buffers_(buffers), first_stage_(stages.front()) {
+    for (const auto phase : {ir::Phase::Forward, ir::Phase::Backward, ir::Phase::Update})
+      for (const int stage : stages) segment(phase, stage);
+  }
 
   Program run(std::int64_t under_way_bytes) {
     for (const auto& value : graph_.values) program_.types.push_back(value.type);
     for (const auto& source : graph_.sources)
       program_.sources.push_back({source.value, graph_.at(source.value).role, source.name});
-    program_.segments = {
-        {ir::Phase::Forward, 0, {}}, {ir::Phase::Backward, 0, {}}, {ir::Phase::Update, 0, {}}};
     find_written();
     bool is_forward = true;  // up to the first node of backward
     for (const auto& node : graph_.nodes) {
@@ -63,11 +65,14 @@ class Lowering {
         committed_.insert(ir::NodeId{static_cast<std::uint32_t>(&node - graph_.nodes.data())});
       } else {
         is_forward &= node.phase == ir::Phase::Forward;
-        program_.segments[is_forward ? 0 : 1].instructions.emplace_back(compute_of(node));
+        segment(is_forward ? ir::Phase::Forward : ir::Phase::Backward, node.stage)
+            .emplace_back(compute_of(node));
       }
     }
     add_results();
     update().insert(update().begin(), clones_.begin(), clones_.end());
+    for (auto& [order, each] : segments_) program_.segments.push_back(std::move(each));
+    check_order();
     add_waits(program_, buffers_ == Buffers::InUpdate ? Crossing::Between : Crossing::None, under_way_bytes);
     add_frees(program_, aliases_);
     forget_unfilled();
@@ -75,8 +80,33 @@ class Lowering {
   }
 
  private:
-  std::vector<Instruction>& forward() { return program_.segments[0].instructions; }
-  std::vector<Instruction>& update() { return program_.segments[2].instructions; }
+  std::vector<Instruction>& segment(ir::Phase phase, int stage) {
+    Segment& found = segments_[{phase, phase == ir::Phase::Forward ? stage : -stage}];
+    found.phase = phase;
+    found.stage = stage;
+    return found.instructions;
+  }
+  // The last one to run.
+  std::vector<Instruction>& update() { return segment(ir::Phase::Update, first_stage_); }
+
+  // Nothing is read before the segment that makes it.
+  void check_order() const {
+    std::vector<bool> is_filled(program_.types.size());
+    for (const auto& source : program_.sources) is_filled[source.slot.index] = true;
+    const auto check = [&](const Segment& each, std::string_view op, Slot slot) {
+      SHOAL_CHECK(is_filled[slot.index], Internal, "lower: ", op, " of ", ir::name_of(each.phase),
+                  " of stage ", each.stage, " reads %", slot.index, ", which a later segment makes");
+    };
+    for (const Segment& each : program_.segments)
+      for (const auto& instruction : each.instructions) {
+        if (const auto* copy = std::get_if<Copy>(&instruction)) check(each, "copy", copy->from);
+        const auto* compute = std::get_if<Compute>(&instruction);
+        if (compute == nullptr) continue;
+        for (const Slot slot : inputs_of(call_of(*compute))) check(each, compute->op, slot);
+        for (const auto& output : compute->outputs)
+          if (output) is_filled[output->index] = true;
+      }
+  }
 
   static Compute compute_of(const Node& node) {
     return {node.op, node.arguments, node.outputs, std::nullopt, node.module};
@@ -200,20 +230,23 @@ class Lowering {
       for (const auto& output : node.outputs)
         if (output) slot_of_[*output] = *output;
     }
-    update().emplace_back(std::move(compute));
+    segment(ir::Phase::Update, node.stage).emplace_back(std::move(compute));
   }
 
   void add_results() {
-    std::vector<Instruction> copies, after_forward;
+    std::vector<Instruction> copies;
+    std::map<int, std::vector<Instruction>> after_forward;  // by stage
     for (const auto& result : graph_.results) {
       const auto* source = source_of(result);
       if (source != nullptr) {
-        if (source->value != result.value && changes_after_forward(result)) {
+        const auto stage = source->value != result.value ? stage_of_change(result, *source) : std::nullopt;
+        if (stage) {
           check_unread(*source);
           // What is another buffer's may be written before it is copied from.
           const bool is_made = graph_.at(result.value).producer && !lies_in_written(result.value);
-          after_forward.emplace_back(
-              Copy{is_made ? result.value : cloned(result.value, forward()), source->value});
+          after_forward[*stage].emplace_back(
+              Copy{is_made ? result.value : cloned(result.value, segment(ir::Phase::Forward, *stage)),
+                   source->value});
         } else if (source->value != result.value) {
           if (buffers_ == Buffers::AfterForward && result.role == ir::Role::Buffer) check_unused(*source);
           const ValueId from = kept(result.value);
@@ -224,19 +257,58 @@ class Lowering {
         program_.results.push_back({result.role, result.name, kept(result.value)});
       }
     }
-    forward().insert(forward().end(), after_forward.begin(), after_forward.end());
+    for (auto& [stage, list] : after_forward) {
+      auto& forward = segment(ir::Phase::Forward, stage);
+      forward.insert(forward.end(), list.begin(), list.end());
+    }
     update().insert(update().end(), copies.begin(), copies.end());
   }
 
-  bool changes_after_forward(const ir::Result& result) const {
-    if (buffers_ != Buffers::AfterForward || result.role != ir::Role::Buffer) return false;
+  // The stage at the end of whose forward the buffer changes; nothing where it is made later. The next micro-batch
+  // may be in any stage by then: one stage reads it, not before that which makes what it becomes.
+  std::optional<int> stage_of_change(const ir::Result& result, const ir::Source& source) const {
+    if (buffers_ != Buffers::AfterForward || result.role != ir::Role::Buffer) return std::nullopt;
+    int stage = first_stage_;
     const ir::Result* from = &result;
     for (std::size_t i = 0; i < graph_.results.size() && from != nullptr; ++i) {
-      if (const auto& producer = graph_.at(from->value).producer; producer.has_value())
-        return graph_.at(*producer).phase == ir::Phase::Forward;
+      if (const auto& producer = graph_.at(from->value).producer; producer.has_value()) {
+        if (graph_.at(*producer).phase != ir::Phase::Forward) return std::nullopt;
+        stage = graph_.at(*producer).stage;
+        break;
+      }
       from = change_of(from->value);  // it takes on what another buffer was: before that one changes
     }
-    return true;
+    const auto together = linked_to(source.value);
+    const Node* reader = nullptr;
+    for (const auto& node : graph_.nodes)
+      for (const ValueId input : inputs_of(node)) {
+        if (node.phase != ir::Phase::Forward || !meets(together, aliases_.sources(input))) continue;
+        SHOAL_CHECK(
+            node.stage >= stage && (reader == nullptr || reader->stage == node.stage), InvalidInput,
+            "pipeline: stage ", stage, " changes buffer ", source.name, ", and ", node.op, " in module ",
+            node.module, " reads it in stage ", node.stage,
+            reader == nullptr ? concat("") : concat(", as stage ", reader->stage, " does"),
+            " of the same rank, where another micro-batch runs between the two. Remedy: cuts that leave "
+            "both in one stage (the plan's lines 'stage'), or a schedule with one stage a rank (1f1b)");
+        reader = &node;
+      }
+    return reader == nullptr ? stage : reader->stage;
+  }
+  // Buffers that take on what others were change together.
+  std::set<ValueId> linked_to(ValueId source) const {
+    std::set<ValueId> all = {source};
+    for (std::size_t before = 0; before != all.size();) {
+      before = all.size();
+      for (const auto& result : graph_.results) {
+        const auto* of = result.role == ir::Role::Buffer ? source_of(result) : nullptr;
+        if (of == nullptr || graph_.at(result.value).producer) continue;
+        if (all.contains(of->value) || all.contains(result.value)) all.insert({of->value, result.value});
+      }
+    }
+    return all;
+  }
+  static bool meets(const std::set<ValueId>& a, const std::set<ValueId>& b) {
+    return std::ranges::any_of(b, [&](ValueId value) { return a.contains(value); });
   }
   const ir::Result* change_of(ValueId source) const {
     for (const auto& result : graph_.results)
@@ -287,6 +359,8 @@ class Lowering {
   const ir::Graph& graph_;
   Aliases aliases_;
   const Buffers buffers_;
+  const int first_stage_;                                  // of this rank's
+  std::map<std::pair<ir::Phase, int>, Segment> segments_;  // in the order in which they run
   Program program_;
   std::set<ir::NodeId> committed_;      // nodes of the update segment
   std::set<ValueId> written_;           // sources that the update changes
@@ -299,8 +373,9 @@ class Lowering {
 
 }  // namespace
 
-Program lower(const ir::Graph& graph, Buffers buffers, std::int64_t under_way_bytes) {
-  return Lowering(graph, buffers).run(under_way_bytes);
+Program lower(const ir::Graph& graph, Buffers buffers, std::int64_t under_way_bytes,
+              const std::vector<int>& stages) {
+  return Lowering(graph, buffers, stages).run(under_way_bytes);
 }
 
 }  // namespace shoal::program

@@ -5,6 +5,7 @@
 #include <random>
 #include <set>
 
+#include "shoal/base/error.h"
 #include "shoal/ir/text.h"
 #include "shoal/program/program.h"
 
@@ -240,6 +241,78 @@ TEST_CASE("the norm of the gradients is known before anything is committed") {
   const Program program = lower(graph);
   CHECK(std::get<Compute>(program.segments.at(1).instructions.at(0)).op == "shoal::clip");
   CHECK(std::get<Compute>(program.segments.at(2).instructions.at(0)).op == "shoal::sgd");
+}
+
+// Of a rank with the stages 0 and 2: what stage 1 sends back, and a buffer that stage `changes` makes anew of what it
+// was, and stage `reads` looks at.
+static Graph of_two_stages(int changes, int reads) {
+  Graph graph;
+  const auto w = graph.add_source(Role::Parameter, "w", f32({2}));
+  const auto b = graph.add_source(Role::Buffer, "b", f32({2}));
+  const auto in_stage = [&](ValueId value, int stage) {
+    graph.nodes[graph.at(value).producer->index].stage = stage;
+    return value;
+  };
+  std::vector<ValueId> read = {in_stage(unary(graph, "aten::cumsum", w), 0)};
+  if (reads == 0) read.push_back(in_stage(unary(graph, "aten::cumsum", b), 0));
+  ValueId made = read[0];
+  if (changes == 0) made = in_stage(unary(graph, "aten::neg", read[0]), 0);
+  const auto node = graph.add_node({.op = "shoal::receive",
+                                    .arguments = {{"axis", "pipeline"}, {"from", std::int64_t{1}}},
+                                    .outputs = {},
+                                    .stage = 1},
+                                   {f32({2})});
+  const auto received = *graph.at(node).outputs[0];
+  if (reads == 2) read.push_back(in_stage(unary(graph, "aten::cumsum", b), 2));
+  const auto loss = in_stage(binary(graph, "aten::add.Tensor", received, read.back()), 2);
+  if (changes == 2) made = in_stage(unary(graph, "aten::neg", loss), 2);
+  const auto last = in_stage(unary(graph, "aten::cumsum", loss, Phase::Backward), 2);
+  const auto first = in_stage(binary(graph, "aten::add.Tensor", last, read[0], Phase::Backward), 0);
+  graph.add_result(Role::Loss, "loss", loss);
+  graph.add_result(Role::Gradient, "w", first);
+  graph.add_result(Role::Buffer, "b", made);
+  return graph;
+}
+
+static std::string segments_of(const Program& program) {
+  std::string text;
+  for (const Segment& segment : program.segments) {
+    text += std::string(ir::name_of(segment.phase)) + ' ' + std::to_string(segment.stage) + ':';
+    for (const auto& instruction : segment.instructions) {
+      if (const auto* compute = std::get_if<Compute>(&instruction)) text += ' ' + compute->op;
+      if (std::holds_alternative<Copy>(instruction)) text += " copy";
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+TEST_CASE("each stage of a rank has its segments, and what another one sends has that one's") {
+  const Program program = lower(of_two_stages(2, 2), Buffers::AfterForward, 0, {0, 2});
+  CHECK(segments_of(program) ==
+        "forward 0: aten::cumsum\nforward 1: shoal::receive\n"
+        "forward 2: aten::cumsum aten::add.Tensor aten::neg copy\n"
+        "backward 2: aten::cumsum\nbackward 0: aten::add.Tensor\nupdate 2:\nupdate 0:\n");
+  CHECK(from_text(to_text(program)) == program);
+  // The buffer changes where it is read last.
+  CHECK(segments_of(lower(of_two_stages(0, 2), Buffers::AfterForward, 0, {0, 2}))
+            .find("cumsum aten::add.Tensor copy") != std::string::npos);
+}
+
+TEST_CASE("what a buffer was cannot be read where another micro-batch has run") {
+  CHECK_THROWS_WITH_AS(
+      lower(of_two_stages(2, 0), Buffers::AfterForward, 0, {0, 2}),
+      doctest::Contains("stage 2 changes buffer b, and aten::cumsum in module m reads it in stage 0 of "
+                        "the same rank"),
+      Error);
+}
+
+TEST_CASE("a node that reads what a later stage makes is not lowered") {
+  Graph graph = of_two_stages(2, 2);
+  for (auto& node : graph.nodes)
+    if (node.phase == Phase::Backward) node.stage = 2 - node.stage;
+  CHECK_THROWS_WITH_AS(lower(graph, Buffers::AfterForward, 0, {0, 2}),
+                       doctest::Contains("which a later segment makes"), Error);
 }
 
 // A graph of views, elementwise ops and others with a few results, drawn at random.

@@ -84,8 +84,9 @@ struct Result {  // lives to the end
 // and outputs, backward gradients and their norm; both change no source. Update commits: optimizer ops write
 // their sources in place, copies write changed buffers. Before it the step can be looked at and dropped.
 //
-// A stage of a pipeline has its own forward and backward, which are run once for each micro-batch: what they
-// make is that micro-batch's, sources but inputs and scalars are of all (Executor).
+// A stage of a pipeline has its own forward, backward and update, which are run once for each micro-batch: what they
+// make is that micro-batch's, sources but inputs and scalars are of all (Executor). What a stage of another rank
+// sends is a segment of that stage; runs.h says when each is run.
 struct Segment {
   ir::Phase phase = ir::Phase::Forward;
   int stage = 0;
@@ -110,7 +111,7 @@ Place place_of(const Program& program, std::size_t n);
 std::size_t size_of(const Program& program);  // instructions of all segments
 
 // The number of a segment; nothing if there is none.
-std::optional<std::size_t> find_segment(const Program& program, ir::Phase phase, int stage = 0);
+std::optional<std::size_t> find_segment(const Program& program, ir::Phase phase, int stage);
 // Null if there is none.
 const Source* find_source(const Program& program, ir::Role role, std::string_view name);
 const Result* find_result(const Program& program, ir::Role role, std::string_view name);
@@ -119,12 +120,14 @@ const Result* find_result(const Program& program, ir::Role role, std::string_vie
 // be dropped, or at the end of forward, where the next micro-batch's comes before the update.
 enum class Buffers { InUpdate, AfterForward };
 
-// The program of a graph that runs on one device: one segment of each phase, some of them empty. Messages are
+// The program of a graph that one device runs: one segment of each phase for each of its `stages`, some of them
+// empty, and those of stages that send to it; forward from the first stage on, all else from the last. Messages are
 // waited for where somebody looks at what they make, or would write over what they read, and at the latest
 // where the step is looked at; earlier where more than `under_way_bytes` would be under way, 0: at once. Throws
 // Internal for a graph that breaks the rules of graph.h, and InvalidInput for a buffer that is to change after
-// forward and that backward reads as it was.
-Program lower(const ir::Graph& graph, Buffers buffers = Buffers::InUpdate, std::int64_t under_way_bytes = 0);
+// forward and that backward, or another stage, reads as it was.
+Program lower(const ir::Graph& graph, Buffers buffers = Buffers::InUpdate, std::int64_t under_way_bytes = 0,
+              const std::vector<int>& stages = {0});
 
 std::string to_text(const Program& program);                                  // one line an instruction
 std::string to_text(const Program& program, const Instruction& instruction);  // without the end of the line

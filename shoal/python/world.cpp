@@ -199,10 +199,11 @@ void bind_world(py::module_& module) {
           "What is not given is as the plan says. mesh: axes of any names, outer to inner, {\"dp\": 2, "
           "\"tp\": -1}, in place of replicate, shard and tensor; batch_axes then names those that cut the "
           "batch, zero_axis the one whose ranks keep parts. reduces_each: the gradients of each micro-batch "
-          "are reduced, and not their sum alone. pipeline: ranks that have a stage of the model each, cut "
+          "are reduced, and not their sum alone. pipeline: ranks that have a stage of the model each, or "
+          "two, cut "
           "where work is balanced, or where `stages` says that each but the first begins ([\"h.6\"]); "
-          "schedule "
-          "is \"gpipe\", \"1f1b\" or \"eager_1f1b\", microbatches how many a step's batch is cut into, one a "
+          "schedule is \"gpipe\", \"1f1b\" or \"eager_1f1b\", or, with two stages a rank, \"looped_bfs\" or "
+          "\"interleaved_1f1b\"; microbatches how many a step's batch is cut into, one a "
           "stage by default. precision: \"bfloat16\" or \"float16\" for products of matrices, the rest "
           "is float32; float16's loss is scaled (\"float16 scale=1024 grows_after=500\"); of one rank "
           "too; \"bfloat16 reduce=bfloat16\": gradients cross between ranks in half of the bytes. recompute: "
@@ -214,7 +215,7 @@ void bind_world(py::module_& module) {
       .def_readonly("shard", &Degrees::shard,
                     "Ranks that keep parts of parameters, gradients and optimizer state.")
       .def_readonly("tensor", &Degrees::tensor, "Ranks that share the work on a sample, as the plan says.")
-      .def_readonly("pipeline", &Degrees::pipeline, "Ranks that have a stage of the model each.")
+      .def_readonly("pipeline", &Degrees::pipeline, "Ranks that have a stage of the model each, or several.")
       .def_property_readonly(
           "zero_stage", [](const Degrees& degrees) { return degrees.plan.zero_stage; },
           "What the ranks of shard keep in parts: 0 nothing, 1 the optimizer's state, 2 gradients "

@@ -231,6 +231,7 @@ class Repeating {
   Graph run() {
     return ir::rebuild(graph_, [&](Graph& made, const Node& node, const ir::Mapped& in) {
       const Node* twin = is_transfer(node) ? twin_of(node) : nullptr;
+      stage_ = node.stage;
       return twin != nullptr ? outputs_again(*twin, in, made) : outputs_of(node, in, made);
     });
   }
@@ -247,7 +248,9 @@ class Repeating {
     }
     for (const auto& [other, twin] : transfers_) {
       const ValueId first = *twin->outputs[0];
-      if (other.arguments != seen.arguments || graph_.at(first).type != graph_.at(made).type) continue;
+      if (other.arguments != seen.arguments || graph_.at(first).type != graph_.at(made).type ||
+          twin->stage != node.stage)
+        continue;
       first_[made.index] = first;
       return twin;
     }
@@ -300,12 +303,14 @@ class Repeating {
       read_.set(input, dropped_[input.index] ? *again_[input.index] : seen(input));
     ir::Outputs outputs = ir::copy(graph_, node, read_, made);
     made.nodes.back().phase = Phase::Backward;
+    made.nodes.back().stage = stage_;
     return outputs;
   }
 
   const Graph& graph_;
   const Dropped& dropped_;
   const std::vector<bool> changed_;
+  int stage_ = 0;               // of the node that reads the copies
   ir::Outputs before_;          // by value: a clone of it, where it changes and a copy reads it
   ir::Outputs again_;           // by value: its copy
   ir::Mapped read_;             // what stands for values that backward has read

@@ -214,3 +214,23 @@ TEST_CASE("collectives are not repeated unless asked; parameters are gathered on
   CHECK(of(once, false, false) == kept);
   CHECK(of(once, true, false) == kept);  // nobody gathers along that axis for backward
 }
+
+TEST_CASE("what a stage makes again is of that stage, whichever made it first") {
+  ir::Graph graph = ir::from_text(R"(graph local
+%0 = input "x" : f32[4]
+%1 : f32[4] = aten::exp(self=%0) @forward "a"
+%2 : f32[4] = shoal::receive(axis="pipeline", from=1, device=cpu) @forward 1
+%3 : f32[4] = aten::mul.Tensor(self=%2, other=%1) @forward 2 "c"
+%4 : f32[4] = aten::mul.Tensor(self=%3, other=%1) @backward 2 "c"
+%5 : f32[4] = aten::mul.Tensor(self=%4, other=%1) @backward "a"
+return loss "loss" %3, gradient "w" %5
+)");
+  Dropped dropped(graph.values.size());
+  dropped[1] = true;
+  const ir::Graph again = recompute(graph, dropped);
+  ir::verify(again);
+  std::string story;
+  for (const ir::Node& node : again.nodes)
+    if (node.phase == ir::Phase::Backward) story += concat(node.op, ' ', node.stage, '\n');
+  CHECK(story == "aten::exp 2\naten::mul.Tensor 2\naten::mul.Tensor 0\n");
+}

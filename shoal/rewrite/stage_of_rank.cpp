@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "shoal/base/error.h"
 #include "shoal/ir/rebuild.h"
 #include "shoal/rewrite/dead_code.h"
+#include "shoal/rewrite/memory_order.h"
 
 namespace shoal::rewrite {
 
@@ -22,29 +24,16 @@ using ir::Role;
 using ir::TensorType;
 using ir::ValueId;
 
-// Dims in the order in which a value's elements lie, where they lie without gaps in another order than the
-// dims'. It is then sent as its memory is, and looked at by its dims again where it comes to.
-static std::optional<std::vector<std::int64_t>> order_in_memory(const TensorType& type) {
-  std::vector<std::int64_t> order(type.shape.size());
-  for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int64_t>(i);
-  const auto at = [](const auto& list, std::int64_t dim) { return list[static_cast<std::size_t>(dim)]; };
-  std::ranges::stable_sort(order, [&](auto a, auto b) { return at(type.strides, a) > at(type.strides, b); });
-  std::int64_t stride = 1;
-  for (std::size_t i = order.size(); i-- > 0;) {
-    if (at(type.strides, order[i]) != stride) return std::nullopt;
-    stride *= at(type.shape, order[i]);
-  }
-  return order;
-}
-
 namespace {
 
 class CuttingOut {
  public:
-  CuttingOut(const Graph& graph, const Stages& stages, int stage, std::string axis, std::string device)
+  CuttingOut(const Graph& graph, const Stages& stages, int rank, std::string axis, std::string device)
       : old_(graph),
         stages_(stages),
-        own_(stage),
+        rank_(rank),
+        own_(stages.of_rank(rank)),
+        nodes_(stages.rank_of_stage.size()),
         axis_(std::move(axis)),
         device_(std::move(device)),
         readers_(graph.values.size()),
@@ -54,14 +43,27 @@ class CuttingOut {
   }
 
   Graph run() {
+    SHOAL_CHECK(!own_.empty(), Internal, "stages: rank ", rank_, " has none");
     find_gradients();
     find_readers();
+    find_nodes();
     add_sources();
-    receive(Phase::Forward, [&](int from) { return from < own_; });
-    add_nodes(Phase::Forward);
-    send_forward_down();
-    receive(Phase::Backward, [&](int from) { return from > own_; });
-    add_nodes(Phase::Backward);
+    const auto count = static_cast<int>(nodes_.size());
+    for (stage_ = 0; stage_ < count; ++stage_) {
+      if (is_own(stage_))
+        add_nodes(Phase::Forward);
+      else
+        receive(Phase::Forward);
+    }
+    for (stage_ = count - 1; stage_ >= 0; --stage_) {
+      if (is_own(stage_)) {
+        send_forward_down();
+        add_nodes(Phase::Backward);
+      } else {
+        receive(Phase::Backward);
+      }
+    }
+    stage_ = own_.front();
     add_summands();
     add_update();
     add_results();
@@ -73,13 +75,22 @@ class CuttingOut {
   struct Gradient {
     std::string name;
     ValueId value;
-    int owner;
+    bool is_shared;
+    bool is_here;                   // shared, or of a stage of this rank alone
+    int owner;                      // the stage that adds it to its sum
     std::vector<ValueId> summands;  // of a shared parameter, by stage as they are made
   };
 
   int stage_of(ValueId value) const { return old_.at(*old_.at(value).producer).stage; }
   bool is_source(ValueId value) const { return !old_.at(value).producer; }
-  int owner_of(const std::string& parameter) const { return stages_.owner_of(parameter); }
+  int rank_of(int stage) const { return stages_.rank_of_stage[static_cast<std::size_t>(stage)]; }
+  bool is_own(int stage) const { return rank_of(stage) == rank_; }
+  bool is_shared(const std::string& parameter) const {
+    return stages_.owner_of(parameter) == Stages::kShared;
+  }
+  bool is_here(const std::string& parameter) const {
+    return is_shared(parameter) || stages_.place_of(parameter) == rank_;
+  }
 
   const ir::Source& source_of(ValueId value) const {
     for (const auto& source : old_.sources)
@@ -99,8 +110,11 @@ class CuttingOut {
       for (const ValueId input : ir::inputs_of(node)) ++num_readers_[input.index];
     for (const auto& result : old_.results) ++num_readers_[result.value.index];
     const auto add = [&](const std::string& name, ValueId value) {
-      Gradient gradient{name, value, owner_of(name), {}};
-      if (gradient.owner == Stages::kShared) find_summands(value, gradient.summands);
+      Gradient gradient{name, value, is_shared(name), is_here(name), stages_.owner_of(name), {}};
+      if (gradient.is_shared) {
+        gradient.owner = own_.front();
+        find_summands(value, gradient.summands);
+      }
       gradients_.push_back(std::move(gradient));
     };
     for (const Node& node : old_.nodes) {
@@ -139,17 +153,35 @@ class CuttingOut {
 
   void find_readers() {
     const auto read = [&](ValueId value, int stage) {
-      if (!is_source(value) && stage_of(value) != stage) readers_[value.index].insert(stage);
+      if (!is_source(value) && rank_of(stage_of(value)) != rank_of(stage))
+        readers_[value.index].insert(stage);
     };
     for (const Node& node : old_.nodes)
       if (&node != accumulate_ && !taken_apart_.contains(&node))
         for (const ValueId input : ir::inputs_of(node)) read(input, node.stage);
     for (const Gradient& gradient : gradients_)
-      if (gradient.owner != Stages::kShared) read(gradient.value, gradient.owner);
-    const auto count = static_cast<int>(stages_.begins.size()) + 1;
+      if (!gradient.is_shared) read(gradient.value, gradient.owner);
     for (const auto& result : old_.results)
       if (result.role != Role::Gradient)
-        for (int stage = 0; stage < count; ++stage) read(result.value, stage);
+        for (std::size_t stage = 0; stage < nodes_.size(); ++stage)
+          read(result.value, static_cast<int>(stage));
+  }
+  void find_nodes() {
+    for (const Node& node : old_.nodes)
+      if (phase_of(node) != Phase::Update && !taken_apart_.contains(&node))
+        nodes_.at(static_cast<std::size_t>(node.stage))[phase_of(node)].push_back(&node);
+  }
+  const std::vector<const Node*>& nodes_of(Phase phase) {
+    return nodes_[static_cast<std::size_t>(stage_)][phase];
+  }
+
+  // Whether a rank is sent what a stage has made in that phase.
+  bool goes_to(int rank, ValueId value, Phase made, Phase sent) const {
+    bool to_later = false, to_earlier = false;
+    for (const int reader : readers_[value.index])
+      if (rank_of(reader) == rank) (reader > stage_of(value) ? to_later : to_earlier) = true;
+    if (made == Phase::Backward) return sent == Phase::Backward && to_earlier;
+    return sent == Phase::Forward ? to_later : to_earlier && !to_later;
   }
 
   // --- Nodes.
@@ -159,8 +191,7 @@ class CuttingOut {
     TensorType type = old_.at(source.value).type;
     const Role role = old_.at(source.value).role;
     if (role != Role::Parameter && role != Role::Gradient) return type;
-    const int owner = owner_of(source.name);
-    if (owner == own_ || owner == Stages::kShared) return type;
+    if (is_here(source.name)) return type;
     type.shape.at(0) = 0;
     return ir::contiguous(type.dtype, type.shape);
   }
@@ -174,46 +205,37 @@ class CuttingOut {
   Phase phase_of(const Node& node) const {
     return node.phase == Phase::Update && &node != accumulate_ ? Phase::Backward : node.phase;
   }
-  bool is_own(const Node& node) const { return node.stage == own_ && !taken_apart_.contains(&node); }
 
+  // Of stage_, as all that follows.
   void add_nodes(Phase phase) {
-    for (const Node& node : old_.nodes) {
-      if (phase_of(node) != phase || !is_own(node)) continue;
-      Node own = node;
+    for (const Node* node : nodes_of(phase)) {
+      Node own = *node;
       own.phase = phase;
       const auto outputs = ir::copy(old_, own, in_, made_);
       for (std::size_t i = 0; i < outputs.size(); ++i)
-        if (outputs[i]) in_.set(*node.outputs[i], outputs[i]);
-      for (const auto& output : node.outputs)
-        if (output) send(*output, phase);
+        if (outputs[i]) in_.set(*node->outputs[i], outputs[i]);
+      for (const auto& output : node->outputs)
+        if (output) send(*output, phase, phase);
     }
   }
 
-  // What both ends call at once: forward's to those after, backward's to those before.
-  void send(ValueId value, Phase phase) {
-    for (const int to : readers_[value.index])
-      if ((to > own_) == (phase == Phase::Forward)) add_send(value, to, phase);
+  // What both ends call at once: a stage's messages in the order of what they carry, and by rank.
+  void send(ValueId value, Phase made, Phase phase) {
+    std::set<int> ranks;
+    for (const int reader : readers_[value.index]) ranks.insert(rank_of(reader));
+    for (const int to : ranks)
+      if (goes_to(to, value, made, phase)) add_send(value, to, phase);
   }
   void send_forward_down() {
-    for (const Node& node : old_.nodes) {
-      if (node.phase != Phase::Forward || !is_own(node)) continue;
-      for (const auto& output : node.outputs)
-        if (output)
-          for (const int to : readers_[output->index])
-            if (to < own_) add_send(*output, to, Phase::Backward);
-    }
+    for (const Node* node : nodes_of(Phase::Forward))
+      for (const auto& output : node->outputs)
+        if (output) send(*output, Phase::Forward, Phase::Backward);
   }
-  template <class From>
-  void receive(Phase phase, const From& comes_from) {
+  void receive(Phase phase) {
     for (const Phase made : {Phase::Forward, Phase::Backward})
-      for (const Node& node : old_.nodes) {
-        if (phase_of(node) != made || node.stage == own_ || taken_apart_.contains(&node)) continue;
-        for (const auto& output : node.outputs) {
-          if (!output || !readers_[output->index].contains(own_) || !comes_from(node.stage)) continue;
-          SHOAL_CHECK(made <= phase, Internal, "stages: %", output->index, " comes after it is read");
-          add_receive(*output, node.stage, phase);
-        }
-      }
+      for (const Node* node : nodes_of(made))
+        for (const auto& output : node->outputs)
+          if (output && goes_to(rank_, *output, made, phase)) add_receive(*output, phase);
   }
 
   void add_send(ValueId value, int to, Phase phase) {
@@ -223,33 +245,22 @@ class CuttingOut {
       self = permuted(self, *order, phase);
     node("shoal::send", {{"self", self}, {"axis", axis_}, {"to", std::int64_t{to}}}, phase, {});
   }
-  void add_receive(ValueId value, int from, Phase phase) {
+  void add_receive(ValueId value, Phase phase) {
     const TensorType& type = old_.at(value).type;
     const auto order = order_in_memory(type);
     const bool is_permuted = order && !ir::is_contiguous(type);
-    std::vector<std::int64_t> shape = type.shape;
-    if (is_permuted)
-      for (std::size_t i = 0; i < shape.size(); ++i)
-        shape[i] = type.shape[static_cast<std::size_t>((*order)[i])];
-    ValueId made = node("shoal::receive",
-                        {{"axis", axis_}, {"from", std::int64_t{from}}, {"device", ir::Symbol{device_}}},
-                        phase, ir::contiguous(type.dtype, shape));
-    if (is_permuted) {
-      std::vector<std::int64_t> back(order->size());
-      for (std::size_t i = 0; i < back.size(); ++i)
-        back[static_cast<std::size_t>((*order)[i])] = static_cast<std::int64_t>(i);
-      made = permuted(made, back, phase);
-    }
+    const auto shape = is_permuted ? in_order(type.shape, *order) : type.shape;
+    ValueId made =
+        node("shoal::receive",
+             {{"axis", axis_}, {"from", std::int64_t{rank_of(stage_)}}, {"device", ir::Symbol{device_}}},
+             phase, ir::contiguous(type.dtype, shape));
+    if (is_permuted) made = permuted(made, inverse_of(*order), phase);
     made_.values[made.index].role = old_.at(value).role;
     in_.set(value, made);
   }
   ValueId permuted(ValueId self, const std::vector<std::int64_t>& order, Phase phase) {
     const TensorType& from = made_.at(self).type;
-    TensorType type{from.dtype, {}, {}};
-    for (const std::int64_t dim : order) {
-      type.shape.push_back(from.shape[static_cast<std::size_t>(dim)]);
-      type.strides.push_back(from.strides[static_cast<std::size_t>(dim)]);
-    }
+    const TensorType type{from.dtype, in_order(from.shape, order), in_order(from.strides, order)};
     return node("aten::permute", {{"self", self}, {"dims", order}}, phase, type);
   }
   ValueId node(std::string op, std::vector<ir::Argument> arguments, Phase phase,
@@ -261,20 +272,20 @@ class CuttingOut {
                                     .outputs = {},
                                     .phase = phase,
                                     .module = "",
-                                    .stage = own_},
+                                    .stage = stage_},
                                    types);
     return type ? *made_.at(id).outputs[0] : ValueId{};
   }
 
   // --- Gradients.
 
-  // What this stage adds to gradients that several stages make.
+  // What this rank adds to gradients that several ranks' stages make.
   void add_summands() {
     for (const Gradient& gradient : gradients_) {
-      if (gradient.owner != Stages::kShared) continue;
+      if (!gradient.is_shared) continue;
       std::optional<ValueId> sum;
       for (const ValueId value : gradient.summands) {
-        if ((is_source(value) ? 0 : stage_of(value)) != own_) continue;
+        if (!is_own(is_source(value) ? 0 : stage_of(value))) continue;
         sum = sum ? node("aten::add.Tensor",
                          {{"self", *sum}, {"other", in_(value)}, {"alpha", std::int64_t{1}}}, Phase::Backward,
                          old_.at(value).type)
@@ -299,49 +310,46 @@ class CuttingOut {
   }
 
   void add_update() {
-    for (const Node& node : old_.nodes) {
-      if (&node != accumulate_) continue;
-      ir::ValueList sums, gradients;
-      std::vector<std::optional<TensorType>> types;
-      std::vector<ValueId> outputs;
-      const auto& all = std::get<ir::ValueList>(*ir::find(node, "sums"));
-      for (std::size_t i = 0; i < gradients_.size(); ++i) {
-        const ValueId output = *node.outputs[i], sum = *all[i];
-        if (gradients_[i].owner != own_ && gradients_[i].owner != Stages::kShared) {
-          in_.set(output, in_(sum));
-          continue;
-        }
-        sums.emplace_back(in_(sum));
-        gradients.emplace_back(in_(gradients_[i].value));
-        types.emplace_back(old_.at(output).type);
-        outputs.push_back(output);
-      }
-      if (sums.empty()) return;
-      Node copy = node;
-      copy.outputs.clear();
-      copy.stage = own_;
-      for (ir::Argument& argument : copy.arguments) {
-        if (argument.name == "sums") argument.value = sums;
-        if (argument.name == "gradients") argument.value = gradients;
-        if (auto* value = std::get_if<ValueId>(&argument.value)) *value = in_(*value);
-      }
-      const auto made = made_.at(made_.add_node(std::move(copy), types)).outputs;
-      for (std::size_t i = 0; i < outputs.size(); ++i) {
-        made_.values[made[i]->index].role = old_.at(outputs[i]).role;
-        in_.set(outputs[i], made[i]);
-      }
+    if (accumulate_ == nullptr) return;
+    const auto& sums = std::get<ir::ValueList>(*ir::find(*accumulate_, "sums"));
+    for (std::size_t i = 0; i < gradients_.size(); ++i)
+      if (!gradients_[i].is_here) in_.set(*accumulate_->outputs[i], in_(*sums[i]));
+    for (auto stage = own_.rbegin(); stage != own_.rend(); ++stage) accumulate_of(*stage, sums);
+  }
+  void accumulate_of(int stage, const ir::ValueList& all) {
+    ir::ValueList sums, gradients;
+    std::vector<std::optional<TensorType>> types;
+    std::vector<ValueId> outputs;
+    for (std::size_t i = 0; i < gradients_.size(); ++i) {
+      if (!gradients_[i].is_here || gradients_[i].owner != stage) continue;
+      outputs.push_back(*accumulate_->outputs[i]);
+      sums.emplace_back(in_(*all[i]));
+      gradients.emplace_back(in_(gradients_[i].value));
+      types.emplace_back(old_.at(outputs.back()).type);
+    }
+    if (sums.empty()) return;
+    Node copy = *accumulate_;
+    copy.outputs.clear();
+    copy.stage = stage;
+    for (ir::Argument& argument : copy.arguments) {
+      if (argument.name == "sums") argument.value = sums;
+      if (argument.name == "gradients") argument.value = gradients;
+      if (auto* value = std::get_if<ValueId>(&argument.value)) *value = in_(*value);
+    }
+    const auto made = made_.at(made_.add_node(std::move(copy), types)).outputs;
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      made_.values[made[i]->index].role = old_.at(outputs[i]).role;
+      in_.set(outputs[i], made[i]);
     }
   }
 
   void add_results() {
     for (const auto& [role, name, value] : old_.results) {
       const bool is_parameter = is_source(value) && old_.at(value).role == Role::Parameter;
-      SHOAL_CHECK(
-          !is_parameter || role == Role::Gradient || owner_of(source_of(value).name) == Stages::kShared,
-          InvalidInput, "pipeline: ", ir::name_of(role), " \"", name, "\" is parameter ",
-          source_of(value).name, " itself, which one stage alone has; make it a clone() of it");
-      const bool is_elsewhere = role == Role::Gradient && accumulate_ == nullptr && owner_of(name) != own_ &&
-                                owner_of(name) != Stages::kShared;
+      SHOAL_CHECK(!is_parameter || role == Role::Gradient || is_shared(source_of(value).name), InvalidInput,
+                  "pipeline: ", ir::name_of(role), " \"", name, "\" is parameter ", source_of(value).name,
+                  " itself, which one stage alone has; make it a clone() of it");
+      const bool is_elsewhere = role == Role::Gradient && accumulate_ == nullptr && !is_here(name);
       if (!is_elsewhere) {
         made_.add_result(role, name, in_(value));
         continue;
@@ -358,9 +366,12 @@ class CuttingOut {
 
   const Graph& old_;
   const Stages& stages_;
-  const int own_;
+  const int rank_;                                                // along the axis
+  const std::vector<int> own_;                                    // its stages
+  int stage_ = 0;                                                 // that nodes are added of
+  std::vector<std::map<Phase, std::vector<const Node*>>> nodes_;  // by stage
   const std::string axis_, device_;
-  std::vector<std::set<int>> readers_;  // by value: the stages besides its own
+  std::vector<std::set<int>> readers_;  // by value: the stages of other ranks
   std::vector<int> num_readers_;        // nodes and results, by value
   std::vector<Gradient> gradients_;
   const Node* accumulate_ = nullptr;

@@ -24,12 +24,23 @@ using ir::Phase;
 using ir::Role;
 using ir::ValueId;
 
+std::vector<int> Stages::of_rank(int rank) const {
+  std::vector<int> stages;
+  for (std::size_t stage = 0; stage < rank_of_stage.size(); ++stage)
+    if (rank_of_stage[stage] == rank) stages.push_back(static_cast<int>(stage));
+  return stages;
+}
+
 namespace {
 
 class Staging {
  public:
-  Staging(const Graph& graph, int count)
-      : old_(graph), count_(count), in_(graph.values.size()), made_again_(graph.values.size()) {
+  Staging(const Graph& graph, std::vector<int> rank_of_stage)
+      : old_(graph),
+        count_(static_cast<int>(rank_of_stage.size())),
+        rank_of_stage_(std::move(rank_of_stage)),
+        in_(graph.values.size()),
+        made_again_(graph.values.size()) {
     made_.form = graph.form;
   }
 
@@ -42,7 +53,7 @@ class Staging {
     copy_all();
     Counts counts;
     Graph graph = remove_dead_code(std::move(made_), counts);
-    Stages stages{cuts.names_of(ordinals), owners_in(graph)};
+    Stages stages{cuts.names_of(ordinals), rank_of_stage_, owners_in(graph)};
     return {std::move(graph), std::move(stages)};
   }
 
@@ -170,7 +181,7 @@ class Staging {
 
   // --- Whose the parameters are.
 
-  static std::map<std::string, int> owners_in(const Graph& graph) {
+  std::map<std::string, int> owners_in(const Graph& graph) const {
     std::vector<std::set<int>> readers(graph.values.size());
     for (const Node& node : graph.nodes)
       if (node.phase != Phase::Update)
@@ -185,7 +196,9 @@ class Staging {
       const auto& [type, role, producer] = graph.at(source.value);
       if (role != Role::Parameter) continue;
       const auto& stages = readers[source.value.index];
-      const bool is_shared = stages.size() > 1 || type.shape.empty();
+      std::set<int> ranks;
+      for (const int stage : stages) ranks.insert(rank_of_stage_[static_cast<std::size_t>(stage)]);
+      const bool is_shared = ranks.size() > 1 || type.shape.empty();
       owners.emplace(source.name, is_shared ? Stages::kShared : stages.empty() ? 0 : *stages.begin());
     }
     return owners;
@@ -193,6 +206,7 @@ class Staging {
 
   const Graph& old_;
   const int count_;
+  const std::vector<int> rank_of_stage_;
   std::vector<bool> is_free_;  // by node: each stage may make it for itself
   std::vector<int> stage_;     // by node; of the update: none
   std::map<std::string, std::set<int>> stages_of_module_;
@@ -203,9 +217,9 @@ class Staging {
 
 }  // namespace
 
-std::pair<Graph, Stages> assign_stages(const Graph& graph, int count,
+std::pair<Graph, Stages> assign_stages(const Graph& graph, std::vector<int> rank_of_stage,
                                        const std::vector<std::string>& begins) {
-  return Staging(graph, count).run(begins);
+  return Staging(graph, std::move(rank_of_stage)).run(begins);
 }
 
 }  // namespace shoal::rewrite

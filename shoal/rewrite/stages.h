@@ -9,9 +9,11 @@
 //              %l = loss(%c, %w)      stage 1                  %dw = %dl' + %da'  stage 0
 //
 // What depends on no parameter (masks, positions) and views are made anew in each stage that reads them: their
-// inputs are there, or cross once for all. %w has no stage of its own: both have it.
+// inputs are there, or cross once for all. %w has no stage of its own: both have it. A rank may have several
+// stages, and then what only these read is its own.
 #pragma once
 
+#include <cstddef>
 #include <map>
 #include <string>
 #include <utility>
@@ -27,19 +29,28 @@ struct Stages {
   // Where each stage but the first begins: at a module's first node ("h.6"), or so many nodes of exactly that
   // module later ("lstm+120").
   std::vector<std::string> begins;
-  std::map<std::string, int> owners;  // of each parameter; kShared: several stages read it, or it has no dims
+  std::vector<int> rank_of_stage;  // along the pipeline's axis
+  // Of each parameter: the stage that reads it, the first of them where they are one rank's. kShared: those of
+  // several ranks read it, or it has no dims.
+  std::map<std::string, int> owners;
   // Every stage has what none of them reads.
   int owner_of(const std::string& parameter) const {
     const auto found = owners.find(parameter);
     return found == owners.end() ? kShared : found->second;
   }
+  // The rank along the axis that alone has it, or kShared.
+  int place_of(const std::string& parameter) const {
+    const int owner = owner_of(parameter);
+    return owner == kShared ? kShared : rank_of_stage.at(static_cast<std::size_t>(owner));
+  }
+  std::vector<int> of_rank(int rank) const;  // its stages, in order
   friend bool operator==(const Stages&, const Stages&) = default;
 };
 
-// `begins` empty: where the stages' work, and what crosses, is least for the one that has most of it (dynamic
-// programming over the places to cut). Throws InvalidInput where a begin names no module or comes before the
-// one before it, or where there are fewer places to cut than stages.
-std::pair<ir::Graph, Stages> assign_stages(const ir::Graph& graph, int count,
+// As many stages as `rank_of_stage` has. `begins` empty: where the stages' work, and what crosses, is least for the
+// one that has most of it (dynamic programming over the places to cut). Throws InvalidInput where a begin names no
+// module or comes before the one before it, or where there are fewer places to cut than stages.
+std::pair<ir::Graph, Stages> assign_stages(const ir::Graph& graph, std::vector<int> rank_of_stage,
                                            const std::vector<std::string>& begins);
 
 }  // namespace shoal::rewrite

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -50,6 +51,12 @@ return loss "loss" %9, gradient "a.weight" %18
 )"));
 }
 
+static std::vector<int> a_rank_each(int stages) {
+  std::vector<int> ranks(static_cast<std::size_t>(stages));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
 static std::string text_of(const ir::Graph& graph, const Stages& stages, int rank) {
   const auto mesh = sharding::mesh_from_text("pipeline=2");
   const auto local = stage_of_rank(graph, stages, mesh, rank, "pipeline", "cpu");
@@ -58,7 +65,7 @@ static std::string text_of(const ir::Graph& graph, const Stages& stages, int ran
 }
 
 TEST_CASE("each rank has its stage's nodes, and what crosses is sent once") {
-  const auto [graph, stages] = assign_stages(step(), 2, {"b"});
+  const auto [graph, stages] = assign_stages(step(), a_rank_each(2), {"b"});
   CHECK(stages.owners == std::map<std::string, int>{{"a.weight", 0}, {"b.weight", 1}});
   // What depends on no parameter (%4) is made by both.
   CHECK(text_of(graph, stages, 0) == R"(graph local
@@ -70,8 +77,8 @@ TEST_CASE("each rank has its stage's nodes, and what crosses is sent once") {
 %5 : f32[2, 4] = aten::mm(self=%2, mat2=%0) @forward "a"
 %6 : f32[2, 4] = aten::mul.Tensor(self=%5, other=%4) @forward "a"
 () = shoal::send(self=%6, axis="pipeline", to=1) @forward
-%7 activation : f32[] = shoal::receive(axis="pipeline", from=1, device=cpu) @backward
-%8 : f32[2, 4] = shoal::receive(axis="pipeline", from=1, device=cpu) @backward
+%7 activation : f32[] = shoal::receive(axis="pipeline", from=1, device=cpu) @backward 1
+%8 : f32[2, 4] = shoal::receive(axis="pipeline", from=1, device=cpu) @backward 1
 %9 : f32[2, 4] = aten::mul.Tensor(self=%8, other=%4) @backward "a"
 %10 : f32[4, 2]{1,4} = aten::t(self=%2) @backward "a"
 %11 : f32[4, 4] = aten::mm(self=%10, mat2=%9) @backward "a"
@@ -84,7 +91,7 @@ return loss "loss" %7,
 %1 = parameter "b.weight" : f32[4, 4]
 %2 = input "x" : f32[2, 4]
 %3 = constant "c0" : f32[2, 4]
-%4 : f32[2, 4] = shoal::receive(axis="pipeline", from=0, device=cpu) @forward 1
+%4 : f32[2, 4] = shoal::receive(axis="pipeline", from=0, device=cpu) @forward
 %5 : f32[2, 4] = aten::mm(self=%4, mat2=%1) @forward 1 "b"
 %6 : f32[2, 4] = aten::neg(self=%3) @forward 1 "a"
 %7 : f32[2, 4] = aten::mul.Tensor(self=%5, other=%6) @forward 1 "b"
@@ -103,7 +110,7 @@ return loss "loss" %8,
 }
 
 TEST_CASE("a weight of two stages is each one's, and so is a summand of its gradient") {
-  const auto [graph, stages] = assign_stages(step(true), 2, {"b"});
+  const auto [graph, stages] = assign_stages(step(true), a_rank_each(2), {"b"});
   CHECK(stages.owner_of("a.weight") == Stages::kShared);
   const std::string first = text_of(graph, stages, 0), second = text_of(graph, stages, 1);
   CHECK(first.find("aten::add") == std::string::npos);
@@ -112,20 +119,76 @@ TEST_CASE("a weight of two stages is each one's, and so is a summand of its grad
   CHECK(second.find("parameter \"a.weight\" : f32[4, 4]") != std::string::npos);
 }
 
+// Four layers and a loss that reads what the first one makes too: stages 0 and 2 on rank 0, 1 and 3 on rank 1.
+TEST_CASE("stages of a rank send nothing to each other, and all of another's once to it") {
+  const ir::Graph step_of_four = ir::from_text(R"(graph local
+%0 = parameter "a" : f32[4]
+%1 = parameter "b" : f32[4]
+%2 = parameter "c" : f32[4]
+%3 = parameter "d" : f32[4]
+%4 = input "x" : f32[4]
+%5 : f32[4] = aten::mul.Tensor(self=%4, other=%0) @forward "a"
+%6 : f32[4] = aten::mul.Tensor(self=%5, other=%1) @forward "b"
+%7 : f32[4] = aten::mul.Tensor(self=%6, other=%2) @forward "c"
+%8 : f32[4] = aten::mul.Tensor(self=%7, other=%3) @forward "d"
+%9 : f32[4] = aten::mul.Tensor(self=%8, other=%5) @forward "d"
+%10 : f32[4] = aten::exp(self=%9) @backward "d"
+%11 : f32[4] = aten::mul.Tensor(self=%10, other=%3) @backward "d"
+%12 : f32[4] = aten::mul.Tensor(self=%11, other=%7) @backward "c"
+%13 : f32[4] = aten::mul.Tensor(self=%12, other=%1) @backward "b"
+%14 : f32[4] = aten::mul.Tensor(self=%13, other=%0) @backward "a"
+return output "y" %9, gradient "a" %14, gradient "b" %13, gradient "c" %12, gradient "d" %11
+)");
+  const auto [graph, stages] = assign_stages(step_of_four, {0, 1, 0, 1}, {"b", "c", "d"});
+  CHECK(stages.owners == std::map<std::string, int>{{"a", 0}, {"b", 1}, {"c", 2}, {"d", 3}});
+  CHECK(stages.place_of("c") == 0);
+  CHECK(stages.of_rank(1) == std::vector<int>{1, 3});
+  CHECK(text_of(graph, stages, 0) == R"(graph local
+%0 = parameter "a" : f32[4]
+%1 = parameter "b" : f32[0]
+%2 = parameter "c" : f32[4]
+%3 = parameter "d" : f32[0]
+%4 = input "x" : f32[4]
+%5 : f32[4] = aten::mul.Tensor(self=%4, other=%0) @forward "a"
+() = shoal::send(self=%5, axis="pipeline", to=1) @forward
+%6 : f32[4] = shoal::receive(axis="pipeline", from=1, device=cpu) @forward 1
+%7 : f32[4] = aten::mul.Tensor(self=%6, other=%2) @forward 2 "c"
+() = shoal::send(self=%7, axis="pipeline", to=1) @forward 2
+%8 activation : f32[4] = shoal::receive(axis="pipeline", from=1, device=cpu) @backward 3
+%9 : f32[4] = shoal::receive(axis="pipeline", from=1, device=cpu) @backward 3
+%10 : f32[4] = aten::mul.Tensor(self=%9, other=%7) @backward 2 "c"
+() = shoal::send(self=%10, axis="pipeline", to=1) @backward 2
+%11 : f32[4] = shoal::receive(axis="pipeline", from=1, device=cpu) @backward 1
+%12 : f32[4] = aten::mul.Tensor(self=%11, other=%0) @backward "a"
+return output "y" %8,
+       gradient "a" %12,
+       gradient "b" %1,
+       gradient "c" %10,
+       gradient "d" %3
+)");
+}
+
+TEST_CASE("a weight of two stages of one rank is that rank's alone") {
+  const auto [graph, stages] = assign_stages(step(true), {0, 0}, {"b"});
+  CHECK(stages.owner_of("a.weight") == 0);
+  CHECK(stages.place_of("a.weight") == 0);
+  CHECK(assign_stages(step(true), {0, 1}, {"b"}).second.place_of("a.weight") == Stages::kShared);
+}
+
 TEST_CASE("cuts are found where the busiest stage has least, and are named") {
-  CHECK(assign_stages(step(), 3, {}).second.begins.size() == 2);
-  CHECK(assign_stages(step(), 2, {"b+1"}).second.begins == std::vector<std::string>{"b+1"});
+  CHECK(assign_stages(step(), a_rank_each(3), {}).second.begins.size() == 2);
+  CHECK(assign_stages(step(), a_rank_each(2), {"b+1"}).second.begins == std::vector<std::string>{"b+1"});
 }
 
 TEST_CASE("what cannot be cut so is told") {
   CHECK_THROWS_WITH_AS(
-      assign_stages(step(), 2, {"c"}),
+      assign_stages(step(), a_rank_each(2), {"c"}),
       "pipeline: a stage is to begin at 'c', and forward has nothing there; did you mean 'a'?", Error);
-  CHECK_THROWS_WITH_AS(assign_stages(step(), 9, {}),
+  CHECK_THROWS_WITH_AS(assign_stages(step(), a_rank_each(9), {}),
                        "pipeline: 9 stages, and forward has 6 nodes to cut between. Remedy: fewer stages",
                        Error);
-  CHECK_THROWS_AS(assign_stages(step(), 3, {"b", "a"}), Error);
-  CHECK_THROWS_AS(assign_stages(step(), 3, {"b"}), Error);
+  CHECK_THROWS_AS(assign_stages(step(), a_rank_each(3), {"b", "a"}), Error);
+  CHECK_THROWS_AS(assign_stages(step(), a_rank_each(3), {"b"}), Error);
 }
 
 TEST_CASE("the cuts that are found are the best there are") {

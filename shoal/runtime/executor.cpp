@@ -314,9 +314,9 @@ void Executor::run_gradients(observe::Trace* trace) {
     if (program().segments[segment].phase != ir::Phase::Update) run(segment, 0, trace);
 }
 
-void Executor::run_update(observe::Trace* trace, std::size_t microbatch) {
+void Executor::run_update(observe::Trace* trace) {
   for (std::size_t segment = 0; segment < program().segments.size(); ++segment)
-    if (program().segments[segment].phase == ir::Phase::Update) run(segment, microbatch, trace);
+    if (program().segments[segment].phase == ir::Phase::Update) run(segment, 0, trace);
 }
 
 std::vector<program::MemoryUse> Executor::run_measured(std::size_t segment) {

@@ -44,7 +44,7 @@ class Executor {
   void run(std::size_t segment, std::size_t microbatch = 0, observe::Trace* trace = nullptr);
   // Of a step of one micro-batch: all segments before the update's, after release(); and the update's.
   void run_gradients(observe::Trace* trace = nullptr);
-  void run_update(observe::Trace* trace = nullptr, std::size_t microbatch = 0);
+  void run_update(observe::Trace* trace = nullptr);
 
   // Another constant in place of a number that an op of ATen's takes; `instruction` counts within the
   // segment.

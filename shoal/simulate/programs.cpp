@@ -33,23 +33,6 @@ void append_runs(std::vector<Run>& runs, const program::Program& program, int mi
     runs.push_back({&program, segment, microbatch});
 }
 
-void append_runs(std::vector<Run>& runs, const schedule::Timeline& timeline, int stage,
-                 const std::vector<const program::Program*>& programs) {
-  for (const schedule::Action& action : timeline.actions.at(at(stage))) {
-    const program::Program& program = *programs.at(at(action.microbatch));
-    const auto add = [&](ir::Phase phase) {
-      if (const auto segment = program::find_segment(program, phase))
-        runs.push_back({&program, *segment, action.microbatch});
-    };
-    if (action.kind == schedule::Kind::Forward) {
-      add(ir::Phase::Forward);
-    } else {
-      add(ir::Phase::Backward);
-      add(ir::Phase::Update);  // of the gradients' sums
-    }
-  }
-}
-
 namespace {
 
 struct Kind {

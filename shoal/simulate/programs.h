@@ -12,19 +12,13 @@
 #include <vector>
 
 #include "shoal/cost/cluster.h"
-#include "shoal/program/program.h"
-#include "shoal/schedule/schedule.h"
+#include "shoal/program/runs.h"
 #include "shoal/sharding/mesh.h"
 #include "shoal/simulate/play.h"
 
 namespace shoal::simulate {
 
-// A segment that a rank runs. Tensors that it makes are those of a number, which its micro-batch has.
-struct Run {
-  const program::Program* program = nullptr;  // borrowed
-  std::size_t segment = 0;
-  int microbatch = 0;
-};
+using program::Run;
 
 // Ranks that run alike.
 struct Ranks {
@@ -34,9 +28,6 @@ struct Ranks {
 
 // All segments of a program.
 void append_runs(std::vector<Run>& runs, const program::Program& program, int microbatch);
-// Micro-batches through a rank's stage; `programs`: of each of them.
-void append_runs(std::vector<Run>& runs, const schedule::Timeline& timeline, int stage,
-                 const std::vector<const program::Program*>& programs);
 
 // Kinds of Ranks are split further where devices differ, or what lies between them. Throws InvalidInput where the
 // cluster has fewer devices than the mesh has ranks, and Internal where ranks of a group do not call alike.

@@ -79,7 +79,7 @@ Distribution::Distribution(Parallelism parallelism, const NamedTensors& paramete
 
 void Distribution::keep(const std::string& name, const at::Tensor& tensor) {
   const Shape shape = tensor.sizes().vec();
-  const auto owner = stages_ ? std::optional(stages_->owner_of(name)) : std::nullopt;
+  const auto owner = stages_ ? std::optional(stages_->place_of(name)) : std::nullopt;
   const auto& pins =
       pins_
           .insert_or_assign(name, compile::pins_of(parallelism_.plan, parallelism_.mesh, name, shape,
@@ -101,8 +101,8 @@ void Distribution::settle(compile::Plan plan, std::optional<rewrite::Stages> sta
   for (const auto& [name, tensor] : parameters_) keep(name, tensor);
 }
 
-int Distribution::stage() const {
-  return num_stages() == 1
+int Distribution::pipeline_rank() const {
+  return pipeline_ranks() == 1
              ? 0
              : parallelism_.mesh.coordinate(rank_, parallelism_.mesh.axis(parallelism_.plan.pipeline_axis));
 }

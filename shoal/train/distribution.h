@@ -54,7 +54,8 @@ class Distribution {
   void settle(compile::Plan plan, std::optional<rewrite::Stages> stages);
   bool is_settled() const { return is_settled_; }
   int num_stages() const { return compile::num_stages_of(parallelism_.plan, parallelism_.mesh); }
-  int stage() const;  // this rank's
+  int pipeline_ranks() const { return compile::pipeline_ranks_of(parallelism_.plan, parallelism_.mesh); }
+  int pipeline_rank() const;  // this one along its axis
   // Gives the module's parameters their memory and values; `drop` takes them away again.
   void materialize();
   void drop();

@@ -42,10 +42,13 @@ void GradientSums::bind(Runnable& microbatch, const ModelTensors& model, const O
 void GradientSums::weigh(Runnable& microbatch, bool is_first, double weight, double divisor,
                          std::size_t number) {
   bind_weights(microbatch, number, is_first ? 0 : 1, weight, divisor);
+}
+
+void GradientSums::divide_others(const Runnable& last, double divisor) {
   if (divisor == 1) return;
-  const at::NoGradGuard no_grad;  // to the others the last one adds nothing
+  const at::NoGradGuard no_grad;
   for (auto& [name, sum] : sums_)
-    if (program::find_source(microbatch.program(), Role::Gradient, name) == nullptr) sum.div_(divisor);
+    if (program::find_source(last.program(), Role::Gradient, name) == nullptr) sum.div_(divisor);
 }
 
 double weight_of(const Runnable& microbatch, std::size_t count, std::size_t number) {

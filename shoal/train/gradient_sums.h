@@ -29,7 +29,10 @@ class GradientSums {
             std::size_t number = 0);
   // When its gradients are there: how much they count, and what all are divided by with the last one, else 1.
   // `number`: the executor's micro-batch.
-  void weigh(Runnable& microbatch, bool is_first, double weight, double divisor, std::size_t number = 0);
+  static void weigh(Runnable& microbatch, bool is_first, double weight, double divisor,
+                    std::size_t number = 0);
+  // Those to which the last micro-batch adds nothing.
+  void divide_others(const Runnable& last, double divisor);
 
  private:
   Tensors sums_;

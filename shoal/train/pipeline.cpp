@@ -4,7 +4,7 @@
 #include <ATen/ops/cat.h>
 
 #include <algorithm>
-#include <optional>
+#include <functional>
 
 #include "shoal/base/error.h"
 #include "shoal/compile/pins.h"
@@ -13,25 +13,23 @@ namespace shoal::train {
 
 using schedule::Kind;
 
-// What runs here: a stage a rank, backward as one action.
+// What runs here: backward as one action.
 static bool runs_here(const schedule::Timeline& timeline) {
   for (const auto& row : timeline.actions)
     for (const auto& action : row)
       if (action.kind != Kind::Forward && action.kind != Kind::Backward) return false;
-  return timeline.num_stages() == timeline.num_ranks();
+  return true;
 }
 
-schedule::Timeline timeline_of(const std::string& schedule, int stages, std::size_t microbatches) {
+schedule::Timeline timeline_of(const std::string& schedule, int ranks, std::size_t microbatches) {
   const auto& named = schedule::named(schedule);
-  const auto timeline = named.build(stages, static_cast<int>(microbatches));
+  auto timeline = named.build(ranks, static_cast<int>(microbatches));
   if (runs_here(timeline)) return timeline;
   std::string others;
   for (const auto& each : schedule::all())
     if (runs_here(each.build(4, 8))) others += concat(others.empty() ? "" : ", ", each.name);
   fail(ErrorKind::InvalidInput, "pipeline: schedule ", schedule,
-       " has several stages a rank or a backward in two parts, which the trainer cannot run yet; those it "
-       "runs: ",
-       others);
+       " has a backward in two parts, which the trainer cannot run yet; those it runs: ", others);
 }
 
 // Calls see(path, size) for each item that is cut, and returns whether there is one.
@@ -103,19 +101,6 @@ std::map<std::string, at::Tensor> joined(const std::vector<std::map<std::string,
     all.emplace(name, at::cat(parts));
   }
   return all;
-}
-
-void run_stage(const schedule::Timeline& timeline, int rank, const std::vector<Runnable*>& microbatches,
-               observe::Trace* trace, const std::function<void(std::size_t)>& after) {
-  for (const auto& action : timeline.actions.at(static_cast<std::size_t>(rank))) {
-    const auto number = static_cast<std::size_t>(action.microbatch);
-    runtime::Executor& executor = microbatches.at(number)->executor();
-    const bool is_forward = action.kind == Kind::Forward;
-    const auto phase = is_forward ? ir::Phase::Forward : ir::Phase::Backward;
-    if (const auto segment = program::find_segment(executor.program(), phase))
-      executor.run(*segment, number, trace);
-    if (!is_forward) after(number);
-  }
 }
 
 }  // namespace shoal::train

@@ -73,6 +73,70 @@ TEST_CASE("backward and evaluate of stages give what one device gives") {
   });
 }
 
+TEST_CASE("two stages a rank give what one device gives, with one micro-batch and with several") {
+  nn::Sequential alone = mlp();
+  Trainer one(alone, loss_of);
+  const double wanted = one.backward(batch_of(6)), evaluated = one.evaluate(batch_of(4));
+  nn::Sequential stepping = mlp();
+  Trainer steps(stepping, loss_of, SGD{.lr = 0.1});
+  const auto parts = train::microbatches_of(batch_of(8), 4, {});
+  const double first = steps.step_over(parts).loss, second = steps.step_over(parts).loss;
+  for (const char* schedule : {"looped_bfs", "interleaved_1f1b"}) {
+    CAPTURE(schedule);
+    on_stages<nn::Sequential>(2, mlp, 1, [&](nn::Sequential net, TrainerOptions& options) {
+      options.parallelism->plan.schedule = schedule;
+      options.parallelism->plan.stages = {"0+1", "2", "4"};
+      {
+        Trainer trainer(net, loss_of, options);
+        CHECK(trainer.evaluate(batch_of(4)) == doctest::Approx(evaluated).epsilon(1e-12));
+        CHECK(trainer.backward(batch_of(6)) == doctest::Approx(wanted).epsilon(1e-12));
+        for (std::size_t i = 0; i < alone->parameters().size(); ++i)
+          CHECK(at::allclose(net->parameters()[i].grad(), alone->parameters()[i].grad(), 1e-12));
+      }
+      Trainer trainer(net, loss_of, SGD{.lr = 0.1}, options);
+      // Cut into a micro-batch a stage.
+      CHECK(trainer.step(batch_of(8)).loss == doctest::Approx(first).epsilon(1e-12));
+      CHECK(trainer.step(batch_of(8)).loss == doctest::Approx(second).epsilon(1e-12));
+      trainer.materialize();
+      for (std::size_t i = 0; i < stepping->parameters().size(); ++i)
+        CHECK(at::allclose(net->parameters()[i], stepping->parameters()[i], 1e-12));
+    });
+  }
+}
+
+TEST_CASE("a sum of gradients to which the last micro-batch adds nothing is divided as the others are") {
+  const auto five_layers = [] {
+    torch::manual_seed(5);
+    nn::Sequential net(nn::Linear(6, 6), nn::Linear(6, 6), nn::Linear(6, 6), nn::Linear(6, 6),
+                       nn::Linear(6, 3));
+    net->to(at::kDouble);
+    return net;
+  };
+  const auto loss = [](nn::Sequential& net, const Batch& batch) {
+    at::Tensor y = batch[0].tensor();
+    for (std::size_t i = 0; i < net->size(); ++i)
+      if (i != 1 || y.size(0) > 2) y = net[i]->as<nn::Linear>()->forward(y).tanh();
+    return nn::functional::mse_loss(y, batch[1].tensor());
+  };
+  const std::vector<Batch> parts = {batch_of(4), batch_of(2), batch_of(2)};
+  nn::Sequential alone = five_layers();
+  Trainer one(alone, loss, SGD{.lr = 0.1});
+  for (int step = 0; step < 2; ++step) one.step_over(parts);
+  const std::vector<std::string> begins = {"2", "3", "4"};
+  for (const std::string schedule : {"1f1b", "looped_bfs"}) {
+    CAPTURE(schedule);
+    on_stages<nn::Sequential>(2, five_layers, 1, [&](nn::Sequential net, TrainerOptions& options) {
+      options.parallelism->plan.schedule = schedule;
+      options.parallelism->plan.stages = schedule == "1f1b" ? std::vector<std::string>{"3"} : begins;
+      Trainer trainer(net, loss, SGD{.lr = 0.1}, options);
+      for (int step = 0; step < 2; ++step) trainer.step_over(parts);
+      trainer.materialize();
+      for (std::size_t i = 0; i < alone->parameters().size(); ++i)
+        CHECK(at::allclose(net->parameters()[i], alone->parameters()[i], 1e-12));
+    });
+  }
+}
+
 TEST_CASE("a rank has the parameters of its stage, and the model has all of them at the end") {
   on_stages(2, [&](nn::Sequential net, const TrainerOptions& options) {
     const auto before = net->parameters()[0].clone();
@@ -88,8 +152,8 @@ TEST_CASE("a rank has the parameters of its stage, and the model has all of them
 TEST_CASE("what a pipeline cannot do is told") {
   CHECK_THROWS_WITH_AS(
       train::timeline_of("zbv", 2, 4),
-      "pipeline: schedule zbv has several stages a rank or a backward in two parts, which the "
-      "trainer cannot run yet; those it runs: gpipe, 1f1b, eager_1f1b",
+      "pipeline: schedule zbv has a backward in two parts, which the trainer cannot run yet; those it runs: "
+      "gpipe, looped_bfs, 1f1b, eager_1f1b, interleaved_1f1b",
       Error);
   compile::Plan plan;
   CHECK(train::most_microbatches(batch_of(3), 4, plan) == 3);

@@ -22,6 +22,7 @@
 #include "shoal/compile/pins.h"
 #include "shoal/data/hash.h"
 #include "shoal/ir/text.h"
+#include "shoal/program/runs.h"
 #include "shoal/rewrite/placed_text.h"
 #include "shoal/rewrite/report.h"
 #include "shoal/rewrite/tables.h"
@@ -726,10 +727,14 @@ class Trainer::State {
   }
 
   // What a run changes, once its gradients are known to be good; and what it gives.
-  void commit(Runnable& runnable, const train::SharedBatch& shared, std::size_t microbatch = 0) {
+  void commit(Runnable& runnable, const train::SharedBatch& shared) {
+    commit(runnable, shared, 0, [&] { runnable.executor().run_update(options_.trace); });
+  }
+  void commit(Runnable& runnable, const train::SharedBatch& shared, std::size_t microbatch,
+              const std::function<void()>& update) {
     outputs_.clear();
     keep_outputs(runnable, microbatch);
-    runnable.executor().run_update(options_.trace, microbatch);
+    update();
     keep_outputs(runnable, microbatch);
     runnable.write_inputs(shared.part, ranks_.get(), microbatch);
   }
@@ -843,6 +848,7 @@ class Trainer::State {
                   result.step, " counts: all are ignored, and there is no mean of none. Nothing was updated");
       const double divisor = is_mean && i + 1 == count ? total : 1;
       sums_.weigh(*part, i == 0, weight, divisor);
+      sums_.divide_others(*part, divisor);
       rows_divisor_ = divisor;
       commit(*part, shared);
       result.loss /= divisor;
@@ -891,13 +897,15 @@ class Trainer::State {
                                  const std::function<void()>& after, StepResult& result) {
     using Kind = Normaliser::Kind;
     const auto timeline =
-        train::timeline_of(ranks_->parallelism().plan.schedule, ranks_->num_stages(), count);
+        train::timeline_of(ranks_->parallelism().plan.schedule, ranks_->pipeline_ranks(), count);
+    if (timeline.note != std::exchange(note_, timeline.note) && !note_.empty() && ranks_->rank().number == 0)
+      TORCH_WARN(note_);
     std::vector<Ready> all;
-    std::vector<Runnable*> runnables;
+    std::vector<const program::Program*> programs;
     under_way_.clear();
     for (std::size_t i = 0; i < count; ++i) {
       all.push_back(ready(microbatch(i), Use::Microbatch, result.step, i, i));
-      runnables.push_back(all.back().runnable);
+      programs.push_back(&all.back().runnable->program());
       under_way_.push_back(all.back().runnable);
       SHOAL_CHECK(under_way_.size() == i + 1, InvalidInput, "trainer: the ", count,
                   " micro-batches of a step have graphs of their own, which take more than the ",
@@ -914,27 +922,45 @@ class Trainer::State {
     const Kind kind = all[0].runnable->whole().normaliser.kind;
     const bool is_mean = kind == Kind::Value || kind == Kind::Elements;
     double total = 0;
-    std::size_t done = 0;
+    std::vector<std::optional<double>> weights(count);
+    std::set<int> begun;  // stages that have added a gradient to its sum
     std::optional<double> bad;
-    train::run_stage(timeline, ranks_->stage(), runnables, options_.trace, [&](std::size_t i) {
+    const int rank = ranks_->pipeline_rank(), last_stage = ranks_->stages()->of_rank(rank).front();
+    for (const program::Run& each : program::runs_of(timeline, rank, programs)) {
+      const auto i = static_cast<std::size_t>(each.microbatch);
       Runnable& part = *all[i].runnable;
-      const double weight = train::weight_of(part, count, i);
-      if (weight != 0) {
-        const double loss = part.loss(i);
-        if (!std::isfinite(loss) && !bad) bad = loss;
-        result.loss += weight * loss;
+      const program::Segment& segment = part.program().segments[each.segment];
+      const auto run = [&] { part.executor().run(each.segment, i, options_.trace); };
+      if (segment.phase != ir::Phase::Update) {
+        run();
+        continue;
       }
-      total += weight;
-      const bool is_first = done++ == 0;
-      const double divisor = is_mean && done == count && total != 0 ? total : 1;
-      sums_.weigh(part, is_first, weight, divisor, i);
-      commit(part, all[i].shared, i);
-      result.loss /= divisor;
+      if (!weights[i]) {  // its first gradients
+        weights[i] = train::weight_of(part, count, i);
+        if (*weights[i] != 0) {
+          const double loss = part.loss(i);
+          if (!std::isfinite(loss) && !bad) bad = loss;
+          result.loss += *weights[i] * loss;
+        }
+        total += *weights[i];
+      }
+      // A stage has its micro-batches in order: with the last one, all have been weighed.
+      const double divisor = is_mean && i + 1 == count && total != 0 ? total : 1;
+      train::GradientSums::weigh(part, begun.insert(segment.stage).second, *weights[i], divisor, i);
+      if (segment.stage != last_stage) {
+        run();
+        continue;
+      }
+      commit(part, all[i].shared, i, run);
       part.executor().release(i);
       ran_.push_back(&part);
       if (after) after();
-    });
-    for (Runnable* each : runnables) each->executor().release_inputs();
+    }
+    if (is_mean && total != 0) {
+      result.loss /= total;
+      sums_.divide_others(*all.back().runnable, total);
+    }
+    for (const Ready& each : all) each.runnable->executor().release_inputs();
     SHOAL_CHECK(!is_mean || total != 0, InvalidInput, "trainer: no target of step ", result.step,
                 " counts: all are ignored, and there is no mean of none. Nothing was updated");
     if (bad) result.loss = *bad;
@@ -1060,6 +1086,7 @@ class Trainer::State {
   Runnable* last_ = nullptr;                // of the last update, unless that was a later one
   std::vector<const Runnable*> ran_;        // in the last step
   std::vector<const Runnable*> under_way_;  // through the stages of a pipeline
+  std::string note_;                        // of its schedule, that was said last
   train::OneCall calls_;
   std::int64_t steps_ = 0;
   std::int64_t backwards_ = 0;

@@ -101,11 +101,13 @@ static StepResult take(Trainer& trainer, const std::vector<Batch>& microbatches)
   return microbatches.size() == 1 ? trainer.step(microbatches[0]) : trainer.step_over(microbatches);
 }
 
-// A pipeline cuts a batch into as many micro-batches as it has stages.
-static std::vector<Batch> cut_up(std::vector<Batch> microbatches, int count) {
-  if (microbatches.size() > 1 || count == 1) return microbatches;
+// A pipeline cuts a batch into as many micro-batches as it has stages, or as there are samples.
+static std::vector<Batch> cut_up(std::vector<Batch> microbatches, const Strategy& strategy) {
+  if (microbatches.size() > 1 || strategy.pipeline == 1) return microbatches;
+  const int stages = train::timeline_of(strategy.schedule, strategy.pipeline, 1).num_stages();
+  const std::int64_t count = train::most_microbatches(microbatches[0], stages, {});
   std::vector<Batch> parts;
-  for (int i = 0; i < count; ++i)
+  for (std::int64_t i = 0; i < count; ++i)
     parts.push_back(map_tensors(microbatches[0], [&](const std::string&, const at::Tensor& tensor) {
       return at::tensor_split(tensor, count)[static_cast<std::size_t>(i)];
     }));
@@ -150,9 +152,9 @@ static std::vector<simulate::Run> runs_of(const Played& played, const sharding::
   std::vector<simulate::Run> runs;
   if (strategy.pipeline > 1) {
     const int count = static_cast<int>(programs.size()) - 1;
-    simulate::append_runs(
-        runs, train::timeline_of(strategy.schedule, strategy.pipeline, static_cast<std::size_t>(count)),
-        mesh.coordinate(rank, mesh.axis("pipeline")), programs);
+    runs = program::runs_of(
+        train::timeline_of(strategy.schedule, strategy.pipeline, static_cast<std::size_t>(count)),
+        mesh.coordinate(rank, mesh.axis("pipeline")), {programs.begin(), programs.end() - 1});
     simulate::append_runs(runs, *programs.back(), count);
   } else {
     for (std::size_t i = 0; i < programs.size(); ++i)
@@ -273,7 +275,7 @@ Outcome run(const cases::ModelCase& model, const Strategy& strategy, const Optim
   std::vector<train::Record> wanted;
   Trainer alone = trainer_of(made(model), optimizer, {});
   for (const auto& step : batches_of(model, strategy.microbatches))
-    wanted.push_back(train::record_of(alone, take(alone, cut_up(step, strategy.pipeline))));
+    wanted.push_back(train::record_of(alone, take(alone, cut_up(step, strategy))));
   return compared(model, strategy, optimizer, wanted);
 }
 

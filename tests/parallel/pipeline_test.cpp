@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "shoal/base/error.h"
+#include "shoal/schedule/schedule.h"
 #include "tests/parallel/cover.h"
 #include "tests/parallel/matrix.h"
 
@@ -16,7 +17,8 @@ namespace pipeline_test {
 
 using namespace shoal;
 
-static constexpr std::array<const char*, 3> kSchedules = {"gpipe", "1f1b", "eager_1f1b"};
+static constexpr std::array<const char*, 5> kSchedules = {"gpipe", "1f1b", "eager_1f1b", "looped_bfs",
+                                                          "interleaved_1f1b"};
 static constexpr std::array<int, 4> kMicrobatches = {1, 2, 5, 8};
 
 static std::vector<matrix::Cell> cells() {
@@ -38,7 +40,8 @@ static std::vector<matrix::Cell> cells() {
         for (const char* schedule : kSchedules)
           for (const int microbatches : kMicrobatches) {
             // One batch of three samples, which the trainer cuts, is enough for two stages that share it.
-            if (microbatches == 1 && (stages > 2 || strategy.name != "alone")) continue;
+            const bool has_more = schedule::named(schedule).stages_per_rank > 1;
+            if (microbatches == 1 && (stages > 2 || has_more || strategy.name != "alone")) continue;
             strategy.pipeline = stages;
             strategy.schedule = schedule;
             strategy.microbatches = microbatches;
@@ -59,6 +62,7 @@ static void check(const cases::ModelCase& model, const matrix::Strategy& strateg
   CAPTURE(outcome.worst.worst);
   CHECK(outcome.error == "");
   CHECK(outcome.unsaid == "");
+  CHECK(outcome.unplayed == "");
   CHECK(outcome.messages > 0);
   CHECK(outcome.worst.largest <= 1);
 }

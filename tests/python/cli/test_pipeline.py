@@ -35,6 +35,9 @@ def test_stages_have_the_losses_of_one_device_and_go_on_from_each_others_checkpo
     assert losses("three", *three, "--parallelism.pipeline_parallel_schedule=gpipe") == pytest.approx(
         wanted, rel=1e-9
     )
+    for schedule in ("looped_bfs", "interleaved_1f1b"):
+        several = [*STAGES, f"--parallelism.pipeline_parallel_schedule={schedule}"]
+        assert losses(schedule, *several) == pytest.approx(wanted, rel=1e-9)
     sharded = ["-n", 4, STAGES[2], "--parallelism.data_parallel_shard_degree=-1"]
     save = "--checkpoint.enable=true"
     losses("out", *sharded, "--training.local_batch_size=1", save, "--training.steps=2")
@@ -61,11 +64,19 @@ def test_a_plan_names_stages_and_what_crosses(shoal, tiny):
     assert "collectives of each of 4 micro-batches of a step" in result.stdout
 
 
+def test_a_plan_says_which_rank_has_which_stages(shoal, tiny):
+    options = ["--model.n_layer=3", "--parallelism.pipeline_parallel_schedule=interleaved_1f1b"]
+    result = shoal("plan", tiny, *STAGES, *options)
+    assert result.returncode == 0, result.stderr
+    found = re.findall(r"^stage (\d) on rank (\d): from ", result.stdout, re.M)
+    assert found == [("0", "0"), ("1", "1"), ("2", "0"), ("3", "1")]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--parallelism.pipeline_parallel_schedule=1f2b"], "1f2b"),
-        (["--parallelism.pipeline_parallel_schedule=zbv"], "those it runs: gpipe, 1f1b, eager_1f1b"),
+        (["--parallelism.pipeline_parallel_schedule=zbv"], "those it runs: gpipe, looped_bfs, 1f1b, eager"),
         (["--parallelism.pipeline_parallel_microbatches=3"], "cannot be cut into 3 micro-batches"),
         (["--parallelism.tensor_parallel_degree=2"], "degrees pipeline 2 x replicate"),
     ],
@@ -86,11 +97,12 @@ def test_a_stage_that_begins_nowhere_is_told(shoal, tiny):
     assert "did you mean 'transformer" in result.stderr
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved_1f1b"])
 @pytest.mark.parametrize("mode", ["full", "auto --recompute.bytes=225KiB"])
-def test_stages_recompute(shoal, tiny, mode):
-    recompute = f"--recompute.mode={mode}".split()
+def test_stages_recompute(shoal, tiny, mode, schedule):
+    options = [*f"--recompute.mode={mode}".split(), f"--parallelism.pipeline_parallel_schedule={schedule}"]
     result = shoal(
-        "verify", tiny, "-n", 4, STAGES[2], *BATCH, "--parallelism.data_parallel_shard_degree=2", *recompute
+        "verify", tiny, "-n", 4, STAGES[2], *BATCH, "--parallelism.data_parallel_shard_degree=2", *options
     )
     assert result.returncode == 0, result.stdout + result.stderr
     assert "allowed 1e-09" in result.stdout
