@@ -137,7 +137,7 @@ TEST_CASE("stages of a rank send nothing to each other, and all of another's onc
 %12 : f32[4] = aten::mul.Tensor(self=%11, other=%7) @backward "c"
 %13 : f32[4] = aten::mul.Tensor(self=%12, other=%1) @backward "b"
 %14 : f32[4] = aten::mul.Tensor(self=%13, other=%0) @backward "a"
-return output "y" %9, gradient "a" %14, gradient "b" %13, gradient "c" %12, gradient "d" %11
+return output "y" %9, output "h" %6, gradient "a" %14, gradient "b" %13, gradient "c" %12, gradient "d" %11
 )");
   const auto [graph, stages] = assign_stages(step_of_four, {0, 1, 0, 1}, {"b", "c", "d"});
   CHECK(stages.owners == std::map<std::string, int>{{"a", 0}, {"b", 1}, {"c", 2}, {"d", 3}});
@@ -161,6 +161,7 @@ return output "y" %9, gradient "a" %14, gradient "b" %13, gradient "c" %12, grad
 %11 : f32[4] = shoal::receive(axis="pipeline", from=1, device=cpu) @backward 1
 %12 : f32[4] = aten::mul.Tensor(self=%11, other=%0) @backward "a"
 return output "y" %8,
+       output "h" %6,
        gradient "a" %12,
        gradient "b" %1,
        gradient "c" %10,

@@ -29,6 +29,7 @@ struct Strategy {
   int zero_stage;
   int microbatches;
   int pipeline = 1;
+  const char* schedule = "1f1b";
 };
 
 constexpr Strategy kStrategies[] = {
@@ -43,6 +44,9 @@ constexpr Strategy kStrategies[] = {
     {"pipeline", 1, 1, 0, 3, 2},
     {"pipeline x ZeRO-3", 2, 1, 3, 3, 2},
     {"pipeline x tensor", 1, 2, 0, 3, 2},
+    {"interleaved pipeline", 1, 1, 0, 3, 2, "interleaved_1f1b"},
+    {"looped pipeline x ZeRO-3", 2, 1, 3, 3, 2, "looped_bfs"},
+    {"interleaved pipeline of four", 1, 1, 0, 3, 4, "interleaved_1f1b"},
 };
 
 }  // namespace
@@ -74,6 +78,7 @@ static void train_and_compare(const Strategy& strategy, comm::Communicator& worl
     parallelism.plan = compile::plan_from_text(text, "gpt2_tensor.plan");
   }
   parallelism.plan.zero_stage = strategy.zero_stage;
+  parallelism.plan.schedule = strategy.schedule;
   const cases::Net ours = make(), theirs = make();
   Trainer together = trainer_of(ours, parallelism), alone = trainer_of(theirs, {});
   for (int step = 0; step < 2; ++step) {
