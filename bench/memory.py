@@ -120,7 +120,7 @@ def main():
     parser.add_argument("--auto", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    holds = True
+    holds, kept = True, 0
     with tempfile.TemporaryDirectory() as folder:
         pairs = [(recipe, strategy) for recipe in options.recipes for strategy in STRATEGIES]
         if not options.limits:
@@ -138,9 +138,14 @@ def main():
             if options.auto:
                 least = least_of(recipe, strategy, out)
                 limit = drawn.randint(least, max(least, said[recipe, strategy]))
-                holds &= chosen(recipe, strategy, out, limit, least)
-                continue
-            holds &= limited(recipe, strategy, out, round(said[recipe, strategy] * drawn.uniform(0.6, 1.4)))
+                is_kept = chosen(recipe, strategy, out, limit, least)
+            else:
+                limit = round(said[recipe, strategy] * drawn.uniform(0.6, 1.4))
+                is_kept = limited(recipe, strategy, out, limit)
+            holds &= is_kept
+            kept += is_kept
+    if options.limits:
+        print(f"seen: {kept} of {options.limits} limits kept")
     return 0 if holds else 1
 
 

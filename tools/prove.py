@@ -117,6 +117,21 @@ PROOFS = {
         "SHOAL_WHOLE_MATRIX=1 " + PYTEST + "cli/test_tables.py -k rows_of_one_device",
         PYTEST + "cli/test_tables.py -k 'rows_of_one_device and deepfm'",
     ),
+    "recompute": Proof(
+        "recompute (whole, by path, within three budgets) and offload have the result of one device: nine "
+        "models alone, with DP, ZeRO-1, -2, -3, tensor parallel and in stages",
+        "docs/parallelism.md",
+        30,
+        "SHOAL_WHOLE_MATRIX=1 " + PYTEST + "cli/test_saved_memory.py",
+        PYTEST + "cli/test_saved_memory.py",
+    ),
+    "limits": Proof(
+        "at 40 random limits memory.auto keeps each run below its limit, and refuses less than the least",
+        "docs/parallelism.md",
+        15,
+        "{python} bench/memory.py --limits=40 --auto",
+        "{python} bench/memory.py mlp --limits=2 --auto",
+    ),
     "matrix": Proof(
         "every model, strategy, number of ranks and of micro-batches trains as one device does",
         "docs/parallelism.md",

@@ -95,9 +95,9 @@ Task make_files_task(const Recipe& recipe) {
   std::ranges::nth_element(sizes, middle);
   const std::uintmax_t median = *middle;
 
-  const at::Tensor numbers = apart(at::empty({count, kFileNumbers}, at::kFloat));
-  const at::Tensor categories = apart(at::empty({count, kFileCategories}, at::kLong));
-  const at::Tensor targets = apart(at::empty({count}, at::kFloat));
+  const at::Tensor numbers = zeros_apart({count, kFileNumbers}, at::kFloat);
+  const at::Tensor categories = zeros_apart({count, kFileCategories}, at::kLong);
+  const at::Tensor targets = zeros_apart({count}, at::kFloat);
   auto* number = numbers.mutable_data_ptr<float>();
   auto* category = categories.mutable_data_ptr<std::int64_t>();
   auto* target = targets.mutable_data_ptr<float>();

@@ -152,11 +152,11 @@ class Sized {
 
 class Search {
  public:
-  Search(const Recipe& recipe, int ranks, int threads, std::int64_t beside)
+  Search(const Recipe& recipe, int ranks, int threads, DataMemory data)
       : recipe_(recipe),
         ranks_(ranks),
         threads_(threads),
-        beside_(beside),
+        data_(data),
         limit_(parse_bytes(recipe.memory.limit).value()),
         as_given_(sizes_of(recipe, parallelism_of(recipe, ranks))),
         data_ranks_(data_ranks_of(parallelism_of(recipe, ranks))),
@@ -225,7 +225,7 @@ class Search {
   }
   Tried tried(Sized& sized, std::int64_t activations, std::int64_t offload) const {
     Tried tried = sized.tried(activations, offload);
-    tried.largest.bytes += beside_;
+    tried.largest = data_.beside(std::move(tried.largest));
     return tried;
   }
   void look_at(const Tried& tried, const Sized& sized, std::int64_t activations, std::int64_t offload) {
@@ -291,7 +291,8 @@ class Search {
 
   const Recipe& recipe_;
   int ranks_, threads_;
-  std::int64_t beside_, limit_;
+  DataMemory data_;
+  std::int64_t limit_;
   StepSizes as_given_;
   std::int64_t data_ranks_;
   std::vector<std::int64_t> offloads_;  // that are tried; none but what is said, where something is
@@ -325,14 +326,19 @@ static std::string text_of(const Recipe& given, const Candidate& chosen, int ran
                 human_bytes(chosen.bytes), " of ", given.memory.limit);
 }
 
-MemoryChoice within_limit(const Recipe& recipe, int ranks, int threads, std::int64_t beside) {
+Phase DataMemory::beside(Phase largest) const {
+  largest.bytes += kept;
+  return largest.bytes >= most ? std::move(largest) : Phase{"the data", most, "while they are read"};
+}
+
+MemoryChoice within_limit(const Recipe& recipe, int ranks, int threads, DataMemory data) {
   if (!recipe.memory.automatic) return {.recipe = recipe, .text = ""};
   SHOAL_CHECK(!recipe.memory.limit.empty(), InvalidInput,
               "memory.auto chooses what keeps memory.limit, and there is none. Remedy: --memory.limit=2GiB");
   SHOAL_CHECK(parallelism_of(recipe, ranks).plan.recompute.mode == RecomputeMode::None, InvalidInput,
               "memory.auto chooses what is made again, and recompute is said. Remedy: leave one of them out");
   check_device_of_limit(recipe);
-  Candidate chosen = Search(recipe, ranks, threads, beside).run();
+  Candidate chosen = Search(recipe, ranks, threads, data).run();
   std::string text = text_of(recipe, chosen, ranks);
   return {std::move(chosen.recipe), std::move(text), chosen.bytes};
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "shoal/cli/forecast.h"
 #include "shoal/cli/recipe.h"
 
 namespace shoal::cli {
@@ -16,9 +17,15 @@ struct MemoryChoice {
   std::int64_t bytes = 0;  // that a rank takes at most
 };
 
-// For a job of so many ranks, each of so many threads, which has `beside` bytes that no forecast knows. Without
-// memory.auto nothing is chosen. Throws Infeasible with the least that would do.
-MemoryChoice within_limit(const Recipe& recipe, int ranks, int threads, std::int64_t beside = 0);
+// What no forecast knows, in bytes: of a data set what a rank keeps, and the most while it was made.
+struct DataMemory {
+  std::int64_t kept = 0, most = 0;
+  Phase beside(Phase largest) const;  // the largest with these
+};
+
+// For a job of so many ranks, each of so many threads. Without memory.auto nothing is chosen. Throws Infeasible
+// with the least that would do.
+MemoryChoice within_limit(const Recipe& recipe, int ranks, int threads, DataMemory data = {});
 
 // What is offloaded, as a number: bits, in the order of Offload's fields.
 std::int64_t offload_in(const Recipe& recipe);

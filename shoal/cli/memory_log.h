@@ -17,8 +17,8 @@ class MemoryLog {
   };
 
   MemoryLog();  // tensors are counted from here
-  // What was since the last end was this.
-  void end(const std::string& phase);
+  // What was since the last end was this. Returns its most, in all times that it came.
+  std::int64_t end(const std::string& phase);
   const std::vector<Phase>& phases() const { return phases_; }
   const Phase& largest() const;
   // The proportional set size, of those times and those at which it was looked at, above that at the start.

@@ -143,12 +143,14 @@ Batch random_batch(const Recipe& recipe, std::int64_t samples, std::uint64_t see
   });
 }
 
-at::Tensor apart(const at::Tensor& tensor) {
-  auto bytes = std::make_unique<std::vector<std::byte>>(tensor.nbytes());
+at::Tensor zeros_apart(at::IntArrayRef shape, at::ScalarType dtype) {
+  const auto size = static_cast<std::size_t>(c10::multiply_integers(shape)) * c10::elementSize(dtype);
+  auto bytes = std::make_unique<std::vector<std::byte>>(size);
   auto* const data = bytes->data();
-  at::Tensor copy = at::from_blob(
-      data, tensor.sizes(), [owner = bytes.release()](void*) { delete owner; }, tensor.options());
-  return copy.copy_(tensor);
+  return at::from_blob(data, shape, [owner = bytes.release()](void*) { delete owner; }, dtype);
+}
+at::Tensor apart(const at::Tensor& tensor) {
+  return zeros_apart(tensor.sizes(), tensor.scalar_type()).copy_(tensor);
 }
 
 Batch part_of(const Batch& batch, sharding::Range part) {

@@ -48,8 +48,9 @@ struct Share {
   std::int64_t count() const { return part.end - part.begin; }
 };
 
-// A copy in memory that is no tensor allocator's: what a task keeps is not counted as what a step takes.
-at::Tensor apart(const at::Tensor& tensor);
+// In memory that is no tensor allocator's: what a task keeps is not counted as what a step takes.
+at::Tensor zeros_apart(at::IntArrayRef shape, at::ScalarType dtype);
+at::Tensor apart(const at::Tensor& tensor);  // a copy
 
 // Those samples of a batch.
 Batch part_of(const Batch& batch, sharding::Range part);

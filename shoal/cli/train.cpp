@@ -110,22 +110,23 @@ static Task make_task(Recipe recipe, const StepSizes& sizes, const Ranks& ranks)
 }
 
 // The most of any rank. Throws where that is above the limit.
-static std::int64_t predicted(const Recipe& recipe, const Ranks& ranks) {
-  const std::int64_t beside = runtime::memory_counts().live_bytes;  // what the task keeps
-  Phase largest = forecast_of(recipe, ranks.parallelism(), ranks.rank(), at::get_num_threads()).largest();
-  largest.bytes = ranks.largest(largest.bytes + beside);  // all refuse, or none does
+static std::int64_t predicted(const Recipe& recipe, const Ranks& ranks, std::int64_t most_of_data) {
+  const DataMemory data = {.kept = runtime::memory_counts().live_bytes, .most = most_of_data};
+  Phase largest =
+      data.beside(forecast_of(recipe, ranks.parallelism(), ranks.rank(), at::get_num_threads()).largest());
+  largest.bytes = ranks.largest(largest.bytes);  // all refuse, or none does
   check_limit(recipe, largest);
   return largest.bytes;
 }
 
-// What memory.auto chooses for a rank of this job, which keeps `beside` of its data: the first one looks for it, and
-// tells the others. Nothing where there is no choice.
+// What memory.auto chooses for a rank of this job: the first one looks for it, and tells the others. Nothing where
+// there is no choice.
 static std::optional<MemoryChoice> chosen_for_memory(const Recipe& given, const Ranks& ranks,
-                                                     std::int64_t beside) {
+                                                     DataMemory data) {
   MemoryChoice choice = {.recipe = given, .text = ""};
   bool is_found = true;
   try {
-    if (ranks.is_first()) choice = within_limit(given, ranks.size(), at::get_num_threads(), beside);
+    if (ranks.is_first()) choice = within_limit(given, ranks.size(), at::get_num_threads(), data);
   } catch (const Error&) {
     is_found = false;
   }
@@ -139,18 +140,21 @@ static std::optional<MemoryChoice> chosen_for_memory(const Recipe& given, const 
 }
 
 // Its data are made as the choice says, and may be too much for it.
-static MemoryChoice choose(const Recipe& given, Ranks& ranks, StepSizes& sizes, std::optional<Task>& task) {
-  const auto before = given.memory.automatic ? chosen_for_memory(given, ranks, 0) : std::nullopt;
+static MemoryChoice choose(const Recipe& given, Ranks& ranks, StepSizes& sizes, std::optional<Task>& task,
+                           MemoryLog& memory) {
+  const auto before = given.memory.automatic ? chosen_for_memory(given, ranks, {}) : std::nullopt;
   MemoryChoice choice = before.value_or(MemoryChoice{.recipe = given, .text = ""});
+  if (given.memory.automatic) memory.end("choice");
   sizes = sizes_of(choice.recipe, ranks.parallelism());
   task = make_task(choice.recipe, sizes, ranks);
   if (!given.memory.automatic) return choice;
-  const std::int64_t beside = ranks.largest(runtime::memory_counts().live_bytes);
+  const DataMemory data = {.kept = ranks.largest(runtime::memory_counts().live_bytes),
+                           .most = ranks.largest(memory.end("data"))};
   const std::int64_t limit = parse_bytes(given.memory.limit).value_or(0);
-  if (!before || before->bytes + beside > limit) {
-    const auto after = chosen_for_memory(given, ranks, beside);
+  if (!before || data.beside({.name = "", .bytes = before->bytes}).bytes > limit) {
+    const auto after = chosen_for_memory(given, ranks, data);
     choice =
-        after ? *after : within_limit(given, ranks.size(), at::get_num_threads(), beside);  // throws, on all
+        after ? *after : within_limit(given, ranks.size(), at::get_num_threads(), data);  // throws, on all
     if (const StepSizes smaller = sizes_of(choice.recipe, ranks.parallelism()); smaller != sizes) {
       sizes = smaller;
       task.reset();
@@ -188,11 +192,10 @@ int train(const Recipe& given, const Options& options) {
   observe::Trace trace;
   StepSizes sizes;
   std::optional<Task> made;
-  const MemoryChoice choice = choose(given, ranks, sizes, made);
+  const MemoryChoice choice = choose(given, ranks, sizes, made, memory);
   const Recipe& recipe = choice.recipe;
   const Task& task = *made;
-  memory.end("data");
-  const std::int64_t predicted_bytes = predicted(recipe, ranks);
+  const std::int64_t predicted_bytes = predicted(recipe, ranks, memory.end("data"));
   std::optional<Prediction> prediction;
   if (!recipe.profiling.cluster.empty() && ranks.is_first()) prediction.emplace(recipe, ranks.size(), folder);
   const bool is_traced = (recipe.profiling.enable_profiling || prediction) && ranks.is_first();

@@ -59,12 +59,13 @@ Validation validate(TrainRun& run, std::int64_t most_batches) {
     // Spread over the whole text, so that a few batches speak for all.
     const std::int64_t index = i * held_out.num_batches / num_batches;
     const std::int64_t count = held_out.num_targets(index);
-    const Batch all = held_out.batch(index);
-    nats += run.learner.trainer.evaluate(part_of(all, run.ranks.part_of(run.sizes.microbatch))) *
-            static_cast<double>(count);
+    Batch batch = held_out.batch(index);
+    const at::Tensor labels = batch["targets"].tensor();
+    batch = part_of(batch, run.ranks.part_of(run.sizes.microbatch));  // what others evaluate goes
+    nats += run.learner.trainer.evaluate(batch) * static_cast<double>(count);
     targets += count;
     const auto logits = run.learner.trainer.outputs().find("logits");  // of all ranks
-    if (logits != run.learner.trainer.outputs().end()) add(logits->second, all["targets"].tensor(), clicks);
+    if (logits != run.learner.trainer.outputs().end()) add(logits->second, labels, clicks);
   }
   Validation result = {.loss = nats / static_cast<double>(targets)};
   if (const data::ClickReport report = clicks.report(); report.samples > 0) result.clicks = report;

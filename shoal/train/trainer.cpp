@@ -156,6 +156,7 @@ class Trainer::State {
     const auto number = steps_ + 1;
     let_go_of_last();  // the next run would, but a spot check comes before it
     const auto [runnable, shared] = ready(batch, Use::Step, number, 0);
+    outputs_.clear();
     const double scale = factor(options_.schedule, number);
     optimizer_.bind_rates(runnable->executor(), runnable->whole().groups, scale);
     runnable->bind_rows(number, scale);
@@ -168,7 +169,6 @@ class Trainer::State {
                       .loss_scale = scale_now()};
     if (!std::isfinite(loss) || !std::isfinite(grad_norm)) {
       if (!may_skip()) report_not_finite(*runnable, result);
-      outputs_.clear();
       keep_outputs(*runnable);
       runnable->release();
       return skipped(result);
@@ -284,9 +284,9 @@ class Trainer::State {
     if (std::exchange(evaluated_after_, trainings) != trainings) evaluations_ = 0;
     const auto [runnable, shared] =
         ready(batch, Use::Evaluation, trainings + 1, kOfEvaluation + evaluations_++);
+    outputs_.clear();
     runnable->executor().run_gradients(options_.trace);
     const double loss = runnable->loss();
-    outputs_.clear();
     keep_outputs(*runnable);
     runnable->write_inputs(shared.part, ranks_.get());
     runnable->release();
@@ -341,6 +341,7 @@ class Trainer::State {
 
   void release() {
     let_go_of_last();
+    sums_.clear();
     outputs_.clear();
     for (CapturedStep& step : steps_captured_.all())
       for (auto& [use, runnable] : step.runnables) runnable->release();
@@ -823,6 +824,7 @@ class Trainer::State {
     for (std::size_t i = 0; i < count; ++i) {
       const Batch batch = microbatch(i);
       const auto [part, shared] = ready(batch, Use::Microbatch, result.step, i);
+      outputs_.clear();
       const Normaliser& normaliser = part->whole().normaliser;
       SHOAL_CHECK(!kind || *kind == normaliser.kind, InvalidInput,
                   "trainer: the micro-batches of a step have losses of different kinds: ",

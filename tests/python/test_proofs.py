@@ -15,7 +15,7 @@ sys.modules["prove"] = prove
 SPEC.loader.exec_module(prove)
 
 # These are tests of this suite, or of ctest, themselves.
-TESTS = {"kills", "hosts", "matrix"}
+TESTS = {"kills", "hosts", "matrix", "recompute"}
 
 
 @pytest.mark.parametrize("name", sorted(set(prove.PROOFS) - TESTS))
