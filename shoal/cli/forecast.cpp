@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <tuple>
 #include <utility>
 
@@ -222,17 +223,22 @@ static std::int64_t in_flight_bytes(const Forecast& forecast, const Parallelism&
   const auto timeline = train::timeline_of(plan.schedule, compile::pipeline_ranks_of(plan, mesh), count);
   const int place = mesh.coordinate(rank, mesh.axis(plan.pipeline_axis));
   const std::int64_t held = schedule::most_held(timeline)[static_cast<std::size_t>(place)].backward;
-  std::int64_t sent = 0;
+  std::map<int, std::int64_t> sent;  // by stage
   for (const auto& segment : forecast.program.segments)
     for (const auto& instruction : segment.instructions)
       if (const auto* compute = std::get_if<program::Compute>(&instruction);
           compute != nullptr && compute->op == "shoal::send")
         for (const auto input : program::inputs_of(program::call_of(*compute)))
-          sent += (ir::bytes_of(forecast.program.types.at(input.index)) + 4095) / 4096 * 4096;
-  std::vector<std::int64_t> after(forecast.program.segments.size());  // what a micro-batch keeps
-  for (std::size_t i = 0; i < after.size(); ++i) {
-    const auto& uses = forecast.step.activations.at(i);
-    after[i] = !uses.empty() ? uses.back().after : i > 0 ? after[i - 1] : 0;
+          sent[segment.stage] += (ir::bytes_of(forecast.program.types.at(input.index)) + 4095) / 4096 * 4096;
+  std::int64_t most_sent = 0;
+  for (const auto& [stage, bytes] : sent) most_sent = std::max(most_sent, bytes);
+  // What a micro-batch has when a segment of it has run, and at most while it does.
+  const std::int64_t sources = forecast.step.sources.total();
+  std::vector<std::int64_t> after, peaks;
+  for (const auto& uses : forecast.step.uses) {
+    after.push_back(!uses.empty() ? uses.back().after - sources : after.empty() ? 0 : after.back());
+    peaks.push_back(after.back());
+    for (const program::MemoryUse& use : uses) peaks.back() = std::max(peaks.back(), use.peak - sources);
   }
   after.back() = 0;  // then it is over
   std::vector<std::int64_t> kept(count);
@@ -241,10 +247,15 @@ static std::int64_t in_flight_bytes(const Forecast& forecast, const Parallelism&
   for (const auto& [program, segment, microbatch] : program::runs_of(timeline, place, programs)) {
     std::int64_t& its = kept[static_cast<std::size_t>(microbatch)];
     all -= std::exchange(its, after[segment]);
-    most = std::max(most, all);
+    most = std::max(most, all + peaks[segment]);
     all += its;
   }
-  return most + (held + 1) * sent;
+  most -= forecast.step.peak.total() - sources;  // of one alone, which is counted
+  std::int64_t scalars = 0;
+  for (const auto& source : forecast.program.sources)
+    if (source.role == ir::Role::Scalar)
+      scalars += ir::bytes_of(forecast.program.types.at(source.slot.index));
+  return most + (held + 1) * most_sent + num_microbatches * scalars;
 }
 
 compile::Whole update_of_sums(const compile::Whole& microbatch) {

@@ -139,6 +139,17 @@ def memory_of(recipe):
 SAVES = ["--checkpoint.enable=true", "--checkpoint.interval=2"]
 
 
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "looped_bfs", "interleaved_1f1b"])
+def test_a_run_in_stages_takes_what_was_said(shoal, one_thread, tiny, schedule):
+    bigger = "--model.n_layer=4 --model.n_embd=128 --model.n_positions=64 --training.seq_len=64".split()
+    bigger += ["--training.local_batch_size=16", "--parallelism.pipeline_parallel_microbatches=8"]
+    stages = ["-n", 2, "--parallelism.pipeline_parallel_degree=2", "--sample.tokens=0"]
+    result = shoal("train", tiny, *stages, f"--parallelism.pipeline_parallel_schedule={schedule}", *bigger)
+    assert result.returncode == 0, result.stderr
+    memory = memory_of(tiny)
+    assert memory["peak_bytes"] <= memory["predicted_bytes"] <= 1.1 * memory["peak_bytes"]
+
+
 @pytest.mark.parametrize("more", [[], SAVES], ids=["", "saving"])
 @pytest.mark.parametrize("strategy", ["1 rank", "ZeRO-3"])
 def test_a_run_takes_what_was_said(shoal, one_thread, tiny, strategy, more):
