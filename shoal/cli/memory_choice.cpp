@@ -163,10 +163,29 @@ class Search {
         offloads_(offloads_for(recipe)) {}
 
   Candidate run() {
+    if (look()) return std::move(*best_);
+    const Phase least = least_;
+    // What is tried follows the limit: one just below what was found may find less.
+    std::int64_t bytes = least.bytes;
+    for (limit_ = bytes - 1; look(); limit_ = bytes - 1) bytes = best_->bytes;
+    constexpr std::int64_t kMebibyte = std::int64_t{1} << 20;
+    fail(ErrorKind::Infeasible, "memory.limit is ", recipe_.memory.limit,
+         ", and the least that a rank takes is ", bytes, " bytes, for ", least.name, ": ", least.where,
+         ", with all recompute there is", offloads_.size() > 1 ? ", all that can be offloaded in a file" : "",
+         may_be_cut_ ? " and in micro-batches of one sample" : "", ". ", (bytes + kMebibyte - 1) / kMebibyte,
+         "MiB would do. Remedy: that limit, or more ranks that share layers or store parts (parallelism, "
+         "zero.stage)");
+  }
+
+ private:
+  // Whether something keeps the limit: the best that does, and the least there is.
+  bool look() {
+    best_.reset();
+    least_ = {};
     std::vector<std::int64_t> counts = counts_of_microbatches();
     auto smallest = smallest_of(counts.back());
-    const bool may_be_cut = smallest != nullptr && smallest->may_be_cut();
-    if (!may_be_cut) {
+    may_be_cut_ = smallest != nullptr && smallest->may_be_cut();
+    if (!may_be_cut_) {
       if (counts.size() > 1 || smallest == nullptr)
         smallest = std::make_unique<Sized>(recipe_, ranks_, threads_);
       counts.resize(1);
@@ -180,19 +199,9 @@ class Search {
           is_smallest ? std::move(smallest) : std::make_unique<Sized>(in(count), ranks_, threads_);
       if (!look_at(*sized, is_smallest)) break;  // those that are smaller still cost more
     }
-    constexpr std::int64_t kMebibyte = std::int64_t{1} << 20;
-    SHOAL_CHECK(
-        best_, Infeasible, "memory.limit is ", recipe_.memory.limit, ", and the least that a rank takes is ",
-        least_.bytes, " bytes, for ", least_.name, ": ", least_.where, ", with all recompute there is",
-        offloads_.size() > 1 ? ", all that can be offloaded in a file" : "",
-        may_be_cut ? " and in micro-batches of one sample" : "", ". ",
-        (least_.bytes + kMebibyte - 1) / kMebibyte,
-        "MiB would do. Remedy: that limit, or more ranks that share layers or store parts (parallelism, "
-        "zero.stage)");
-    return std::move(*best_);
+    return best_.has_value();
   }
 
- private:
   // As many as are given, and more: those that share the batch among the ranks alike.
   std::vector<std::int64_t> counts_of_microbatches() const {
     std::vector<std::int64_t> counts = {as_given_.num_microbatches};
@@ -299,6 +308,7 @@ class Search {
   double work_as_given_ = 0;
   std::optional<Candidate> best_;
   Phase least_;
+  bool may_be_cut_ = false;
 };
 
 }  // namespace

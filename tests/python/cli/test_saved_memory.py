@@ -29,7 +29,13 @@ HOW = {
     "auto least": 0.0,
     "offload": test_memory.OFFLOAD,
 }
-CELLS = [(recipe, layout, how) for recipe in MODULES for layout in LAYOUTS for how in HOW]
+CELLS = [
+    (recipe, layout, how)
+    for recipe in MODULES
+    for layout in LAYOUTS
+    for how in HOW
+    if (recipe, how) != ("lstm", "full")  # of numbered blocks, and it has none: refused by name
+]
 
 
 def drawn():
@@ -44,16 +50,20 @@ def drawn():
     return chosen
 
 
-def budget(shoal, of, share):
-    """Bytes of activations: the least and so much of the way to what there are without recompute."""
-    refused = shoal("plan", *of, "--recompute.mode=auto", "--recompute.bytes=1B")
-    assert refused.returncode != 0
-    least = int(re.search(r"the least that they take is (\d+)", refused.stderr)[1])
+def verify(shoal, of, share):
+    """With so much of the activations that there are without recompute, or the least that is said."""
     plain = shoal("plan", *of)
     assert plain.returncode == 0, plain.stderr
     number, unit = re.search(r"it takes most: .* activations ([\d.]+)(B|KiB|MiB)", plain.stdout).groups()
-    most = float(number) * {"B": 1, "KiB": 2**10, "MiB": 2**20}[unit]
-    return max(least, round(least + share * (most - least)))
+    budget = 1 + int(share * float(number) * {"B": 1, "KiB": 2**10, "MiB": 2**20}[unit])
+    for _ in range(4):  # each rank, each stage has a least of its own
+        result = shoal("verify", *of, "--recompute.mode=auto", f"--recompute.bytes={budget}B")
+        least = re.search(r"the least that they take is (\d+) bytes", result.stderr)
+        if not least:
+            break
+        assert int(least[1]) > budget
+        budget = int(least[1])
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -78,11 +88,11 @@ def test_ranks_that_save_memory_have_the_result_of_one_device(
         of += ["-n", "2", "--parallelism.pipeline_parallel_degree=2"]
     else:
         of += test_memory.BENCH.words_of(recipe, layout) or ["-n", "1"]
-    saving = HOW[how]
-    if isinstance(saving, float):
-        saving = ["--recompute.mode=auto", f"--recompute.bytes={budget(shoal, of, saving)}B"]
-    saving = [word.format(modules=MODULES[recipe]) for word in saving]
-    result = shoal("verify", *of, *saving, "--verify.steps=2")
+    of.append("--verify.steps=2")
+    if isinstance(HOW[how], float):
+        result = verify(shoal, of, HOW[how])
+    else:
+        result = shoal("verify", *of, *(word.format(modules=MODULES[recipe]) for word in HOW[how]))
     assert result.returncode == 0, result.stdout + result.stderr
     error = float(re.search(r"largest error: (\S+), allowed", result.stdout)[1])
     assert error < 1e-9
