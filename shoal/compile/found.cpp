@@ -58,7 +58,7 @@ static std::vector<PlanLine> lines_of(const std::map<std::string, Placement>& pa
 }
 
 planner::Found find_placements(const ir::Graph& graph, const Mesh& mesh, std::size_t axis, bool is_settled,
-                               Plan& plan) {
+                               std::span<const OptimizerPart> optimizers, Plan& plan) {
   const std::string& name = mesh.axes[axis].name;
   planner::Question question{.axis = axis};
   for (const auto& other : mesh.axes)
@@ -69,6 +69,8 @@ planner::Found find_placements(const ir::Graph& graph, const Mesh& mesh, std::si
     if (value.role == Role::Input && is_cut(plan, source.name, value.type.shape.size()))
       question.batch_dims.emplace(source.name, batch_dim_of(plan, source.name));
     if (value.role != Role::Parameter) continue;
+    if (uncut_by(optimizers, source.name, value.type.shape) == Uncut::Blocks)
+      question.in_blocks.insert(source.name);
     const bool is_said = is_settled || std::ranges::any_of(plan.lines, [&](const PlanLine& line) {
                            return line.kind == PlanLine::Kind::Parameter && line.placements.contains(name) &&
                                   rewrite::matches(line.pattern, source.name);

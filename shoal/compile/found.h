@@ -5,9 +5,11 @@
 
 #include <cstddef>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "shoal/compile/plan.h"
+#include "shoal/compile/update.h"
 #include "shoal/ir/graph.h"
 #include "shoal/planner/find.h"
 #include "shoal/rewrite/place.h"
@@ -23,6 +25,6 @@ std::optional<std::size_t> axis_to_find(const Plan& plan, const sharding::Mesh& 
 // How the graph's nodes run on that axis, and a line in `plan` for each parameter. `is_settled`: parameters lie as
 // the lines say since an earlier graph, and those that no line names are whole. `outputs`: pins of modules.
 planner::Found find_placements(const ir::Graph& graph, const sharding::Mesh& mesh, std::size_t axis,
-                               bool is_settled, Plan& plan);
+                               bool is_settled, std::span<const OptimizerPart> optimizers, Plan& plan);
 
 }  // namespace shoal::compile

@@ -18,6 +18,7 @@
 #include "shoal/planner/classes.h"
 #include "shoal/planner/milp.h"
 #include "shoal/planner/ways.h"
+#include "shoal/sharding/state_blocks.h"
 
 namespace shoal::planner {
 
@@ -121,6 +122,22 @@ class Finder {
     return ways_.has_samples(value) ? bytes / question_.data_ranks : bytes;
   }
 
+  // The cuts that a parameter may have.
+  std::vector<Placement> cuts_of(std::size_t value) const {
+    std::vector<Placement> cuts = ways_.cuts_of(value);
+    const ValueId first = classes_.values[value].first;
+    const auto is_in_blocks = [&](const ir::Source& source) {
+      return classes_.of_value[source.value.index] == value && question_.in_blocks.contains(source.name);
+    };
+    if (std::ranges::none_of(graph_.sources, is_in_blocks)) return cuts;
+    std::erase_if(cuts, [&](const Placement& cut) {
+      sharding::Layout layout = sharding::replicated(mesh_);
+      layout.placements[question_.axis] = cut;
+      return !sharding::layout_of_maxima(mesh_, layout, graph_.at(first).type.shape);
+    });
+    return cuts;
+  }
+
   void add_parameters() {
     made_.resize(classes_.values.size());
     for (std::size_t value = 0; value < classes_.values.size(); ++value) {
@@ -132,11 +149,12 @@ class Finder {
       }
       const auto known = known_of(of.first);
       Terms any;
+      const std::vector<Placement> cuts = cuts_of(value);
       std::vector<Placement> placements = {Replicate{}};
-      placements.insert(placements.end(), ways_.cuts_of(value).begin(), ways_.cuts_of(value).end());
+      placements.insert(placements.end(), cuts.begin(), cuts.end());
       for (const Placement& placement : placements) {
         if (known ? placement != *known : ways_.leaves_some_without(placement, shape_of(value))) continue;
-        if (!known && !rewrite::is_cut(placement) && has_to_be_cut(value)) continue;
+        if (!known && !rewrite::is_cut(placement) && has_to_be_cut(value) && !cuts.empty()) continue;
         const double kept =
             bytes_of(value) * ways_.share_of(placement, shape_of(value)) * rates_.kept / rates_.link;
         const auto variable = milp_.add_variable(of.count * kept, true);

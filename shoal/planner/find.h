@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,7 @@ struct Question {
   std::map<ir::ValueId, sharding::Placement> values = {};      // those that are known, as they are handed on
   std::map<std::string, int> batch_dims = {};                  // of inputs that have samples: where they lie
   int data_ranks = 1;                                          // among which these are cut
+  std::set<std::string> in_blocks = {};  // parameters whose parts have whole blocks (sharding/state_blocks.h)
   Rates rates = {};
   double gap = 1e-3;  // how much more than the least it may take, as a share
   bool folds = true;  // what stands alike in alike layers is cut alike

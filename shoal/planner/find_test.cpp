@@ -84,6 +84,16 @@ TEST_CASE("what is said of a parameter holds, and the others go with it") {
   CHECK(found.seconds >= find(graph, mesh, {.batch_dims = {{"x", 0}}}).seconds);
 }
 
+TEST_CASE("a parameter whose parts have whole blocks is cut nowhere else, or left whole") {
+  const sharding::Mesh mesh = {{{"tensor", 2}}};
+  const ir::Graph graph = ir::from_text(kPerceptron);
+  const auto free = find(graph, mesh, {}), held = find(graph, mesh, {.in_blocks = {"h.0.up.weight"}});
+  CHECK(to_text(free.parameters.at("h.0.up.weight")) == "S(1)");  // 128 columns of rows of a block each
+  CHECK(to_text(held.parameters.at("h.0.up.weight")) != "S(1)");
+  CHECK(held.parameters.at("h.0.down.weight") == free.parameters.at("h.0.down.weight"));
+  CHECK(held.seconds >= free.seconds);
+}
+
 TEST_CASE("the samples of the batch are not cut, wherever views have brought them") {
   const ir::Graph graph = ir::from_text(R"(graph captured
 %0 = parameter "w" : f32[8, 8]

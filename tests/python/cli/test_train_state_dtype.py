@@ -43,10 +43,6 @@ def test_memory_is_what_was_said(shoal, tiny, state, where):
 )
 def test_ranks_are_one_device(shoal, tiny, state, zero):
     result = shoal("verify", tiny, *zero.split(), *BIGGER, of(state), "--verify.steps=3")
-    if state == "uint8" and "tensor" in zero:  # it cuts 300 x 64 in the middle of a block
-        assert result.returncode != 0
-        assert "wte.weight is [R, R, S(0)], which cuts blocks of 256 elements" in result.stderr
-        return
     assert result.returncode == 0, result.stdout + result.stderr
 
 
