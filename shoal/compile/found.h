@@ -23,7 +23,8 @@ std::optional<std::size_t> axis_to_find(const Plan& plan, const sharding::Mesh& 
                                         std::string_view plan_name = "plan");
 
 // How the graph's nodes run on that axis, and a line in `plan` for each parameter. `is_settled`: parameters lie as
-// the lines say since an earlier graph, and those that no line names are whole. `outputs`: pins of modules.
+// the lines say since an earlier graph, and those that no line names are whole. State in 8 bits (`optimizers`) keeps its
+// blocks whole.
 planner::Found find_placements(const ir::Graph& graph, const sharding::Mesh& mesh, std::size_t axis,
                                bool is_settled, std::span<const OptimizerPart> optimizers, Plan& plan);
 

@@ -125,6 +125,7 @@ class Finder {
   // The cuts that a parameter may have.
   std::vector<Placement> cuts_of(std::size_t value) const {
     std::vector<Placement> cuts = ways_.cuts_of(value);
+    if (question_.in_blocks.empty()) return cuts;
     const ValueId first = classes_.values[value].first;
     const auto is_in_blocks = [&](const ir::Source& source) {
       return classes_.of_value[source.value.index] == value && question_.in_blocks.contains(source.name);

@@ -55,4 +55,5 @@ template <class T>
 void load_state(const c10::BFloat16* from, T* to, std::int64_t size) {
   for (std::int64_t i = 0; i < size; ++i) to[i] = static_cast<T>(static_cast<float>(from[i]));
 }
+
 }  // namespace shoal::runtime

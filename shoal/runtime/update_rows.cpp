@@ -26,14 +26,15 @@ bool Coded::is_on_cpu(const Slots& slots, const std::vector<std::uint32_t>& para
       is_here || !any(), Infeasible,
       "optimizer: state in 8 bits is updated in main memory alone. Remedy: the model there, or state_dtype "
       "bfloat16");
-  SHOAL_CHECK(is_here || !are_narrow(slots, parameters), Infeasible,
+  const auto is_narrow_there = [&](std::uint32_t parameter) { return is_narrow(slots[parameter]); };
+  SHOAL_CHECK(is_here || std::ranges::none_of(parameters, is_narrow_there), Infeasible,
               "optimizer: weights in bfloat16 without a float32 copy are updated in main memory alone. "
               "Remedy: the model there, or a float32 model with precision.master float32");
   return is_here;
 }
 
-bool Coded::are_narrow(const Slots& slots, const std::vector<std::uint32_t>& parameters) const {
-  return narrow.any() && !parameters.empty() && slots[parameters[0]].scalar_type() == at::kBFloat16;
+bool Coded::is_narrow(const at::Tensor& parameter) const {
+  return narrow.any() && parameter.scalar_type() == at::kBFloat16;
 }
 
 static bool is_bfloat16(const Slots& slots, const std::vector<const std::vector<std::uint32_t>*>& states,
@@ -48,7 +49,6 @@ Rows::Rows(Slots& slots, const std::vector<std::uint32_t>& parameters,
            const std::vector<std::uint32_t>& gradients,
            const std::vector<const std::vector<std::uint32_t>*>& states, const Coded* coded) {
   const bool has_codes = coded != nullptr && coded->any();
-  const bool is_narrow = coded != nullptr && coded->are_narrow(slots, parameters);
   const bool is_drawn = coded != nullptr && !coded->narrow.parameters.empty();
   rows_.reserve(parameters.size());
   draws_.reserve(parameters.size());                          // rows borrow from them
@@ -59,6 +59,7 @@ Rows::Rows(Slots& slots, const std::vector<std::uint32_t>& parameters,
         (has_codes || is_drawn ? parameter.is_contiguous() : parameter.is_non_overlapping_and_dense())
             ? parameter
             : changed(parameter, at::empty_like(parameter, at::MemoryFormat::Contiguous));
+    const bool is_narrow = coded != nullptr && coded->is_narrow(parameter);
     const at::ScalarType dtype = is_narrow ? at::kFloat : parameter.scalar_type();
     Row row{.dtype = dtype,
             .size = parameter.numel(),

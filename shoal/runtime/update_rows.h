@@ -48,8 +48,8 @@ struct Coded {
   bool any() const { return !signs.empty(); }
   // Whether the parameters are in main memory; throws Infeasible for codes and narrow weights elsewhere.
   bool is_on_cpu(const Slots& slots, const std::vector<std::uint32_t>& parameters) const;
-  // Whether these are bfloat16, and the update computes in float.
-  bool are_narrow(const Slots& slots, const std::vector<std::uint32_t>& parameters) const;
+  // Whether it is bfloat16, and the update computes in float. Others may be beside it.
+  bool is_narrow(const at::Tensor& parameter) const;
   std::vector<std::uint32_t> maxima;  // of the first state of all parameters, then of the next
   std::vector<std::int64_t> signs;    // by state
   Narrow narrow;

@@ -63,6 +63,24 @@ Tensor given_gradient(Weight& model, const Batch& batch) {
   return (model->weight.to(at::kFloat) * batch["gradient"].tensor()).sum();
 }
 
+// One of each type beside each other, or one of them alone.
+struct MixedImpl : torch::nn::Module {
+  MixedImpl(bool has_narrow, bool has_wide) {
+    at::manual_seed(5);
+    const Tensor start = at::randn({40, 70});
+    if (has_narrow) narrow = register_parameter("narrow", start.to(at::kBFloat16));
+    if (has_wide) wide = register_parameter("wide", start.clone());
+  }
+  Tensor narrow, wide;
+};
+TORCH_MODULE(Mixed);
+Tensor mixed_gradient(Mixed& model, const Batch& batch) {
+  const Tensor gradient = batch["gradient"].tensor();
+  Tensor loss = at::zeros({});
+  for (const Tensor& each : model->parameters()) loss = loss + (each.to(at::kFloat) * gradient).sum();
+  return loss;
+}
+
 std::vector<Optimizer> optimizers() {
   return {SGD{.lr = 0.1, .momentum = 0.9, .nesterov = true},
           SGD{.lr = 0.1},
@@ -157,6 +175,23 @@ TEST_CASE("updates that bfloat16 would round away move weights as float32 does")
   CHECK(after(Master::Float32, false) == 1);                     // to the nearest: each update is lost
   CHECK(std::abs(after(Master::Kahan, false) - wanted) < 2e-3);  // half of the last bit
   CHECK(std::abs(after(Master::None, false) - wanted) < 2e-3);
+}
+
+TEST_CASE("weights of both types, with state in bfloat16, are updated as each alone") {
+  const Optimizer optimizer = AdamW{.lr = 0.01, .state_dtype = DType::BFloat16};
+  Mixed both(true, true), narrow(true, false), wide(false, true);
+  Trainer of_both(both, mixed_gradient, optimizer, {.seed = 7, .parallelism = with(Master::None)});
+  Trainer of_narrow(narrow, mixed_gradient, optimizer, {.seed = 7, .parallelism = with(Master::None)});
+  Trainer of_wide(wide, mixed_gradient, optimizer, {.seed = 7});
+  for (int step = 0; step < 4; ++step) {
+    const Batch batch{{"gradient", at::randn({40, 70})}};
+    for (Trainer* each : {&of_both, &of_narrow, &of_wide}) each->step(batch);
+    CHECK(at::equal(both->narrow, narrow->narrow));
+    CHECK(at::equal(both->wide, wide->wide));
+    const auto state = of_both.optimizer_state();
+    for (const auto& alone : {of_narrow.optimizer_state(), of_wide.optimizer_state()})
+      for (const auto& [name, tensor] : alone) CHECK(at::equal(state.at(name), tensor));
+  }
 }
 
 TEST_CASE("ranks have the weights of one device, and go on from its checkpoint to the bit") {

@@ -8,7 +8,7 @@ import re
 import pytest
 from cli import test_memory
 
-# Blocks by path; an LSTM and a few layers have none but the whole model.
+# What is made again, by path.
 MODULES = {
     "bert": "bert.encoder.layer.0",
     "dlrm": "top_l",

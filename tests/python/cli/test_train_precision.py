@@ -2,6 +2,7 @@
 """What shoal train does in bfloat16 and float16, and says of it."""
 
 import json
+import re
 
 import pytest
 
@@ -64,6 +65,12 @@ def test_a_run_of_float16_that_is_stopped_goes_on_with_its_scale(shoal, tiny):
 
 
 def test_gradients_in_bfloat16_take_half_of_the_bytes_and_train_to_nearly_the_same_loss(shoal, tiny):
+    def sent(*more):
+        result = shoal("plan", tiny, "-n", "2", *more)
+        number, unit = re.search(r"in all.*?([\d.]+)\s?(KiB|MiB)", result.stdout).groups()
+        return float(number) * {"KiB": 1, "MiB": 1024}[unit]
+
+    assert 0.45 < sent("--precision.reduce=bfloat16") / sent() < 0.6
     options = ("-n", "2", "--training.steps=60", "--optimizer.lr=1e-2")
     assert shoal("train", tiny, *options).returncode == 0
     wanted = metrics(tiny)
