@@ -133,7 +133,8 @@ class Parallelism:
         "activations least=1MiB" leaves what is smaller in memory (64KiB); of one rank too. The file is in
         `offload_folder` (None: /var/tmp), which has to be on a disk, and has no name. A tensor whose memory
         other libraries share (torch.from_numpy) leaves that memory. `schedule`, of a pipeline: "gpipe",
-        "1f1b" or "eager_1f1b", or, with two stages a rank, "looped_bfs" or "interleaved_1f1b".
+        "1f1b", "eager_1f1b", "zb_h1" or "zb_h2", or, with two stages a rank, "looped_bfs",
+        "interleaved_1f1b", "zbv" or "dualpipev".
         `microbatches`: how many a step's batch is cut into; 0: one a stage.
         `stages`: where all but the first begin, as paths of modules (["h.6"]); none: where work is
         balanced."""

@@ -182,7 +182,8 @@ std::vector<Option> options_of(Recipe& recipe) {
        {"parallelism", "pipeline_parallel_degree", &parallelism.pipeline_parallel_degree, -1, 1e6,
         "that have stages of the model; -1: the rest"},
        {"parallelism", "pipeline_parallel_schedule", &parallelism.pipeline_parallel_schedule, 0, 0,
-        "gpipe, looped_bfs, 1f1b, eager_1f1b, interleaved_1f1b; \"\": the plan's, or 1f1b"},
+        "gpipe, 1f1b, eager_1f1b, zb_h1, zb_h2; looped_bfs, interleaved_1f1b, zbv, dualpipev with two stages "
+        "a rank; \"\": the plan's, or 1f1b"},
        {"parallelism", "pipeline_parallel_microbatches", &parallelism.pipeline_parallel_microbatches, 0, 1e9,
         "of a batch; 0: the plan's, or a stage each"},
        {"parallelism", "plan", &parallelism.plan, 0, 0, "file that says how layers are cut"},

@@ -25,6 +25,7 @@
 #include "shoal/rewrite/recompute.h"
 #include "shoal/rewrite/stage_of_rank.h"
 #include "shoal/rewrite/tables.h"
+#include "shoal/schedule/schedule.h"
 
 namespace shoal::compile {
 
@@ -228,10 +229,12 @@ static void lower(Unit& unit) {
   const Whole& whole = unit.whole();
   // The next micro-batch's forward comes before this one's update.
   const bool is_staged = unit.then() == Then::Accumulate && num_stages_of(whole.plan, whole.mesh) > 1;
+  const bool is_split = is_staged && schedule::named(whole.plan.schedule).splits_backward;
   program::Program& program = unit.made.program;
   program =
       program::lower(unit.made.local, is_staged ? program::Buffers::AfterForward : program::Buffers::InUpdate,
-                     whole.plan.overlap_bytes.value_or(0), stages_of(unit));
+                     whole.plan.overlap_bytes.value_or(0), stages_of(unit),
+                     is_split ? program::Backward::InTwoParts : program::Backward::Whole);
   for (program::Source& source : program.sources)
     source.is_offloaded = whole.plan.offload.has(source.role, program.types.at(source.slot.index));
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -25,11 +26,15 @@ class Lifetimes {
           under_way_[std::get<Compute>(instruction).outputs.at(0).value()] = touched(instruction);
         order_.push_back(&instruction);
         touched_.push_back(touched(instruction));
+        const auto number = static_cast<std::size_t>(&segment - program_.segments.data());
+        for (const Slot slot : touched_.back()) segments_of_[slot].insert(number);
       }
     constexpr std::size_t kForever = static_cast<std::size_t>(-1);
     last_use_.assign(program_.types.size(), 0);
     for (std::size_t at = 0; at < order_.size(); ++at)
       for (const Slot slot : touched_[at]) last_use_[slot.index] = at;
+    for (const auto& [slot, segments] : segments_of_)
+      if (has_no_last(segments)) last_use_[slot.index] = kForever;
     for (const auto& source : program_.sources) last_use_[source.slot.index] = kForever;
     for (const auto& result : program_.results) last_use_[result.slot.index] = kForever;
 
@@ -93,6 +98,21 @@ class Lifetimes {
     return true;
   }
 
+  // Whether two of the segments may be run in either order: what both look at lives as long as its micro-batch.
+  bool has_no_last(const std::set<std::size_t>& segments) const {
+    for (const std::size_t a : segments)
+      for (const std::size_t b : segments)
+        if (are_unordered(program_.segments[a], program_.segments[b])) return true;
+    return false;
+  }
+  bool has_no_last(const std::vector<Slot>& slots) const {
+    std::set<std::size_t> segments;
+    for (const Slot slot : slots)
+      if (const auto found = segments_of_.find(slot); found != segments_of_.end())
+        segments.insert(found->second.begin(), found->second.end());
+    return has_no_last(segments);
+  }
+
   // Writes over the first lender that dies here with nobody else looking at its memory, now or later.
   void lend_memory(Compute& compute, std::size_t at) const {
     const auto lenders = lenders_of(compute.op);
@@ -109,7 +129,7 @@ class Lifetimes {
       const bool whole = std::ranges::all_of(members, [&](Slot other) {
         return ir::bytes_of(program_.types[other.index]) <= ir::bytes_of(type);
       });
-      if (!alone || !whole || !is_dense(type)) continue;
+      if (!alone || !whole || !is_dense(type) || has_no_last(members)) continue;
       compute.over = *slot;
       return;
     }
@@ -131,10 +151,11 @@ class Lifetimes {
 
   Program& program_;
   const Aliases& aliases_;
-  std::vector<const Instruction*> order_;        // of all segments
-  std::vector<std::vector<Slot>> touched_;       // by each
-  std::map<Slot, std::vector<Slot>> under_way_;  // by a message, by what it makes
-  std::vector<std::size_t> last_use_;            // by slot; in order_
+  std::vector<const Instruction*> order_;              // of all segments
+  std::vector<std::vector<Slot>> touched_;             // by each
+  std::map<Slot, std::set<std::size_t>> segments_of_;  // by what they touch
+  std::map<Slot, std::vector<Slot>> under_way_;        // by a message, by what it makes
+  std::vector<std::size_t> last_use_;                  // by slot; in order_
 };
 
 }  // namespace

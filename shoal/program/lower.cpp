@@ -15,10 +15,13 @@
 //
 // Views share memory with what they are taken of, so sets of aliases are asked, not values, whether a value must
 // be cloned before the update changes the source under it.
+//
+// Above 400 lines: one walk over a graph, whose steps share what they know of its sources.
 #include <algorithm>
 #include <map>
 #include <set>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "shoal/base/error.h"
@@ -27,6 +30,7 @@
 #include "shoal/program/lifetimes.h"
 #include "shoal/program/program.h"
 #include "shoal/program/streams.h"
+#include "shoal/program/weights.h"
 
 namespace shoal::program {
 
@@ -47,10 +51,18 @@ namespace {
 
 class Lowering {
  public:
-  Lowering(const ir::Graph& graph, Buffers buffers, const std::vector<int>& stages)
-      : graph_(graph), aliases_(graph), buffers_(buffers), first_stage_(stages.front()) {
-    for (const auto phase : {ir::Phase::Forward, ir::Phase::Backward, ir::Phase::Update})
-      for (const int stage : stages) segment(phase, stage);
+  Lowering(const ir::Graph& graph, Buffers buffers, const std::vector<int>& stages, Backward backward)
+      : graph_(graph),
+        aliases_(graph),
+        buffers_(buffers),
+        stages_(stages.begin(), stages.end()),
+        first_stage_(stages.front()),
+        is_in_two_parts_(backward == Backward::InTwoParts) {
+    for (const int stage : stages) {
+      for (const auto phase : {ir::Phase::Forward, ir::Phase::Backward, ir::Phase::Update})
+        segment(phase, stage);
+      if (is_in_two_parts_) segment(ir::Phase::Backward, stage, true);
+    }
   }
 
   Program run(std::int64_t under_way_bytes) {
@@ -59,16 +71,20 @@ class Lowering {
       program_.sources.push_back({source.value, graph_.at(source.value).role, source.name});
     find_written();
     bool is_forward = true;  // up to the first node of backward
+    std::vector<const Node*> backward;
     for (const auto& node : graph_.nodes) {
       if (commits(node)) {
         add_update(node);
         committed_.insert(ir::NodeId{static_cast<std::uint32_t>(&node - graph_.nodes.data())});
       } else {
         is_forward &= node.phase == ir::Phase::Forward;
-        segment(is_forward ? ir::Phase::Forward : ir::Phase::Backward, node.stage)
-            .emplace_back(compute_of(node));
+        if (is_forward)
+          forward(node.stage).emplace_back(compute_of(node));
+        else
+          backward.push_back(&node);
       }
     }
+    add_backward(backward);
     add_results();
     update().insert(update().begin(), clones_.begin(), clones_.end());
     for (auto& [order, each] : segments_) program_.segments.push_back(std::move(each));
@@ -80,14 +96,23 @@ class Lowering {
   }
 
  private:
-  std::vector<Instruction>& segment(ir::Phase phase, int stage) {
-    Segment& found = segments_[{phase, phase == ir::Phase::Forward ? stage : -stage}];
+  std::vector<Instruction>& segment(ir::Phase phase, int stage, bool is_weights = false) {
+    Segment& found = segments_[{phase, phase == ir::Phase::Forward ? stage : -stage, is_weights}];
     found.phase = phase;
     found.stage = stage;
+    found.is_weights = is_weights;
     return found.instructions;
   }
+  std::vector<Instruction>& forward(int stage) { return segment(ir::Phase::Forward, stage); }
   // The last one to run.
   std::vector<Instruction>& update() { return segment(ir::Phase::Update, first_stage_); }
+
+  void add_backward(const std::vector<const Node*>& nodes) {
+    std::vector<bool> is_weights(nodes.size());
+    if (is_in_two_parts_) is_weights = find_weights_alone(graph_, nodes, stages_);
+    for (std::size_t at = 0; at < nodes.size(); ++at)
+      segment(ir::Phase::Backward, nodes[at]->stage, is_weights[at]).emplace_back(compute_of(*nodes[at]));
+  }
 
   // Nothing is read before the segment that makes it.
   void check_order() const {
@@ -245,8 +270,7 @@ class Lowering {
           // What is another buffer's may be written before it is copied from.
           const bool is_made = graph_.at(result.value).producer && !lies_in_written(result.value);
           after_forward[*stage].emplace_back(
-              Copy{is_made ? result.value : cloned(result.value, segment(ir::Phase::Forward, *stage)),
-                   source->value});
+              Copy{is_made ? result.value : cloned(result.value, forward(*stage)), source->value});
         } else if (source->value != result.value) {
           if (buffers_ == Buffers::AfterForward && result.role == ir::Role::Buffer) check_unused(*source);
           const ValueId from = kept(result.value);
@@ -258,8 +282,8 @@ class Lowering {
       }
     }
     for (auto& [stage, list] : after_forward) {
-      auto& forward = segment(ir::Phase::Forward, stage);
-      forward.insert(forward.end(), list.begin(), list.end());
+      auto& its = forward(stage);
+      its.insert(its.end(), list.begin(), list.end());
     }
     update().insert(update().end(), copies.begin(), copies.end());
   }
@@ -359,8 +383,10 @@ class Lowering {
   const ir::Graph& graph_;
   Aliases aliases_;
   const Buffers buffers_;
-  const int first_stage_;                                  // of this rank's
-  std::map<std::pair<ir::Phase, int>, Segment> segments_;  // in the order in which they run
+  const std::set<int> stages_;  // this rank's
+  const int first_stage_;
+  const bool is_in_two_parts_;
+  std::map<std::tuple<ir::Phase, int, bool>, Segment> segments_;  // in an order in which they can run
   Program program_;
   std::set<ir::NodeId> committed_;      // nodes of the update segment
   std::set<ValueId> written_;           // sources that the update changes
@@ -374,8 +400,8 @@ class Lowering {
 }  // namespace
 
 Program lower(const ir::Graph& graph, Buffers buffers, std::int64_t under_way_bytes,
-              const std::vector<int>& stages) {
-  return Lowering(graph, buffers, stages).run(under_way_bytes);
+              const std::vector<int>& stages, Backward backward) {
+  return Lowering(graph, buffers, stages, backward).run(under_way_bytes);
 }
 
 }  // namespace shoal::program

@@ -86,10 +86,12 @@ struct Result {  // lives to the end
 //
 // A stage of a pipeline has its own forward, backward and update, which are run once for each micro-batch: what they
 // make is that micro-batch's, sources but inputs and scalars are of all (Executor). What a stage of another rank
-// sends is a segment of that stage; runs.h says when each is run.
+// sends is a segment of that stage, and a backward in two parts has a second one, "weights 1:", from which nothing
+// comes but the stage's gradients: any time after the first. runs.h says when each is run.
 struct Segment {
   ir::Phase phase = ir::Phase::Forward;
   int stage = 0;
+  bool is_weights = false;  // of Backward
   std::vector<Instruction> instructions;
   friend bool operator==(const Segment&, const Segment&) = default;
 };
@@ -110,8 +112,12 @@ struct Place {
 Place place_of(const Program& program, std::size_t n);
 std::size_t size_of(const Program& program);  // instructions of all segments
 
-// The number of a segment; nothing if there is none.
+// The number of a segment; nothing if there is none. Of a backward in two parts: the first; the second.
 std::optional<std::size_t> find_segment(const Program& program, ir::Phase phase, int stage);
+std::optional<std::size_t> find_weights(const Program& program, int stage);
+// Whether one micro-batch may have two segments in either order: weights come any time between their stage's
+// backward and its update.
+bool are_unordered(const Segment& a, const Segment& b);
 // Null if there is none.
 const Source* find_source(const Program& program, ir::Role role, std::string_view name);
 const Result* find_result(const Program& program, ir::Role role, std::string_view name);
@@ -119,6 +125,8 @@ const Result* find_result(const Program& program, ir::Role role, std::string_vie
 // When buffers that forward has changed become what it has made of them: with the update, so that a step can
 // be dropped, or at the end of forward, where the next micro-batch's comes before the update.
 enum class Buffers { InUpdate, AfterForward };
+// Whether what leads to a stage's gradients alone, to no other stage and no other result, is a segment of its own.
+enum class Backward { Whole, InTwoParts };
 
 // The program of a graph that one device runs: one segment of each phase for each of its `stages`, some of them
 // empty, and those of stages that send to it; forward from the first stage on, all else from the last. Messages are
@@ -127,7 +135,7 @@ enum class Buffers { InUpdate, AfterForward };
 // Internal for a graph that breaks the rules of graph.h, and InvalidInput for a buffer that is to change after
 // forward and that backward, or another stage, reads as it was.
 Program lower(const ir::Graph& graph, Buffers buffers = Buffers::InUpdate, std::int64_t under_way_bytes = 0,
-              const std::vector<int>& stages = {0});
+              const std::vector<int>& stages = {0}, Backward backward = Backward::Whole);
 
 std::string to_text(const Program& program);                                  // one line an instruction
 std::string to_text(const Program& program, const Instruction& instruction);  // without the end of the line

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "shoal/base/error.h"
@@ -14,9 +15,11 @@ using schedule::Action;
 using schedule::Kind;
 
 static Phase phase_of(const Action& action) {
-  SHOAL_CHECK(action.kind == Kind::Forward || action.kind == Kind::Backward, InvalidInput,
-              "schedule: action ", to_text(action), " is a part of a backward, which is run whole");
   return action.kind == Kind::Forward ? Phase::Forward : Phase::Backward;
+}
+static bool has_first_part(const Action& action) { return action.kind != Kind::WeightGradient; }
+static bool has_weights(const Action& action) {
+  return action.kind == Kind::Backward || action.kind == Kind::WeightGradient;
 }
 
 namespace {
@@ -27,52 +30,66 @@ class Ordering {
       : timeline_(timeline), rank_(rank), programs_(programs), received_(timeline.actions.size()) {}
 
   std::vector<Run> run() {
-    std::map<std::pair<Phase, int>, int> next;  // micro-batch, by phase and stage
+    std::map<std::tuple<Phase, int, bool>, int> next;  // micro-batch, by phase, stage and part
     for (const Action& action : row_of(rank_)) {
       const Phase phase = phase_of(action);
-      int& wanted = next[{phase, action.stage}];
-      SHOAL_CHECK(action.microbatch == wanted, InvalidInput, "schedule: rank ", rank_, " does ",
-                  to_text(action), " before micro-batch ", wanted,
-                  " of that stage, and a step adds them up in their order");
-      ++wanted;
-      for (int stage = 0; stage < timeline_.num_stages(); ++stage)
-        if (phase == Phase::Forward ? stage < action.stage : stage > action.stage)
-          receive_until(phase, stage, action.microbatch);
-      add(phase, action.stage, action.microbatch);
-      if (phase == Phase::Backward) add(Phase::Update, action.stage, action.microbatch);
+      for (const bool is_weights : {false, true}) {
+        if (is_weights ? !has_weights(action) : !has_first_part(action)) continue;
+        int& wanted = next[{phase, action.stage, is_weights}];
+        SHOAL_CHECK(action.microbatch == wanted, InvalidInput, "schedule: rank ", rank_, " does ",
+                    to_text(action), " before micro-batch ", wanted,
+                    " of that stage, and a step adds them up in their order");
+        ++wanted;
+      }
+      if (has_first_part(action)) run_first_part(action);
+      if (!has_weights(action)) continue;
+      add(find_weights(program_of(action), action.stage), action);
+      add(segment_of(Phase::Update, action), action);
     }
     return std::move(runs_);
   }
 
  private:
+  const Program& program_of(const Action& action) const {
+    return *programs_.at(static_cast<std::size_t>(action.microbatch));
+  }
+  std::optional<std::size_t> segment_of(Phase phase, const Action& action) const {
+    return find_segment(program_of(action), phase, action.stage);
+  }
+  void add(std::optional<std::size_t> segment, const Action& action) {
+    if (segment) runs_.push_back({&program_of(action), *segment, action.microbatch});
+  }
+
+  // With all that it may read.
+  void run_first_part(const Action& action) {
+    const Phase phase = phase_of(action);
+    for (int stage = 0; stage < timeline_.num_stages(); ++stage)
+      if (phase == Phase::Forward ? stage < action.stage : stage > action.stage)
+        receive_until({action.kind, stage, action.microbatch});
+    add(segment_of(phase, action), action);
+  }
+
   const std::vector<Action>& row_of(int rank) const {
     return timeline_.actions.at(static_cast<std::size_t>(rank));
   }
 
-  std::optional<std::size_t> segment_of(Phase phase, int stage, int microbatch) const {
-    return find_segment(*programs_.at(static_cast<std::size_t>(microbatch)), phase, stage);
-  }
-  void add(Phase phase, int stage, int microbatch) {
-    if (const auto segment = segment_of(phase, stage, microbatch))
-      runs_.push_back({programs_[static_cast<std::size_t>(microbatch)], *segment, microbatch});
-  }
-
-  // All that the stage's rank sends up to there, unless it has come before.
-  void receive_until(Phase phase, int stage, int microbatch) {
-    const int from = timeline_.rank_of_stage[static_cast<std::size_t>(stage)];
-    if (from == rank_ || !segment_of(phase, stage, microbatch)) return;
+  // All that the stage's rank sends up to there, unless it has come before. Nothing is sent of weights.
+  void receive_until(const Action& wanted) {
+    const int from = timeline_.rank_of_stage[static_cast<std::size_t>(wanted.stage)];
+    if (from == rank_ || !segment_of(phase_of(wanted), wanted)) return;
     const auto& row = row_of(from);
     std::size_t& at = received_[static_cast<std::size_t>(from)];
     const auto is_wanted = [&](const Action& action) {
-      return phase_of(action) == phase && action.stage == stage && action.microbatch == microbatch;
+      return has_first_part(action) && phase_of(action) == phase_of(wanted) && action.stage == wanted.stage &&
+             action.microbatch == wanted.microbatch;
     };
     for (std::size_t i = 0; i < at; ++i)
       if (is_wanted(row[i])) return;
     for (bool is_there = false; !is_there; ++at) {
-      SHOAL_CHECK(at < row.size(), Internal, "schedule: rank ", from, " never sends what stage ", stage,
-                  " makes of micro-batch ", microbatch);
+      SHOAL_CHECK(at < row.size(), Internal, "schedule: rank ", from, " never sends what stage ",
+                  wanted.stage, " makes of micro-batch ", wanted.microbatch);
       is_there = is_wanted(row[at]);
-      add(phase_of(row[at]), row[at].stage, row[at].microbatch);
+      if (has_first_part(row[at])) add(segment_of(phase_of(row[at]), row[at]), row[at]);
     }
   }
 

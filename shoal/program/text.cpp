@@ -13,6 +13,8 @@
 
 namespace shoal::program {
 
+static constexpr std::string_view kWeights = "weights";  // of backward's second part
+
 static std::string text_of(Slot slot) { return '%' + std::to_string(slot.index); }
 
 static std::string text_of(const Program& program, const Compute& compute) {
@@ -57,7 +59,7 @@ std::string to_text(const Program& program) {
            quoted(source.name) + (source.is_offloaded ? " offloaded : " : " : ") +
            ir::to_text(program.types.at(source.slot.index)) + '\n';
   for (const Segment& segment : program.segments) {
-    out += ir::name_of(segment.phase);
+    out += segment.is_weights ? kWeights : ir::name_of(segment.phase);
     if (segment.stage != 0) out += " " + std::to_string(segment.stage);
     out += ":\n";
     for (const auto& instruction : segment.instructions) out += to_text(program, instruction) + '\n';
@@ -102,14 +104,19 @@ class Parser {
   }
 
  private:
-  bool begins_segment() { return in_.next_is("forward") || in_.next_is("backward") || in_.next_is("update"); }
+  bool begins_segment() {
+    return in_.next_is("forward") || in_.next_is("backward") || in_.next_is(kWeights) ||
+           in_.next_is("update");
+  }
 
   // A word, a number perhaps, and a colon, which may be part of the word to the reader.
   void segment() {
     Segment segment;
     for (const auto phase : {ir::Phase::Forward, ir::Phase::Backward, ir::Phase::Update})
       if (in_.next_is(ir::name_of(phase))) segment.phase = phase;
-    in_.expect(ir::name_of(segment.phase));
+    segment.is_weights = in_.next_is(kWeights);
+    if (segment.is_weights) segment.phase = ir::Phase::Backward;
+    in_.expect(segment.is_weights ? kWeights : ir::name_of(segment.phase));
     if (!in_.next_is(":")) {
       const std::size_t where = in_.where();
       const std::int64_t stage = in_.integer();

@@ -18,10 +18,10 @@ constexpr Schedule kSchedules[] = {
     {.name = "1f1b", .make = one_f_one_b},
     {.name = "eager_1f1b", .make = eager_one_f_one_b},
     {.name = "interleaved_1f1b", .stages_per_rank = 2, .more_stages = true, .make = interleaved},
-    {.name = "zb_h1", .make = zb_h1},
-    {.name = "zb_h2", .make = zb_h2},
-    {.name = "zbv", .stages_per_rank = 2, .make = zbv},
-    {.name = "dualpipev", .stages_per_rank = 2, .make = dual_pipe_v},
+    {.name = "zb_h1", .splits_backward = true, .make = zb_h1},
+    {.name = "zb_h2", .splits_backward = true, .make = zb_h2},
+    {.name = "zbv", .stages_per_rank = 2, .splits_backward = true, .make = zbv},
+    {.name = "dualpipev", .stages_per_rank = 2, .splits_backward = true, .make = dual_pipe_v},
 };
 
 constexpr Names<Kind, 4> kLetters = {{

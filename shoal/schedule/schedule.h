@@ -41,7 +41,8 @@ struct Timeline {
 struct Schedule {
   std::string_view name;
   int stages_per_rank = 1;
-  bool more_stages = false;  // whether a rank may also have other numbers of them
+  bool more_stages = false;      // whether a rank may also have other numbers of them
+  bool splits_backward = false;  // whether it has I and W
   Timeline (*make)(int ranks, int microbatches, int stages_per_rank) = nullptr;
 
   // For any sizes from one up. Throws InvalidInput where a rank cannot have so many stages; 0: as many as said.

@@ -213,3 +213,13 @@ TEST_CASE("a size that a schedule cannot have is refused") {
   CHECK(error_of([] { named("looped_bfs").build(2, 4, -1); }) ==
         "looped_bfs: -1 stages a rank; it has 2 or any number from 1");
 }
+
+TEST_CASE("a schedule says whether it splits a backward") {
+  for (const auto& schedule : schedule::all()) {
+    bool splits = false;
+    for (const auto& row : schedule.build(4, 8).actions)
+      for (const auto& action : row) splits = splits || action.kind == Kind::WeightGradient;
+    CAPTURE(schedule.name);
+    CHECK(schedule.splits_backward == splits);
+  }
+}

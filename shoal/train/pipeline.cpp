@@ -11,25 +11,8 @@
 
 namespace shoal::train {
 
-using schedule::Kind;
-
-// What runs here: backward as one action.
-static bool runs_here(const schedule::Timeline& timeline) {
-  for (const auto& row : timeline.actions)
-    for (const auto& action : row)
-      if (action.kind != Kind::Forward && action.kind != Kind::Backward) return false;
-  return true;
-}
-
 schedule::Timeline timeline_of(const std::string& schedule, int ranks, std::size_t microbatches) {
-  const auto& named = schedule::named(schedule);
-  auto timeline = named.build(ranks, static_cast<int>(microbatches));
-  if (runs_here(timeline)) return timeline;
-  std::string others;
-  for (const auto& each : schedule::all())
-    if (runs_here(each.build(4, 8))) others += concat(others.empty() ? "" : ", ", each.name);
-  fail(ErrorKind::InvalidInput, "pipeline: schedule ", schedule,
-       " has a backward in two parts, which the trainer cannot run yet; those it runs: ", others);
+  return schedule::named(schedule).build(ranks, static_cast<int>(microbatches));
 }
 
 // Calls see(path, size) for each item that is cut, and returns whether there is one.

@@ -13,7 +13,7 @@
 
 namespace shoal::train {
 
-// Throws InvalidInput naming those there are where the name is none, and where the trainer cannot run it.
+// Throws InvalidInput naming those there are where the name is none.
 schedule::Timeline timeline_of(const std::string& schedule, int ranks, std::size_t microbatches);
 
 // One batch in so many parts along the samples' dims, the larger ones first; whole where nothing is cut. Throws

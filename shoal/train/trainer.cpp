@@ -927,7 +927,9 @@ class Trainer::State {
     std::vector<std::optional<double>> weights(count);
     std::set<int> begun;  // stages that have added a gradient to its sum
     std::optional<double> bad;
-    const int rank = ranks_->pipeline_rank(), last_stage = ranks_->stages()->of_rank(rank).front();
+    const int rank = ranks_->pipeline_rank();
+    const std::size_t num_stages = ranks_->stages()->of_rank(rank).size();
+    std::vector<std::size_t> updated(count);  // stages, by micro-batch
     for (const program::Run& each : program::runs_of(timeline, rank, programs)) {
       const auto i = static_cast<std::size_t>(each.microbatch);
       Runnable& part = *all[i].runnable;
@@ -949,7 +951,7 @@ class Trainer::State {
       // A stage has its micro-batches in order: with the last one, all have been weighed.
       const double divisor = is_mean && i + 1 == count && total != 0 ? total : 1;
       train::GradientSums::weigh(part, begun.insert(segment.stage).second, *weights[i], divisor, i);
-      if (segment.stage != last_stage) {
+      if (++updated[i] != num_stages) {
         run();
         continue;
       }

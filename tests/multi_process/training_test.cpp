@@ -47,6 +47,9 @@ constexpr Strategy kStrategies[] = {
     {"interleaved pipeline", 1, 1, 0, 3, 2, "interleaved_1f1b"},
     {"looped pipeline x ZeRO-3", 2, 1, 3, 3, 2, "looped_bfs"},
     {"interleaved pipeline of four", 1, 1, 0, 3, 4, "interleaved_1f1b"},
+    {"ZB-H1 x ZeRO-3", 2, 1, 3, 3, 2, "zb_h1"},
+    {"ZBV", 1, 1, 0, 3, 2, "zbv"},
+    {"ZBV of four", 1, 1, 0, 5, 4, "zbv"},
 };
 
 }  // namespace

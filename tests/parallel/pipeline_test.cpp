@@ -17,8 +17,6 @@ namespace pipeline_test {
 
 using namespace shoal;
 
-static constexpr std::array<const char*, 5> kSchedules = {"gpipe", "1f1b", "eager_1f1b", "looped_bfs",
-                                                          "interleaved_1f1b"};
 static constexpr std::array<int, 4> kMicrobatches = {1, 2, 5, 8};
 
 static std::vector<matrix::Cell> cells() {
@@ -37,18 +35,18 @@ static std::vector<matrix::Cell> cells() {
     }
     for (auto strategy : strategies)
       for (const int stages : {2, 3, 4})
-        for (const char* schedule : kSchedules)
+        for (const auto& schedule : schedule::all())
           for (const int microbatches : kMicrobatches) {
             // One batch of three samples, which the trainer cuts, is enough for two stages that share it.
-            const bool has_more = schedule::named(schedule).stages_per_rank > 1;
+            const bool has_more = schedule.stages_per_rank > 1;
             if (microbatches == 1 && (stages > 2 || has_more || strategy.name != "alone")) continue;
             strategy.pipeline = stages;
-            strategy.schedule = schedule;
+            strategy.schedule = schedule.name;
             strategy.microbatches = microbatches;
-            all.push_back(
-                {&model,
-                 strategy,
-                 {name, strategy.name, concat(stages, " stages"), schedule, concat("by ", microbatches)}});
+            all.push_back({&model,
+                           strategy,
+                           {name, strategy.name, concat(stages, " stages"), strategy.schedule,
+                            concat("by ", microbatches)}});
           }
   }
   return matrix::cover(all);
@@ -76,7 +74,8 @@ TEST_CASE("the cover of pipelines has every pair of model, strategy, stages, sch
   for (const auto& model : cases::kModels) {
     for (const char* strategy : {"alone", "data", "ZeRO-1", "ZeRO-2", "ZeRO-3", "found"})
       CHECK(covered.contains(concat(model.name, ", ", strategy)));
-    for (const char* schedule : kSchedules) CHECK(covered.contains(concat(model.name, ", ", schedule)));
+    for (const auto& schedule : schedule::all())
+      CHECK(covered.contains(concat(model.name, ", ", schedule.name)));
     for (const int stages : {2, 3, 4}) CHECK(covered.contains(concat(model.name, ", ", stages, " stages")));
     for (const int microbatches : kMicrobatches)
       CHECK(covered.contains(concat(model.name, ", by ", microbatches)));

@@ -139,7 +139,9 @@ def memory_of(recipe):
 SAVES = ["--checkpoint.enable=true", "--checkpoint.interval=2"]
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "looped_bfs", "interleaved_1f1b"])
+@pytest.mark.parametrize(
+    "schedule", ["gpipe", "1f1b", "looped_bfs", "interleaved_1f1b", "zb_h1", "zb_h2", "zbv", "dualpipev"]
+)
 def test_a_run_in_stages_takes_what_was_said(shoal, one_thread, tiny, schedule):
     bigger = "--model.n_layer=4 --model.n_embd=128 --model.n_positions=64 --training.seq_len=64".split()
     bigger += ["--training.local_batch_size=16", "--parallelism.pipeline_parallel_microbatches=8"]
