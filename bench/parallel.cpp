@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A rank of Shoal's for bench/parallel.py, which starts it:
 //
-//   bench/parallel NAME SHAPE      NAME: data_parallel, zero1, zero2, zero3, pipeline_1f1b, pipeline_gpipe;
+//   bench/parallel NAME SHAPE      NAME: data_parallel, zero1, zero2, zero3; pipeline_SCHEDULE;
 //                                  data_parallel_in_turn, zero3_in_turn: without overlap
 //                                  SHAPE: a table of shapes.toml, as JSON
 //
@@ -58,7 +58,7 @@ struct Strategy {
   const char* schedule = nullptr;  // of a pipeline of all ranks
   const char* plan = "";
 };
-constexpr std::array<Strategy, 8> kStrategies = {
+constexpr std::array<Strategy, 11> kStrategies = {
     {{"data_parallel", -1, 1, 0},
      {"data_parallel_in_turn", -1, 1, 0, nullptr, "overlap 0"},
      {"zero3_in_turn", 1, -1, 3, nullptr, "overlap 0\nprefetch 0"},
@@ -66,7 +66,10 @@ constexpr std::array<Strategy, 8> kStrategies = {
      {"zero2", 1, -1, 2},
      {"zero3", 1, -1, 3},
      {"pipeline_1f1b", 1, 1, 0, "1f1b"},
-     {"pipeline_gpipe", 1, 1, 0, "gpipe"}}};
+     {"pipeline_gpipe", 1, 1, 0, "gpipe"},
+     {"pipeline_interleaved_1f1b", 1, 1, 0, "interleaved_1f1b"},
+     {"pipeline_zb_h1", 1, 1, 0, "zb_h1"},
+     {"pipeline_zbv", 1, 1, 0, "zbv"}}};
 
 models::Gpt2Config config_of(const json& shape) {
   SHOAL_CHECK(shape.at("model") == "gpt2", InvalidInput, "bench: the model is ", shape.at("model").dump(),

@@ -3,16 +3,17 @@
 """A training step on several ranks of this host: Shoal against PyTorch's DDP and FSDP2 on Gloo, in turns.
 
     .venv/bin/python bench/parallel.py [SHAPE …] [--preset release] [--rounds 20] [--only NAMES] [--profile]
-    .venv/bin/python bench/parallel.py gpt_30m --microbatches 8   a stage a rank, against PyTorch's pipelining
+    .venv/bin/python bench/parallel.py gpt_30m --microbatches 8   pipelines, against PyTorch's
     .venv/bin/python bench/parallel.py gpt_30m --batch 16 --hosts 2 --rate 1gbit   ranks on hosts of their own
 
 SHAPE is a GPT of bench/shapes.toml; its batch is that of one rank. Ranks are processes of one thread, each on
 a core of its own, and all wait at a pipe while it is not their turn; a step takes as long as on the slowest
 rank. A line has the median of the ratios to the best of the peers with its 95 % interval, by time and by CPU
-time, then the medians, the shortest (of a machine that others use, the one to look at), and the most memory a
-rank had above what it had before there was a model; pages that both have count half in each. Of Shoal also
-the most that all ranks together had in tensors and communicators. Hosts are network namespaces (as root);
-there a line also says how much of the time that messages take without overlap a step still waits for them.
+time, of a pipeline to the peer of its schedule; then the medians, the shortest (of a machine that others
+use, the one to look at), and the most memory a rank had above what it had before there was a model; pages
+that both have count half in each. Of Shoal also the most that all ranks together had in tensors and
+communicators. Hosts are network namespaces (as root); there a line also says how much of the time that
+messages take without overlap a step still waits for them.
 """
 
 import argparse
@@ -33,8 +34,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 OURS = ["data_parallel", "zero1", "zero2", "zero3"]
 IN_TURN = ["data_parallel_in_turn", "zero3_in_turn"]
 PEERS = ["ddp", "fsdp2", "fsdp2_kept"]
-STAGED = ["pipeline_1f1b", "pipeline_gpipe"]
-STAGED_PEERS = ["torch_1f1b", "torch_gpipe"]
+STAGED_PEERS = [f"torch_{schedule}" for schedule in ("gpipe", "1f1b", "interleaved_1f1b", "zbv")]
+STAGED = [name.replace("torch", "pipeline") for name in STAGED_PEERS] + ["pipeline_zb_h1"]
 
 
 class Group:
@@ -102,11 +103,13 @@ class Group:
         return [turn[what] for turn in self.turns]
 
     def end(self):
+        for process in self.processes:  # all of them first: they end together
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
         for process in self.processes:
             try:
-                process.stdin.close()
                 process.wait(timeout=20)
-            except (BrokenPipeError, subprocess.TimeoutExpired):
+            except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
 
@@ -130,6 +133,11 @@ def ratios(group, best, what):
 
 def median(values):
     return interval(values)[0]
+
+
+def schedule_of(name):
+    """Of a pipeline; of others nothing."""
+    return name.partition("_")[2] if name in STAGED + STAGED_PEERS else ""
 
 
 def contenders_of(arguments):
@@ -164,9 +172,11 @@ def compare(name, shape, arguments, hosts):
         best = min(peers or groups, key=lambda group: median(group.of("seconds")))
         thrifty = min(peers or groups, key=lambda group: median(group.of("cpu")))
         for group in groups:
+            same = [peer for peer in peers if schedule_of(peer.name) == schedule_of(group.name) != ""]
+            [in_time, in_cpu] = same * 2 or [best, thrifty]
             print(
-                f"{name:9} {group.name:14} {ratios(group, best, 'seconds')} of {best.name}'s time, "
-                f"{ratios(group, thrifty, 'cpu')} of {thrifty.name}'s CPU time; "
+                f"{name:9} {group.name:14} {ratios(group, in_time, 'seconds')} of {in_time.name}'s time, "
+                f"{ratios(group, in_cpu, 'cpu')} of {in_cpu.name}'s CPU time; "
                 f"{median(group.of('seconds')) * 1e3:.2f} ms, "
                 f"at least {min(group.of('seconds')) * 1e3:.2f} ms, "
                 f"CPU {median(group.of('cpu')) * 1e3:.2f} ms, "

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A rank of PyTorch's for bench/parallel.py: bench/parallel_torch.py NAME SHAPE.
 
-NAME: ddp, fsdp2 (parameters are gathered again for backward), fsdp2_kept; torch_1f1b, torch_gpipe: a stage a
-rank by torch.distributed.pipelining, with two weights where the model ties one, which it does not do. The
-optimizer is the fused AdamW where `shape` does not say otherwise. Speaks as bench/parallel.cpp does.
+NAME: ddp, fsdp2 (parameters are gathered again for backward), fsdp2_kept; torch_gpipe, torch_1f1b: a stage a
+rank by torch.distributed.pipelining; torch_interleaved_1f1b, torch_zbv: two. These have two weights where the
+model ties one, which they do not do. The optimizer is the fused AdamW where `shape` does not say otherwise.
+Speaks as bench/parallel.cpp does.
 """
 
 import json
@@ -49,16 +50,17 @@ def fsdp2(model, reshard=True):
 
 
 class Stage(torch.nn.Module):
-    """One of two, cut where work is balanced: the head counts as much as it multiplies."""
+    """One of several, cut where work is balanced: the head counts as much as it multiplies."""
 
-    def __init__(self, whole, rank):
+    def __init__(self, whole, number, count):
         super().__init__()
         blocks = len(whole.h)
         head = whole.wte.weight.numel() / (12 * whole.wte.weight.size(1) ** 2)  # in blocks
-        cut = min(blocks, max(1, round((blocks + head) / 2)))
-        self.h = whole.h[:cut] if rank == 0 else whole.h[cut:]
-        self.embeddings = torch.nn.ModuleList([whole.wte, whole.wpe] if rank == 0 else [])
-        if rank == 1:
+        begin, end = (min(blocks, round(at * (blocks + head) / count)) for at in (number, number + 1))
+        self.h = whole.h[begin:end]
+        self.embeddings = torch.nn.ModuleList([whole.wte, whole.wpe] if number == 0 else [])
+        self.is_last = number == count - 1
+        if self.is_last:
             self.ln_f = whole.ln_f
             self.head = torch.nn.Parameter(whole.wte.weight.detach().clone())
 
@@ -68,35 +70,48 @@ class Stage(torch.nn.Module):
             x = tokens(x) + positions(torch.arange(x.size(1)))
         for block in self.h:
             x = block(x)
-        return x if self.embeddings else F.linear(self.ln_f(x), self.head)
+        return F.linear(self.ln_f(x), self.head) if self.is_last else x
+
+
+def loss_of(logits, y):
+    return F.cross_entropy(logits.flatten(0, -2), y.flatten())
 
 
 class Pipeline:
-    """step(x, y): forward and backward of all micro-batches; the loss on the last rank."""
+    """step(x, y): forward and backward of all micro-batches; the loss on the rank of the last stage."""
 
     def __init__(self, name, shape):
         from torch.distributed import pipelining
 
-        rank = dist.get_rank()
-        self.stage = Stage(Gpt2(shape), rank)
-        schedule = {"torch_1f1b": pipelining.Schedule1F1B, "torch_gpipe": pipelining.ScheduleGPipe}[name]
-        stage = pipelining.PipelineStage(self.stage, rank, 2, torch.device("cpu"))
+        rank, ranks = dist.get_rank(), dist.get_world_size()
+        schedule, numbers = {
+            "torch_gpipe": (pipelining.ScheduleGPipe, [rank]),
+            "torch_1f1b": (pipelining.Schedule1F1B, [rank]),
+            "torch_interleaved_1f1b": (pipelining.ScheduleInterleaved1F1B, [rank, ranks + rank]),
+            "torch_zbv": (pipelining.ScheduleZBVZeroBubble, [rank, 2 * ranks - 1 - rank]),
+        }[name]
+        count = len(numbers) * ranks
+        whole = Gpt2(shape)
+        self.stages = torch.nn.ModuleList([Stage(whole, number, count) for number in numbers])
+        self.is_first, self.is_last = 0 in numbers, count - 1 in numbers
+        stages = [
+            pipelining.PipelineStage(stage, number, count, torch.device("cpu"))
+            for stage, number in zip(self.stages, numbers, strict=True)
+        ]
         self.schedule = schedule(
-            stage,
-            shape["microbatches"],
-            loss_fn=lambda logits, y: F.cross_entropy(logits.flatten(0, -2), y.flatten()),
+            stages if len(stages) > 1 else stages[0], shape["microbatches"], loss_fn=loss_of
         )
 
     def parameters(self):
-        return self.stage.parameters()
+        return self.stages.parameters()
 
     def step(self, x, y):
-        if dist.get_rank() == 0:
-            self.schedule.step(x)
-            return torch.zeros(())
         losses = []
-        self.schedule.step(target=y, losses=losses)
-        return torch.stack(losses).mean() * 2  # of two ranks' mean
+        self.schedule.step(
+            *([x] if self.is_first else []), **({"target": y, "losses": losses} if self.is_last else {})
+        )
+        # The mean over ranks is what is asked for.
+        return torch.stack(losses).mean() * dist.get_world_size() if self.is_last else torch.zeros(())
 
 
 WRAPPED = {"ddp": ddp, "fsdp2": fsdp2, "fsdp2_kept": lambda model: fsdp2(model, reshard=False)}
