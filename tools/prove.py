@@ -136,8 +136,16 @@ PROOFS = {
         "every model, strategy, number of ranks and of micro-batches trains as one device does",
         "docs/parallelism.md",
         60,
-        "rm -f outputs/matrix.txt && mkdir -p outputs && " + MATRIX + "'the whole matrix*' --no-skip",
+        "rm -f outputs/matrix.txt && mkdir -p outputs && " + MATRIX + "'the whole matrix trains*' --no-skip",
         MATRIX + "'the cover has*'",
+    ),
+    "pipelines": Proof(
+        "every model in two to four stages, by every schedule, alone and with every other way to train on "
+        "ranks, trains as one device does; stopped and started again it goes on",
+        "docs/pipelines.md",
+        150,
+        MATRIX + "'the whole matrix of pipelines*' --no-skip && rm outputs/pipelines.txt",
+        MATRIX + "'the cover of pipelines has*'",
     ),
 }
 

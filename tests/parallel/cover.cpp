@@ -2,6 +2,7 @@
 #include "tests/parallel/cover.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
 #include <utility>
 
@@ -15,6 +16,16 @@ std::vector<std::string> pairs_of(const Cell& cell) {
     for (std::size_t j = 0; j < i; ++j) pairs.push_back(concat(cell.settings[j], ", ", cell.settings[i]));
   return pairs;
 }
+
+Finished::Finished(const std::string& path) {
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+  std::ifstream before(path);
+  for (std::string line; std::getline(before, line);) cells_.insert(line.substr(0, line.rfind(": ")));
+  file_.open(path, std::ios::app);
+  SHOAL_CHECK(file_.good(), InvalidInput, "matrix: cannot write ", path);
+}
+
+void Finished::add(const std::string& cell, double error) { file_ << cell << ": " << error << std::endl; }
 
 bool is_sanitized() {
 #ifdef __SANITIZE_ADDRESS__

@@ -3,6 +3,8 @@
 // test that runs on each change.
 #pragma once
 
+#include <fstream>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,6 +21,18 @@ struct Cell {
 
 // "gpt2, ZeRO-1" for each two settings of a cell, in their order.
 std::vector<std::string> pairs_of(const Cell& cell);
+
+// A file with a line for each cell of a long run that was right: who begins again goes on after them.
+class Finished {
+ public:
+  explicit Finished(const std::string& path);
+  bool has(const std::string& cell) const { return cells_.contains(cell); }
+  void add(const std::string& cell, double error);
+
+ private:
+  std::set<std::string> cells_;
+  std::ofstream file_;
+};
 
 // Always the cell that brings most pairs that are new; of these the one of fewest ranks. Sanitizers take each
 // step ten times as long, and look at code rather than at numbers: under them each setting is there once.

@@ -101,11 +101,12 @@ static StepResult take(Trainer& trainer, const std::vector<Batch>& microbatches)
   return microbatches.size() == 1 ? trainer.step(microbatches[0]) : trainer.step_over(microbatches);
 }
 
-// A pipeline cuts a batch into as many micro-batches as it has stages, or as there are samples.
+// A pipeline cuts a single batch, by itself into as many micro-batches as it has stages, or as there are samples.
 static std::vector<Batch> cut_up(std::vector<Batch> microbatches, const Strategy& strategy) {
   if (microbatches.size() > 1 || strategy.pipeline == 1) return microbatches;
   const int stages = train::timeline_of(strategy.schedule, strategy.pipeline, 1).num_stages();
-  const std::int64_t count = train::most_microbatches(microbatches[0], stages, {});
+  const std::int64_t count =
+      strategy.cut != 0 ? strategy.cut : train::most_microbatches(microbatches[0], stages, {});
   std::vector<Batch> parts;
   for (std::int64_t i = 0; i < count; ++i)
     parts.push_back(map_tensors(microbatches[0], [&](const std::string&, const at::Tensor& tensor) {
@@ -233,6 +234,7 @@ static Outcome compared(const cases::ModelCase& model, const Strategy& strategy,
       plan.zero_stage = strategy.zero_stage;
       plan.bucket_bytes = 4096;
       plan.schedule = strategy.schedule;
+      plan.microbatches = strategy.cut;
       // Messages go on beside what computes in every second cell, though here nobody is faster for it.
       if ((strategy.ranks() / 2 + strategy.microbatches) % 2 == 0)
         plan.overlap_bytes = plan.prefetch_bytes = 16384;

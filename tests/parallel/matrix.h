@@ -18,7 +18,8 @@ struct Strategy {
   int zero_stage = -1;
   std::string plan = {};  // name of a file in recipes/plans, without what a model's name adds
 
-  int microbatches = 1;  // of a step
+  int microbatches = 1;  // batches of a step
+  int cut = 0;           // into so many micro-batches by the trainer; 0: as many as it takes by itself
   int pipeline = 1;
   std::string schedule = "1f1b";
 

@@ -2,12 +2,11 @@
 // Split, run, merge gives what one device gives: every model under every strategy, on 2, 3, 4, 6 and 8 ranks.
 // Sizes do not divide by most of these, and some ranks have no sample at all.
 //
-//   build/dev/parallel_test -ns -tc="the whole matrix*"      all cells; goes on where it was stopped
+//   build/dev/parallel_test -ns -tc="the whole matrix trains*"      all cells; goes on where it was stopped
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <array>
-#include <fstream>
 #include <iterator>
 #include <map>
 #include <set>
@@ -152,20 +151,15 @@ TEST_CASE("every optimizer trains in parts as it does whole") {
 }
 
 TEST_CASE("the whole matrix trains as one device does" * doctest::skip()) {
-  const std::string path = "outputs/matrix.txt";  // a line for each cell that was right
-  std::set<std::string> done;
-  std::ifstream before(path);
-  for (std::string line; std::getline(before, line);) done.insert(line.substr(0, line.find(':')));
-  std::ofstream results(path, std::ios::app);
-  REQUIRE(results.good());
+  matrix::Finished finished("outputs/matrix.txt");
   for (const auto& model : cases::kModels)
     for (const int ranks : kRanks)
       for (const auto& strategy : matrix::strategies(model, ranks)) {
         const std::string name = name_of(model, strategy);
-        if (done.contains(name)) continue;
+        if (finished.has(name)) continue;
         const auto outcome = matrix::run(model, strategy);
         check(model, strategy, outcome);
-        if (outcome.is_same()) results << name << ": " << outcome.worst.error << std::endl;
+        if (outcome.is_same()) finished.add(name, outcome.worst.error);
       }
 }
 
