@@ -31,6 +31,7 @@
 #include "shoal/cost/price.h"
 #include "shoal/elastic/join.h"
 #include "shoal/runtime/measure.h"
+#include "shoal/runtime/product_kernels.h"
 #include "shoal/train/half_products.h"
 
 namespace shoal::cli {
@@ -180,7 +181,7 @@ class Calibration {
     for (const std::int64_t size : {32, 64, 128, 256, 512, 1024}) {
       const at::Tensor a = at::ones({size, size}, type), b = at::ones({size, size}, type);
       at::Tensor product = at::empty({size, size}, type);
-      const Sample sample = peers_.time([&] { at::mm_out(product, a, b); });
+      const Sample sample = peers_.time([&] { runtime::multiply(a, b, product); });
       const double operations = 2 * std::pow(static_cast<double>(size), 3);
       rates.emplace_back(operations,
                          operations / std::max(sample.seconds - kind_.kernel_seconds, 0.1 * sample.seconds));

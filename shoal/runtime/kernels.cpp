@@ -16,7 +16,6 @@
 #include <ATen/ops/_unsafe_view_ops.h>
 #include <ATen/ops/abs_ops.h>
 #include <ATen/ops/add_ops.h>
-#include <ATen/ops/addmm_ops.h>
 #include <ATen/ops/alias_ops.h>
 #include <ATen/ops/amax_ops.h>
 #include <ATen/ops/any_ops.h>
@@ -96,7 +95,6 @@
 #include <ATen/ops/minimum_ops.h>
 #include <ATen/ops/mkldnn_rnn_layer_backward_ops.h>
 #include <ATen/ops/mkldnn_rnn_layer_ops.h>
-#include <ATen/ops/mm_ops.h>
 #include <ATen/ops/mse_loss_backward_ops.h>
 #include <ATen/ops/mse_loss_ops.h>
 #include <ATen/ops/mul_ops.h>
@@ -188,6 +186,7 @@
 #include "shoal/runtime/neutral_kernels.h"
 #include "shoal/runtime/packing_kernels.h"
 #include "shoal/runtime/part_kernels.h"
+#include "shoal/runtime/product_kernels.h"
 #include "shoal/runtime/typed_kernel.h"
 #include "shoal/runtime/update_kernels.h"
 #include "shoal/runtime/view_kernel.h"
@@ -310,7 +309,7 @@ static constexpr NamedKernel kKernels[] = {
     {"aten::abs", typed<ops::abs>},
     {"aten::add.Scalar", typed<ops::add_Scalar>, typed<ops::add__Scalar>},
     {"aten::add.Tensor", typed<ops::add_Tensor>, typed<ops::add_out>},
-    {"aten::addmm", typed<ops::addmm>},
+    {"aten::addmm", make_addmm},
     {"aten::alias", typed<ops::alias>},
     {"aten::amax", typed<ops::amax>},
     {"aten::any.dim", typed<ops::any_dim>},
@@ -399,7 +398,7 @@ static constexpr NamedKernel kKernels[] = {
     {"aten::minimum", typed<ops::minimum>},
     {"aten::mkldnn_rnn_layer", make_training_rnn},
     {"aten::mkldnn_rnn_layer_backward", make_rnn_backward},
-    {"aten::mm", typed<ops::mm>},
+    {"aten::mm", make_mm},
     {"aten::mse_loss", typed<ops::mse_loss>},
     {"aten::mse_loss_backward", typed<ops::mse_loss_backward>},
     {"aten::mul.Scalar", typed<ops::mul_Scalar>, typed<ops::mul__Scalar>},
