@@ -232,23 +232,28 @@ static std::int64_t in_flight_bytes(const Forecast& forecast, const Parallelism&
           sent[segment.stage] += (ir::bytes_of(forecast.program.types.at(input.index)) + 4095) / 4096 * 4096;
   std::int64_t most_sent = 0;
   for (const auto& [stage, bytes] : sent) most_sent = std::max(most_sent, bytes);
-  // What a micro-batch has when a segment of it has run, and at most while it does.
+  // By segment, over what there was before it: at most while it runs, and when it has. That is the same in each
+  // order in which a micro-batch may have them: what two may reach in either order lives to its end.
   const std::int64_t sources = forecast.step.sources.total();
-  std::vector<std::int64_t> after, peaks;
+  std::vector<program::MemoryUse> changes;
+  std::int64_t before = sources;
   for (const auto& uses : forecast.step.uses) {
-    after.push_back(!uses.empty() ? uses.back().after - sources : after.empty() ? 0 : after.back());
-    peaks.push_back(after.back());
-    for (const program::MemoryUse& use : uses) peaks.back() = std::max(peaks.back(), use.peak - sources);
+    const std::int64_t after = uses.empty() ? before : uses.back().after;
+    std::int64_t peak = after;
+    for (const program::MemoryUse& use : uses) peak = std::max(peak, use.peak);
+    changes.push_back({.peak = peak - before, .after = after - before});
+    before = after;
   }
-  after.back() = 0;  // then it is over
   std::vector<std::int64_t> kept(count);
+  std::vector<std::size_t> num_run(count);
   std::int64_t all = 0, most = 0;
   const std::vector<const program::Program*> programs(count, &forecast.program);
   for (const auto& [program, segment, microbatch] : program::runs_of(timeline, place, programs)) {
-    std::int64_t& its = kept[static_cast<std::size_t>(microbatch)];
-    all -= std::exchange(its, after[segment]);
-    most = std::max(most, all + peaks[segment]);
-    all += its;
+    const auto i = static_cast<std::size_t>(microbatch);
+    most = std::max(most, all + changes[segment].peak);
+    all += changes[segment].after;
+    kept[i] += changes[segment].after;
+    if (++num_run[i] == changes.size()) all -= std::exchange(kept[i], 0);
   }
   most -= forecast.step.peak.total() - sources;  // of one alone, which is counted
   std::int64_t scalars = 0;

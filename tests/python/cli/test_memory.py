@@ -139,17 +139,38 @@ def memory_of(recipe):
 SAVES = ["--checkpoint.enable=true", "--checkpoint.interval=2"]
 
 
-@pytest.mark.parametrize(
-    "schedule", ["gpipe", "1f1b", "looped_bfs", "interleaved_1f1b", "zb_h1", "zb_h2", "zbv", "dualpipev"]
-)
-def test_a_run_in_stages_takes_what_was_said(shoal, one_thread, tiny, schedule):
+def memory_in_stages(shoal, tiny, schedule, microbatches, samples):
     bigger = "--model.n_layer=4 --model.n_embd=128 --model.n_positions=64 --training.seq_len=64".split()
-    bigger += ["--training.local_batch_size=16", "--parallelism.pipeline_parallel_microbatches=8"]
-    stages = ["-n", 2, "--parallelism.pipeline_parallel_degree=2", "--sample.tokens=0"]
-    result = shoal("train", tiny, *stages, f"--parallelism.pipeline_parallel_schedule={schedule}", *bigger)
+    bigger += [f"--training.local_batch_size={microbatches * samples}", "--sample.tokens=0"]
+    stages = ["-n", 2, "--parallelism.pipeline_parallel_degree=2"]
+    stages += [f"--parallelism.pipeline_parallel_schedule={schedule}"]
+    stages += [f"--parallelism.pipeline_parallel_microbatches={microbatches}"]
+    result = shoal("train", tiny, *stages, *bigger)
     assert result.returncode == 0, result.stderr
-    memory = memory_of(tiny)
+    return memory_of(tiny)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "microbatches"),
+    [
+        *[(name, 8) for name in ("gpipe", "1f1b", "looped_bfs", "interleaved_1f1b", "zb_h1", "zb_h2")],
+        *[("zbv", count) for count in (3, 4, 8)],
+        *[("dualpipev", count) for count in (3, 8)],
+    ],
+)
+def test_a_run_in_stages_takes_what_was_said(shoal, one_thread, tiny, schedule, microbatches):
+    memory = memory_in_stages(shoal, tiny, schedule, microbatches, 2)
     assert memory["peak_bytes"] <= memory["predicted_bytes"] <= 1.1 * memory["peak_bytes"]
+
+
+def test_stages_keep_no_more_micro_batches_than_their_schedule_has_under_way(shoal, one_thread, tiny):
+    def steps(schedule, microbatches):
+        return memory_in_stages(shoal, tiny, schedule, microbatches, 4)["phases"]["steps"]
+
+    two = steps("1f1b", 2)  # as many as stages
+    for schedule in ("1f1b", "zb_h1"):
+        assert steps(schedule, 8) <= 1.01 * two  # tokens of more samples
+    assert steps("gpipe", 8) > 2 * two
 
 
 @pytest.mark.parametrize("more", [[], SAVES], ids=["", "saving"])

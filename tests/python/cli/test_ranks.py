@@ -268,8 +268,12 @@ def test_a_plan_says_what_lies_where_and_what_is_sent(shoal, tiny):
     assert "dry run: 8 ranks of 1 kinds\n  8 ranks as rank 0: " in said
 
 
-def test_a_model_larger_than_any_memory_is_planned_for_a_thousand_ranks(shoal):
+@pytest.mark.parametrize("axes", ["shard x tensor", "stages x shard x tensor"])
+def test_a_model_larger_than_any_memory_is_planned_for_a_thousand_ranks(shoal, axes):
     degrees = [SHARD, "--parallelism.tensor_parallel_degree=8", TENSOR[1]]
+    if axes.startswith("stages"):
+        degrees += ["--parallelism.pipeline_parallel_degree=16"]
+        degrees += ["--parallelism.pipeline_parallel_schedule=interleaved_1f1b"]
     result = shoal("plan", "recipes/gpt3_175b.toml", "-n", 1024, *degrees, "--dry-run")
     assert result.returncode == 0, result.stderr
     assert "model: gpt2, 174,604,345,344 parameters" in result.stdout
