@@ -114,11 +114,19 @@ def steps_in(folder):
 
 
 @pytest.mark.parametrize(
-    ("fault", "named"), [("KILL", "killed by signal 9"), ("STOP", "stopped, while others waited")]
+    ("fault", "named", "schedule"),
+    [
+        ("KILL", "killed by signal 9", "1f1b"),
+        ("STOP", "stopped, while others waited", "1f1b"),
+        ("KILL", "killed by signal 9", "zbv"),
+    ],
 )
-def test_a_stage_that_fails_is_named_and_starts_again_with_the_same_losses(shoal, tiny, fault, named):
+def test_a_stage_that_fails_is_named_and_starts_again_with_the_same_losses(
+    shoal, tiny, fault, named, schedule
+):
     more = ["--training.steps=400", "--checkpoint.enable=true", "--checkpoint.interval=20"]
     more += ["--metrics.log_freq=1", "--validation.freq=0", "--sample.tokens=0", *BATCH]
+    more += [f"--parallelism.pipeline_parallel_schedule={schedule}"]
     whole, torn = tiny.parent / "whole", tiny.parent / "torn"
     assert shoal("train", tiny, *STAGES, f"--job.dump_folder={whole}", *more).returncode == 0
     launcher = [shoal.path, "run", *STAGES[:2], "--limit=3", "--max-restarts=1"]
