@@ -232,14 +232,12 @@ static std::int64_t in_flight_bytes(const Forecast& forecast, const Parallelism&
           sent[segment.stage] += (ir::bytes_of(forecast.program.types.at(input.index)) + 4095) / 4096 * 4096;
   std::int64_t most_sent = 0;
   for (const auto& [stage, bytes] : sent) most_sent = std::max(most_sent, bytes);
-  // By segment, over what there was before it: at most while it runs, and when it has. That is the same in each
-  // order in which a micro-batch may have them: what two may reach in either order lives to its end.
+  // By segment, over what there was before it, whatever that is: at most while it runs, and when it has.
   const std::int64_t sources = forecast.step.sources.total();
   std::vector<program::MemoryUse> changes;
   std::int64_t before = sources;
   for (const auto& uses : forecast.step.uses) {
-    const std::int64_t after = uses.empty() ? before : uses.back().after;
-    std::int64_t peak = after;
+    std::int64_t after = uses.empty() ? before : uses.back().after, peak = after;
     for (const program::MemoryUse& use : uses) peak = std::max(peak, use.peak);
     changes.push_back({.peak = peak - before, .after = after - before});
     before = after;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every block begins with a header of one cache line:
 //
-//   | bytes asked for | where from | class |        … 64 bytes | what the tensor sees
+//   | bytes asked for | where from | counted | class | … 64 bytes | what the tensor sees
 //
 // A header on every block, wherever it is from, lets one deleter serve all and keeps the counts exact.
 //
@@ -42,6 +42,7 @@ enum class From : std::uint8_t { System, Pool, Arena };
 struct alignas(kAlignment) Header {
   std::size_t bytes;
   From from;
+  bool is_counted;
   std::uint32_t size_class;  // of the pool's
 };
 static_assert(sizeof(Header) == kAlignment);
@@ -174,12 +175,13 @@ Pool& pool() {
   return *one;
 }
 
-thread_local bool pool_is_on = false;
+thread_local bool pool_is_on = false, is_scratch = false;
 
 void release(void* data) {
   if (data == nullptr) return;
   auto* header = static_cast<Header*>(data) - 1;
-  const std::int64_t live = hold(Holder::Tensors, -static_cast<std::int64_t>(header->bytes));
+  const std::int64_t live =
+      hold(Holder::Tensors, header->is_counted ? -static_cast<std::int64_t>(header->bytes) : 0);
   if (header->from == From::System) {
     std::free(header);
     return;
@@ -209,7 +211,8 @@ class CountingAllocator final : public c10::Allocator {
       header->from = is_pooled ? From::Pool : From::System;
     }
     header->bytes = bytes;
-    counts().add(static_cast<std::int64_t>(bytes));
+    header->is_counted = !is_scratch;
+    if (header->is_counted) counts().add(static_cast<std::int64_t>(bytes));
     void* data = header + 1;
     return {data, data, &release, at::Device(at::kCPU)};
   }
@@ -236,6 +239,9 @@ void reset_peak() {
 
 PoolScope::PoolScope() : outer_(pool_is_on) { pool_is_on = true; }
 PoolScope::~PoolScope() { pool_is_on = outer_; }
+
+ScratchScope::ScratchScope() : outer_(is_scratch) { is_scratch = true; }
+ScratchScope::~ScratchScope() { is_scratch = outer_; }
 
 void trim_pool() { pool().trim(); }
 

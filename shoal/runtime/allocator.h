@@ -38,6 +38,19 @@ class PoolScope {
   bool outer_;
 };
 
+// While one lives, what this thread takes is not counted: what a library's kernel has inside, as MKL's has of the
+// system's.
+class ScratchScope {
+ public:
+  ScratchScope();
+  ~ScratchScope();
+  ScratchScope(const ScratchScope&) = delete;
+  ScratchScope& operator=(const ScratchScope&) = delete;
+
+ private:
+  bool outer_;
+};
+
 // Gives what the pool holds back to the system.
 void trim_pool();
 

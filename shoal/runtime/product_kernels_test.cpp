@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "shoal/aten/types.h"
+#include "shoal/runtime/allocator.h"
 #include "shoal/runtime/executor.h"
 
 namespace product_kernels_test {
@@ -71,6 +72,22 @@ TEST_CASE("small products, thin ones and other types stay with ATen") {
   at::Tensor product = at::empty({256, 512}, at::kDouble);
   multiply(a, b, product);
   CHECK(at::equal(product, a.mm(b)));
+}
+
+TEST_CASE("what a product has inside is not counted") {
+  install_allocator();
+  const auto a = at::randn({512, 512}), b = at::randn({512, 2048});
+  at::Tensor product = at::empty({512, 2048});
+  for (const auto& left : {a, a.t()}) {
+    reset_peak();
+    multiply(left, b, product);
+    CHECK(memory_counts().peak_bytes == memory_counts().live_bytes);
+  }
+  const std::int64_t before = memory_counts().live_bytes;
+  {
+    const at::Tensor other = at::empty({1000});
+  }
+  CHECK(memory_counts().live_bytes == before);
 }
 
 }  // namespace product_kernels_test
