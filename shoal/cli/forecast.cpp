@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <map>
 #include <tuple>
 #include <utility>
 
@@ -223,15 +222,13 @@ static std::int64_t in_flight_bytes(const Forecast& forecast, const Parallelism&
   const auto timeline = train::timeline_of(plan.schedule, compile::pipeline_ranks_of(plan, mesh), count);
   const int place = mesh.coordinate(rank, mesh.axis(plan.pipeline_axis));
   const std::int64_t held = schedule::most_held(timeline)[static_cast<std::size_t>(place)].backward;
-  std::map<int, std::int64_t> sent;  // by stage
+  std::int64_t sent = 0;  // of a micro-batch
   for (const auto& segment : forecast.program.segments)
     for (const auto& instruction : segment.instructions)
       if (const auto* compute = std::get_if<program::Compute>(&instruction);
           compute != nullptr && compute->op == "shoal::send")
         for (const auto input : program::inputs_of(program::call_of(*compute)))
-          sent[segment.stage] += (ir::bytes_of(forecast.program.types.at(input.index)) + 4095) / 4096 * 4096;
-  std::int64_t most_sent = 0;
-  for (const auto& [stage, bytes] : sent) most_sent = std::max(most_sent, bytes);
+          sent += (ir::bytes_of(forecast.program.types.at(input.index)) + 4095) / 4096 * 4096;
   // By segment, over what there was before it, whatever that is: at most while it runs, and when it has.
   const std::int64_t sources = forecast.step.sources.total();
   std::vector<program::MemoryUse> changes;
@@ -258,7 +255,8 @@ static std::int64_t in_flight_bytes(const Forecast& forecast, const Parallelism&
   for (const auto& source : forecast.program.sources)
     if (source.role == ir::Role::Scalar)
       scalars += ir::bytes_of(forecast.program.types.at(source.slot.index));
-  return most + (held + 1) * most_sent + num_microbatches * scalars;
+  // Of each send as many copies as the rank may be ahead of who receives, and one that has gone.
+  return most + std::min(num_microbatches, held + 1) * sent + num_microbatches * scalars;
 }
 
 compile::Whole update_of_sums(const compile::Whole& microbatch) {
