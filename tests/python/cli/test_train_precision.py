@@ -90,8 +90,8 @@ def test_verify_refuses_gradients_that_are_rounded(shoal, tiny):
 @pytest.mark.parametrize(
     "option, error",
     [
-        ("--precision.compute=fp16", "'fp16' is none of bfloat16, float16 and float32"),
-        ("--precision.reduce=fp8", "'fp8' is none of bfloat16, float16 and float32"),
+        ("--precision.compute=fp16", "precision.compute is 'fp16'; it is float32, bfloat16 or float16"),
+        ("--precision.reduce=fp8", "precision.reduce is 'fp8'; it is float32, bfloat16 or float16"),
         ("--precision.reduce=float16", "reduce=float16 is for gradients of a loss that is scaled"),
         ("--precision.scale=1000", "scale and grows_after are of float16"),
         ("--precision.compute=float16 --precision.scale=1000", "it is a power of two"),

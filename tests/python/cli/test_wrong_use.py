@@ -25,8 +25,6 @@ TOGETHER = [
     ("--model.flavor=125M", 'model.flavor: gpt2 has no flavor "125M"; did you mean "124M"?'),
     ("--model.n_head=5", "model.n_embd is 16, not a multiple of model.n_head, 5"),
     ("--training.seq_len=17", "training.seq_len is 17, more than model.n_positions, 16"),
-    ("--precision.compute=bf16", "precision.compute is 'bf16'; it is float32, bfloat16 or float16"),
-    ("--precision.reduce=half", "precision.reduce is 'half'; it is float32, bfloat16 or float16"),
     ("--dataset.name=bytes", 'model.name gpt2 learns from dataset.name "text"'),
     ("--lr_scheduler.warmup_steps=5", "lr_scheduler.warmup_steps is 5, more than training.steps, 4"),
     (
