@@ -169,7 +169,8 @@ def test_stages_keep_no_more_micro_batches_than_their_schedule_has_under_way(sho
 
     two = steps("1f1b", 2)  # as many as stages
     for schedule in ("1f1b", "zb_h1"):
-        assert steps(schedule, 8) <= 1.01 * two  # tokens of more samples
+        # Tokens of more samples, and messages that the other rank has not taken yet.
+        assert steps(schedule, 8) <= 1.05 * two
     assert steps("gpipe", 8) > 2 * two
 
 
