@@ -26,6 +26,12 @@ TRIALS = "{python} tests/fault/launch_trials.py "
 MATRIX = "{build}/parallel_test --test-case="
 
 
+def resumed(results, case):
+    """Goes on after the cells of an earlier run that was stopped, if of this very program."""
+    file = f"outputs/{results}"
+    return f"[ {file} -nt {{build}}/parallel_test ] || rm -f {file}; {MATRIX}'{case}' --no-skip && rm {file}"
+
+
 @dataclasses.dataclass(frozen=True)
 class Proof:
     claim: str
@@ -136,7 +142,7 @@ PROOFS = {
         "every model, strategy, number of ranks and of micro-batches trains as one device does",
         "docs/parallelism.md",
         60,
-        "rm -f outputs/matrix.txt && mkdir -p outputs && " + MATRIX + "'the whole matrix trains*' --no-skip",
+        resumed("matrix.txt", "the whole matrix trains*"),
         MATRIX + "'the cover has*'",
     ),
     "pipelines": Proof(
@@ -144,7 +150,7 @@ PROOFS = {
         "ranks, trains as one device does; stopped and started again it goes on",
         "docs/pipelines.md",
         150,
-        MATRIX + "'the whole matrix of pipelines*' --no-skip && rm outputs/pipelines.txt",
+        resumed("pipelines.txt", "the whole matrix of pipelines*"),
         MATRIX + "'the cover of pipelines has*'",
     ),
 }
