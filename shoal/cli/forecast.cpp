@@ -229,7 +229,7 @@ static std::int64_t in_flight_bytes(const Forecast& forecast, const Parallelism&
           compute != nullptr && compute->op == "shoal::send")
         for (const auto input : program::inputs_of(program::call_of(*compute)))
           sent += (ir::bytes_of(forecast.program.types.at(input.index)) + 4095) / 4096 * 4096;
-  // By segment, over what there was before it, whatever that is: at most while it runs, and when it has.
+  // By segment, over what there was before it: at most while it runs, and when it has.
   const std::int64_t sources = forecast.step.sources.total();
   std::vector<program::MemoryUse> changes;
   std::int64_t before = sources;

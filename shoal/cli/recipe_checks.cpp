@@ -170,13 +170,13 @@ void check_together(const Recipe& recipe, const std::string& path) {
           "optimizer.state_dtype is for updates that go element by element, and optimizer.name = \"LAMB\" "
           "looks at "
           "whole tensors; leave it at float32, or take AdamW");
-  const bool has_tokens = recipe.dataset.name == DatasetName::Text ||
-                          recipe.dataset.name == DatasetName::MaskedText ||
-                          recipe.dataset.name == DatasetName::CorruptedText;
   for (const auto& [key, type] :
        {std::pair("compute", recipe.precision.compute), std::pair("reduce", recipe.precision.reduce)})
     require(type == "float32" || type == "bfloat16" || type == "float16", "precision.", key, " is '", type,
             "'; it is float32, bfloat16 or float16");
+  const bool has_tokens = recipe.dataset.name == DatasetName::Text ||
+                          recipe.dataset.name == DatasetName::MaskedText ||
+                          recipe.dataset.name == DatasetName::CorruptedText;
   require(recipe.precision.master == rewrite::Master::Float32 || has_tokens,
           "precision.master is for models of tokens, and dataset.name = \"", name_of(recipe.dataset.name),
           "\" gives float32 numbers, which a model in bfloat16 does not read; leave it at float32");

@@ -23,6 +23,7 @@
 #include <cstdlib>
 #include <mutex>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "shoal/base/held.h"
@@ -237,11 +238,10 @@ void reset_peak() {
   all.peak.store(held(Holder::Tensors));
 }
 
-PoolScope::PoolScope() : outer_(pool_is_on) { pool_is_on = true; }
-PoolScope::~PoolScope() { pool_is_on = outer_; }
-
-ScratchScope::ScratchScope() : outer_(is_scratch) { is_scratch = true; }
-ScratchScope::~ScratchScope() { is_scratch = outer_; }
+ThreadScope::ThreadScope(bool& flag) : flag_(flag), outer_(std::exchange(flag, true)) {}
+ThreadScope::~ThreadScope() { flag_ = outer_; }
+PoolScope::PoolScope() : ThreadScope(pool_is_on) {}
+ScratchScope::ScratchScope() : ThreadScope(is_scratch) {}
 
 void trim_pool() { pool().trim(); }
 

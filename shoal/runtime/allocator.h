@@ -25,30 +25,32 @@ void install_allocator();
 MemoryCounts memory_counts();
 void reset_peak();
 
-// While one lives, this thread takes blocks from the pool. What is freed later, elsewhere or after the scope,
-// is safe.
-class PoolScope {
+class ThreadScope {  // sets a flag of this thread, and sets it back
  public:
-  PoolScope();
-  ~PoolScope();
-  PoolScope(const PoolScope&) = delete;
-  PoolScope& operator=(const PoolScope&) = delete;
+  ThreadScope(const ThreadScope&) = delete;
+  ThreadScope& operator=(const ThreadScope&) = delete;
+
+ protected:
+  explicit ThreadScope(bool& flag);
+  ~ThreadScope();
 
  private:
+  bool& flag_;
   bool outer_;
 };
 
-// While one lives, what this thread takes is not counted: what a library's kernel has inside, as MKL's has of the
-// system's.
-class ScratchScope {
+// While one lives, this thread takes blocks from the pool. What is freed later, elsewhere or after the scope,
+// is safe.
+class PoolScope : ThreadScope {
+ public:
+  PoolScope();
+};
+
+// While one lives, what this thread takes is not counted: what a kernel of oneDNN's has inside, which that library
+// takes from ATen, where MKL takes it from the system.
+class ScratchScope : ThreadScope {
  public:
   ScratchScope();
-  ~ScratchScope();
-  ScratchScope(const ScratchScope&) = delete;
-  ScratchScope& operator=(const ScratchScope&) = delete;
-
- private:
-  bool outer_;
 };
 
 // Gives what the pool holds back to the system.

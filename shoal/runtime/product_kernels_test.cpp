@@ -74,6 +74,32 @@ TEST_CASE("small products, thin ones and other types stay with ATen") {
   CHECK(at::equal(product, a.mm(b)));
 }
 
+TEST_CASE("who turns oneDNN off has ATen's bits, from a program that is there already too") {
+  const auto a = at::randn({256, 512}), b = at::randn({512, 512}), bias = at::randn({512});
+  const auto exact = a.to(at::kDouble).mm(b.to(at::kDouble));
+  Graph graph;
+  std::vector<ir::Argument> arguments;
+  for (const auto& [name, tensor] : {std::pair("self", bias), std::pair("mat1", a), std::pair("mat2", b)})
+    arguments.push_back({name, graph.add_source(Role::Input, name, aten::type_of(tensor))});
+  const auto node = graph.add_node({.op = "aten::addmm", .arguments = arguments}, {aten::type_of(a)});
+  graph.add_result(Role::Output, "y", graph.at(node).outputs.front().value());
+  Executor executor(program::lower(graph));
+  executor.bind(Role::Input, "self", bias);
+  executor.bind(Role::Input, "mat1", a);
+  executor.bind(Role::Input, "mat2", b);
+  executor.run_gradients();
+  check_close(executor.result(Role::Output, "y"), exact + bias);
+  at::globalContext().setUserEnabledMkldnn(false);
+  executor.run_gradients();
+  const bool is_atens = at::equal(executor.result(Role::Output, "y"), at::addmm(bias, a, b));
+  at::Tensor product = at::empty({256, 512});
+  multiply(a, b, product);
+  const bool is_mm = at::equal(product, a.mm(b));
+  at::globalContext().setUserEnabledMkldnn(true);
+  CHECK(is_atens);
+  CHECK(is_mm);
+}
+
 TEST_CASE("what a product has inside is not counted") {
   install_allocator();
   const auto a = at::randn({512, 512}), b = at::randn({512, 2048});
