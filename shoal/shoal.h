@@ -5,6 +5,7 @@
 #include "shoal/base/error.h"
 #include "shoal/capture/capture.h"
 #include "shoal/capture/deferred.h"
+#include "shoal/capture/scopes.h"
 #include "shoal/collectives/collectives.h"
 #include "shoal/comm/inproc/inproc.h"
 #include "shoal/comm/shm/shm.h"

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "shoal/ir/graph.h"
+#include "shoal/ir/scopes.h"
 
 namespace shoal::capture {
 
@@ -87,6 +88,7 @@ struct Captured {                     // what one run was asked to do
   ir::Graph graph;                    // form Captured, phases forward and backward
   std::vector<at::Tensor> constants;  // of the sources with role Constant, in their order
   Guards guards;
+  ir::Scopes scopes = {};
 };
 
 // Captures twice and compares: a model that does not do the same again (a Python counter, a coin toss) is an

@@ -175,6 +175,7 @@ Recorder::Outputs Recorder::add_node(std::string op, std::vector<ir::Argument> a
     devices_.push_back(device);
     from_inputs_.push_back(from_inputs);
   }
+  if (phase_ == ir::Phase::Forward) marks_.add_node(id, captured_.graph.at(id), [this] { return where(); });
   if (request_.progress) tell_progress();
   const auto running = torch::autograd::get_current_node();
   sequence_.push_back(phase_ == ir::Phase::Backward && running ? running->sequence_nr()
@@ -299,6 +300,7 @@ Captured Recorder::finish() && {
     if (const auto& alias = *input_aliases_[i]; alias.value != alias.original)
       captured_.graph.add_result(ir::Role::Output, written_name(request_.inputs[i].name), alias.value);
   name_modules(captured_.graph, sequence_);
+  captured_.scopes = std::move(marks_).finish(captured_.graph);
   std::size_t held = 0;
   for (auto& source : captured_.graph.sources)
     if (captured_.graph.at(source.value).role == ir::Role::Constant)

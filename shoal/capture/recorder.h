@@ -20,6 +20,7 @@
 #include "shoal/base/error.h"
 #include "shoal/capture/capture.h"
 #include "shoal/capture/dispatch.h"
+#include "shoal/capture/marks.h"
 #include "shoal/capture/random.h"
 #include "shoal/capture/recorded_tensor.h"
 #include "shoal/capture/shapes.h"
@@ -168,7 +169,8 @@ class Recorder final : public Interceptor {
   };
   std::vector<Expectation> expectations_;
   std::map<double, ir::ValueId> counts_;  // of batches, by the momentum that stands for one over it
-  std::string last_module_;               // owner of the parameter read last
+  Marks marks_;
+  std::string last_module_;  // owner of the parameter read last
   ShapeInference shapes_;
 };
 

@@ -49,7 +49,9 @@ Recorder::Recorder(const Request& request, std::optional<Stop> stop)
                   " is ", tensor.layout(), "; sparse tensors cannot be captured");
       const auto* region = region_of(tensor);
       if (region && bytes_covered(region->tensor) == bytes_covered(tensor)) continue;  // tied
-      add_region(tensor, role, name, source(role, name, tensor));
+      const auto value = source(role, name, tensor);
+      if (role == ir::Role::Parameter) marks_.add_parameter(value, tensor);
+      add_region(tensor, role, name, value);
     }
   };
   sources(ir::Role::Parameter, request.parameters);

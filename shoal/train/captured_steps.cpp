@@ -252,6 +252,7 @@ CapturedStep CapturedSteps::captured(const Batch& batch, Use use, Key key) {
                     .structure = structure,
                     .guards = std::move(captured.guards),
                     .graph = std::move(captured.graph),
+                    .scopes = std::move(captured.scopes),
                     .constants = std::move(captured.constants),
                     .inputs = {},
                     .tag = view_.tag ? view_.tag() : "",

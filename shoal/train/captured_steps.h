@@ -15,6 +15,7 @@
 
 #include "shoal/capture/capture.h"
 #include "shoal/ir/graph.h"
+#include "shoal/ir/scopes.h"
 #include "shoal/observe/trace.h"
 #include "shoal/train/distribution.h"
 #include "shoal/train/model_tensors.h"
@@ -41,6 +42,7 @@ struct CapturedStep {
   std::uint64_t structure = 0;  // see CapturedSteps::runs_
   capture::Guards guards;
   ir::Graph graph;  // as the model was captured
+  ir::Scopes scopes;
   std::vector<at::Tensor> constants;
   std::vector<std::string> inputs;                     // names of the batch's tensors
   std::string tag;                                     // ModelView::tag
