@@ -71,6 +71,7 @@ planner::Found find_placements(const ir::Graph& graph, const Mesh& mesh, std::si
     if (value.role != Role::Parameter) continue;
     if (uncut_by(optimizers, source.name, value.type.shape) == Uncut::Blocks)
       question.in_blocks.insert(source.name);
+    if (is_split(plan, source.name)) question.split.insert(source.name);
     const bool is_said = is_settled || std::ranges::any_of(plan.lines, [&](const PlanLine& line) {
                            return line.kind == PlanLine::Kind::Parameter && line.placements.contains(name) &&
                                   rewrite::matches(line.pattern, source.name);

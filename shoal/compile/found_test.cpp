@@ -73,3 +73,18 @@ TEST_CASE("two axes that nobody says anything about are refused") {
   CHECK(error_of([] { check_fits(plan_from_text("find tp\n"), sharding::mesh_from_text("tensor=2"), {}); }) ==
         "plan: placements are to be found over axis 'tp', and the mesh is 'tensor=2'");
 }
+
+TEST_CASE("a split line binds its parameters, leaves the others whole, and lets the axis cut samples") {
+  const Whole whole = placed("split h.*.down\n", "tensor=2");
+  CHECK(to_text(whole.plan) ==
+        "parameter h.*.down tensor=S(0)\nparameter h.*.up tensor=R\nfind tensor\nsplit h.*.down\n");
+  CHECK(placed(to_text(whole.plan), "tensor=2").placed == whole.placed);
+  CHECK(error_of([] {
+          check_fits(plan_from_text("split h.0.down\n"), sharding::mesh_from_text("shard=2"), {"h.0.down"});
+        }) ==
+        "plan: 'split h.0.down', and no axis of 'shard=2' is there to split over: each cuts the batch or the "
+        "model's stages, or lines say what lies how. Remedy: a tensor degree");
+  CHECK(error_of([] {
+          check_fits(plan_from_text("split g\n"), sharding::mesh_from_text("tensor=2"), {"h.0.down"});
+        }) == "plan: this model has no parameter g; it has 1, the first is h.0.down");
+}

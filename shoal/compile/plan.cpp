@@ -97,6 +97,11 @@ class Line {
     end();
   }
 
+  void read_split() {
+    plan_.splits.push_back(name());
+    end();
+  }
+
   void read_table() {
     plan_.tables.push_back(name());
     end();
@@ -274,7 +279,7 @@ class Line {
 static constexpr std::string_view kVerbs[] = {"mesh",      "batch",   "input",        "zero",    "parameter",
                                               "output",    "find",    "pipeline",     "stage",   "accumulate",
                                               "recompute", "offload", "gather_ahead", "buckets", "precision",
-                                              "table",     "overlap", "prefetch"};
+                                              "table",     "split",   "overlap",      "prefetch"};
 
 static void read_line(std::string_view text, const std::string& where, Plan& plan) {
   text = text.substr(0, text.find('#'));
@@ -305,6 +310,8 @@ static void read_line(std::string_view text, const std::string& where, Plan& pla
     line.read_precision();
   else if (verb == "recompute")
     line.read_recompute();
+  else if (verb == "split")
+    line.read_split();
   else if (verb == "table")
     line.read_table();
   else if (verb == "offload")

@@ -13,6 +13,7 @@
 //   parameter    h.*.mlp.c_proj.weight  tensor=S(0)
 //   output       h.*.mlp.c_proj         tensor=R
 //   find         tensor                              what the lines leave out of an axis is found (found.h)
+//   split        h.*.mlp                             of it: parameters of these modules are cut, all others whole
 //   pipeline     pipeline schedule=1f1b microbatches=8   the axis whose ranks have stages, in which order
 //   stage        h.6                                 where each but the first begins; none: found
 //   accumulate   reduce=each                         of several micro-batches
@@ -29,7 +30,8 @@
 //
 // A line `parameter` or `output` is about all parameters, or modules, that its pattern names; '*' stands for
 // any characters but '.'. Axes that it leaves out are not its business: data parallelism and ZeRO cut by them. An
-// axis that cuts neither the batch nor the model into stages, and that no line names, is found.
+// axis that cuts neither the batch nor the model into stages, and that no line names, is found; with lines `split`
+// they bind what is found, and the axis may cut the batch where nothing else does.
 #pragma once
 
 #include <cstdint>
@@ -68,6 +70,7 @@ struct Plan {
   bool gathers_again = true;  // stage 3: parameters for backward, instead of keeping them
   std::vector<PlanLine> lines = {};
   std::vector<std::string> found_axes = {};  // besides those that no line names
+  std::vector<std::string> splits = {};      // modules, or parameters
   // --- stages
   std::string pipeline_axis = "pipeline";
   std::string schedule = "1f1b";
@@ -115,6 +118,9 @@ rewrite::Offload offload_from_text(std::string_view words, std::string_view name
 
 // Whether the rows of a parameter of that name are in a table.
 bool is_table(const Plan& plan, std::string_view parameter);
+
+// Whether a line `split` names the parameter, or a module that it is in.
+bool is_split(const Plan& plan, std::string_view parameter);
 
 // What is not said of overlap becomes what suits ranks whose communicator is asynchronous: a bucket is gathered
 // ahead, and two are under way.

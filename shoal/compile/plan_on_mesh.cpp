@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "shoal/base/error.h"
+#include "shoal/compile/found.h"
 #include "shoal/compile/plan.h"
 #include "shoal/rewrite/place.h"
 #include "shoal/schedule/schedule.h"
@@ -17,6 +18,15 @@ using sharding::Placement;
 bool is_table(const Plan& plan, std::string_view parameter) {
   return std::ranges::any_of(
       plan.tables, [&](const std::string& pattern) { return rewrite::matches(pattern, parameter); });
+}
+
+bool is_split(const Plan& plan, std::string_view parameter) {
+  return std::ranges::any_of(plan.splits, [&](const std::string& pattern) {
+    for (std::size_t end = parameter.size(); end != std::string_view::npos && end > 0;
+         end = parameter.rfind('.', end - 1))
+      if (rewrite::matches(pattern, parameter.substr(0, end))) return true;
+    return false;
+  });
 }
 
 // All sizes of so many axes that multiply to that many ranks: "1 x 4, 2 x 2, 4 x 1".
@@ -105,6 +115,17 @@ void check_fits(const Plan& plan, const Mesh& mesh, const std::vector<std::strin
     SHOAL_CHECK(std::ranges::find(mesh.axes, axis, &sharding::Axis::name) != mesh.axes.end(), InvalidInput,
                 name, ": placements are to be found over axis '", axis, "', and the mesh is '", to_text(mesh),
                 "'");
+  for (const std::string& pattern : plan.splits) {
+    Plan alone;
+    alone.splits = {pattern};
+    if (std::ranges::none_of(parameters, [&](const std::string& each) { return is_split(alone, each); }))
+      unknown += concat(unknown.empty() ? "" : ", ", pattern);
+  }
+  SHOAL_CHECK(
+      plan.splits.empty() || mesh.size() == 1 || axis_to_find(plan, mesh, name), InvalidInput, name,
+      ": 'split ", plan.splits.empty() ? "" : plan.splits.front(), "', and no axis of '", to_text(mesh),
+      "' is there to split over: each cuts the batch or the model's stages, or lines say what lies how. "
+      "Remedy: a tensor degree");
   SHOAL_CHECK(plan.stages.empty() || mesh.size() == 1 || num_stages_of(plan, mesh) > 1, InvalidInput, name,
               ": a stage begins at '", plan.stages.empty() ? "" : plan.stages.front(), "', and no axis of '",
               to_text(mesh), "' is a pipeline ('", plan.pipeline_axis,

@@ -56,6 +56,7 @@ std::string to_text(const Plan& plan) {
     text += '\n';
   }
   for (const auto& axis : plan.found_axes) text += concat("find ", axis, '\n');
+  for (const auto& pattern : plan.splits) text += concat("split ", pattern, '\n');
   if (plan.pipeline_axis != defaults.pipeline_axis || plan.schedule != defaults.schedule ||
       plan.microbatches != 0) {
     text += concat("pipeline ", plan.pipeline_axis);

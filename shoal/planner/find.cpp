@@ -3,18 +3,16 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <exception>
-#include <future>
 #include <limits>
-#include <list>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <utility>
 
 #include "shoal/base/error.h"
 #include "shoal/ir/flops.h"
+#include "shoal/ir/text.h"
 #include "shoal/ir/views.h"
+#include "shoal/planner/asked.h"
 #include "shoal/planner/classes.h"
 #include "shoal/planner/milp.h"
 #include "shoal/planner/ways.h"
@@ -88,6 +86,8 @@ class Finder {
       if (const auto known = question_.parameters.find(source.name);
           known != question_.parameters.end() && graph_.at(source.value).role == Role::Parameter)
         marks[source.value.index] = sharding::to_text(known->second);
+      else if (question_.split.contains(source.name) && graph_.at(source.value).role == Role::Parameter)
+        marks[source.value.index] = "split";
     for (const auto& [value, placement] : question_.values)
       marks[value.index] += concat('=', sharding::to_text(placement));
     return marks;
@@ -113,8 +113,18 @@ class Finder {
            });
   }
   bool has_to_be_cut(std::size_t value) const {
+    if (!question_.split.empty()) return is_split(value) && shape_of(value).size() > 1;
     return is_matrix(value) && !ways_.cuts_of(value).empty() &&
            bytes_of(value) * classes_.values[value].count > kLarge * all_bytes_;
+  }
+
+  bool is_split(std::size_t value) const {
+    const std::string* name = name_of(classes_.values[value].first);
+    return name != nullptr && question_.split.contains(*name);
+  }
+  const std::string* name_of(ValueId parameter) const {
+    const auto found = std::ranges::find(graph_.sources, parameter, &ir::Source::value);
+    return found == graph_.sources.end() ? nullptr : &found->name;
   }
 
   double bytes_of(std::size_t value) const {
@@ -151,11 +161,16 @@ class Finder {
       const auto known = known_of(of.first);
       Terms any;
       const std::vector<Placement> cuts = cuts_of(value);
+      SHOAL_CHECK(known || question_.split.empty() || !has_to_be_cut(value) || !cuts.empty(), InvalidInput,
+                  "split: parameter ", *name_of(of.first), " cannot be cut over ", ranks_, " ranks of '",
+                  mesh_.axes[question_.axis].name, "': ", ir::to_text(graph_.at(of.first).type),
+                  ". Remedy: leave it out of the scope or the line");
       std::vector<Placement> placements = {Replicate{}};
       placements.insert(placements.end(), cuts.begin(), cuts.end());
       for (const Placement& placement : placements) {
         if (known ? placement != *known : ways_.leaves_some_without(placement, shape_of(value))) continue;
         if (!known && !rewrite::is_cut(placement) && has_to_be_cut(value) && !cuts.empty()) continue;
+        if (!known && rewrite::is_cut(placement) && !question_.split.empty() && !is_split(value)) continue;
         const double kept =
             bytes_of(value) * ways_.share_of(placement, shape_of(value)) * rates_.kept / rates_.link;
         const auto variable = milp_.add_variable(of.count * kept, true);
@@ -350,43 +365,7 @@ class Finder {
 }  // namespace
 
 Found find(const ir::Graph& graph, const Mesh& mesh, const Question& question) {
-  constexpr std::size_t kKept = 4;
-  struct Asked {
-    ir::Graph graph;
-    Mesh mesh;
-    Question question;
-    std::shared_future<Found> answer;
-  };
-  static std::mutex mutex;
-  static std::list<Asked> all;  // the latest first
-  std::promise<Found> answer;
-  std::shared_future<Found> answered;
-  {
-    const std::lock_guard lock(mutex);
-    const auto known = std::ranges::find_if(all, [&](const Asked& asked) {
-      return asked.question == question && asked.mesh == mesh && asked.graph == graph;
-    });
-    if (known != all.end()) {
-      all.splice(all.begin(), all, known);
-      answered = known->answer;
-    } else {
-      all.push_front({graph, mesh, question, answer.get_future().share()});
-      if (all.size() > kKept) all.pop_back();
-    }
-  }
-  if (answered.valid()) return answered.get();
-  try {
-    Found found = Finder(graph, mesh, question).run();
-    answer.set_value(found);
-    return found;
-  } catch (...) {
-    answer.set_exception(std::current_exception());
-    const std::lock_guard lock(mutex);
-    std::erase_if(all, [&](const Asked& asked) {
-      return asked.question == question && asked.mesh == mesh && asked.graph == graph;
-    });
-    throw;
-  }
+  return asked(graph, mesh, question, [&] { return Finder(graph, mesh, question).run(); });
 }
 
 }  // namespace shoal::planner

@@ -10,7 +10,7 @@
 //
 // Ways and cuts are found by going through the graph, forwards and backwards, until there are no new ones: a
 // projection to queries, keys and values is cut in three blocks because attention is cut by heads. The batch is
-// never cut here: that is what other axes are for.
+// never cut here, unless somebody has said what is split: that is what other axes are for.
 #pragma once
 
 #include <cstddef>
@@ -45,6 +45,8 @@ struct Question {
   std::map<ir::ValueId, sharding::Placement> values = {};      // those that are known, as they are handed on
   std::map<std::string, int> batch_dims = {};                  // of inputs that have samples: where they lie
   int data_ranks = 1;                                          // among which these are cut
+  // Parameters that have to be cut; where there are any, all others are whole, and the axis may cut samples.
+  std::set<std::string> split = {};
   std::set<std::string> in_blocks = {};  // parameters whose parts have whole blocks (sharding/state_blocks.h)
   Rates rates = {};
   double gap = 1e-3;  // how much more than the least it may take, as a share
@@ -62,7 +64,7 @@ struct Found {
   int rows = 0;
 };
 
-// The latest few answers are kept: ranks that are threads ask the same at the same time, and one of them searches.
+// The latest few answers are kept (asked.h).
 Found find(const ir::Graph& graph, const sharding::Mesh& mesh, const Question& question);
 
 }  // namespace shoal::planner

@@ -85,7 +85,7 @@ double Ways::share_of(const Choice& choice, const ir::Node& node) const {
   return share;
 }
 
-// Whether it cuts what holds the samples.
+// Whether it cuts what holds the samples, and may not.
 bool Ways::cuts_samples(const Placement& placement, std::size_t value) const {
   const auto* shard = std::get_if<Shard>(&placement);
   if (shard == nullptr) return false;
@@ -93,6 +93,7 @@ bool Ways::cuts_samples(const Placement& placement, std::size_t value) const {
     if (samples.dim != shard->dim) continue;
     if (question_.data_ranks > 1)
       return true;  // an axis further out cuts that dim, which this one could not join
+    if (!question_.split.empty()) return false;
     const std::int64_t number =
         shape_of(value)[static_cast<std::size_t>(samples.dim)] / (samples.outer * samples.unit);
     if (shard->outer >= samples.outer && shard->outer < samples.outer * number) return true;
