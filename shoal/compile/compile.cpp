@@ -4,14 +4,15 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
-#include <span>
 #include <tuple>
 #include <utility>
 
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
 #include "shoal/compile/accumulate.h"
+#include "shoal/compile/cut.h"
 #include "shoal/compile/found.h"
+#include "shoal/compile/scopes.h"
 #include "shoal/ir/text.h"
 #include "shoal/ir/verify.h"
 #include "shoal/rewrite/buckets.h"
@@ -97,28 +98,6 @@ static void clean(Unit& unit) {
   graph = rewrite::cleanup(std::move(graph));
 }
 
-// What ranks keep between steps stays where it is.
-static bool is_kept(const rewrite::Stages& known, const std::string& parameter, int owner) {
-  const int before = known.owner_of(parameter);
-  return before == owner || before == rewrite::Stages::kShared;
-}
-
-static void check_owners(const rewrite::Stages& known, const rewrite::Stages& found,
-                         std::span<const OptimizerPart> optimizers) {
-  for (const auto& [parameter, owner] : found.owners) {
-    if (is_kept(known, parameter, owner)) continue;
-    const int before = known.owner_of(parameter);
-    SHOAL_CHECK(!is_updated_whole(optimizers, parameter), InvalidInput,
-                "pipeline: the optimizer of parameter ", parameter, " looks at whole tensors, and stage ",
-                before, " alone keeps it since the steps before. Remedy: a new trainer, with this optimizer");
-    fail(ErrorKind::InvalidInput, "pipeline: parameter ", parameter, " is read ",
-         owner == rewrite::Stages::kShared ? "in several stages" : concat("in stage ", owner),
-         " of this graph, and stage ", before,
-         " alone keeps it since the graphs before. Remedy: give the trainer first what reads it in most "
-         "stages");
-  }
-}
-
 static void accumulate(Unit& unit) {
   Whole& whole = unit.whole();
   whole.normaliser = normaliser_of(whole.graph);
@@ -134,24 +113,6 @@ static void update(Unit& unit) {
   auto [graph, groups] = append_update(std::move(whole.graph), settings);
   whole.graph = std::move(graph);
   whole.groups = std::move(groups);
-}
-
-// Where the graphs before were cut; where that was found, and this one (another length, evaluation) has no such
-// place or would move a parameter, at its own.
-static std::pair<ir::Graph, rewrite::Stages> cut(const Whole& whole) {
-  const auto ranks = ranks_of_stages(whole.plan, whole.mesh);
-  const auto* known = whole.settings.stages;
-  if (known == nullptr || !whole.plan.stages.empty())
-    return rewrite::assign_stages(whole.graph, ranks, whole.plan.stages);
-  try {
-    auto as_before = rewrite::assign_stages(whole.graph, ranks, known->begins);
-    if (std::ranges::all_of(as_before.second.owners,
-                            [&](const auto& each) { return is_kept(*known, each.first, each.second); }))
-      return as_before;
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::InvalidInput) throw;
-  }
-  return rewrite::assign_stages(whole.graph, ranks, {});
 }
 
 static void stages(Unit& unit) {
@@ -375,6 +336,9 @@ Whole compile_whole(ir::Graph captured, const Plan& plan, const sharding::Mesh& 
   whole.mesh = mesh;
   whole.settings = settings;
   whole.plan = plan;
+  if (settings.scopes != nullptr) apply(*settings.scopes, mesh, whole.plan, settings.plan_name);
+  if (!say_stages(settings.scopes, mesh, whole.plan))
+    for (ir::Node& node : whole.graph.nodes) node.stage = 0;
   run(unit, false);
   return std::move(whole);
 }

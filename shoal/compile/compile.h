@@ -34,6 +34,7 @@
 #include "shoal/compile/plan.h"
 #include "shoal/compile/update.h"
 #include "shoal/ir/graph.h"
+#include "shoal/ir/scopes.h"
 #include "shoal/planner/find.h"
 #include "shoal/program/program.h"
 #include "shoal/rewrite/place.h"
@@ -59,6 +60,7 @@ struct Settings {
   std::string print_after = {};
   std::function<void(std::string_view move, const std::string& text)> print = {};
   const rewrite::Stages* stages = nullptr;  // of a pipeline, if they are known; borrowed
+  const ir::Scopes* scopes = nullptr;       // of the program, if it has any (scopes.h); borrowed
   bool is_settled = false;     // parameters lie as the plan says; else what it leaves out is found (found.h)
   bool emulates = false;       // a lower precision that the devices have no fast kernels for
   std::string device = "cpu";  // of what other stages send

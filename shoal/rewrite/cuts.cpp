@@ -169,6 +169,22 @@ std::vector<std::size_t> Cuts::at(const std::vector<std::string>& begins, int st
   return ordinals;
 }
 
+std::vector<std::size_t> Cuts::marked(int stages) const {
+  std::vector<std::size_t> ordinals;
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
+    const int stage = graph_.nodes[nodes_[i]].stage;
+    SHOAL_CHECK(stage <= static_cast<int>(ordinals.size()) + 1 && stage < stages, InvalidInput,
+                "pipeline: stage ", ordinals.size() + 1,
+                " of those that the program marks does nothing; stage ", stage, " begins in module '",
+                graph_.nodes[nodes_[i]].module, "'. Remedy: leave that scope out");
+    if (i > 0 && stage > static_cast<int>(ordinals.size())) ordinals.push_back(i);
+  }
+  SHOAL_CHECK(ordinals.size() + 1 == static_cast<std::size_t>(stages), InvalidInput, "pipeline: stage ",
+              ordinals.size() + 1, " of the ", stages,
+              " that the program marks does nothing that is left. Remedy: leave that scope out");
+  return ordinals;
+}
+
 std::vector<std::string> Cuts::names_of(const std::vector<std::size_t>& ordinals) const {
   std::vector<std::string> names;
   for (const std::size_t ordinal : ordinals) names.push_back(names_[ordinal]);

@@ -22,6 +22,7 @@ class Cuts {
   // Throw InvalidInput (stages.h).
   std::vector<std::size_t> best(int stages) const;
   std::vector<std::size_t> at(const std::vector<std::string>& begins, int stages) const;
+  std::vector<std::size_t> marked(int stages) const;  // by Node::stage
   std::vector<std::string> names_of(const std::vector<std::size_t>& ordinals) const;
 
   // Of the stage between two ordinals, in flops: work, and what comes in for it.

@@ -45,9 +45,19 @@ class Staging {
   }
 
   std::pair<Graph, Stages> run(const std::vector<std::string>& begins) {
+    return cut(
+        [&](const Cuts& cuts) { return begins.empty() ? cuts.best(count_) : cuts.at(begins, count_); });
+  }
+  std::pair<Graph, Stages> run_marked() {
+    return cut([&](const Cuts& cuts) { return cuts.marked(count_); });
+  }
+
+ private:
+  template <class Choose>
+  std::pair<Graph, Stages> cut(const Choose& choose) {
     find_free();
     const Cuts cuts(old_, is_free_);
-    const auto ordinals = begins.empty() ? cuts.best(count_) : cuts.at(begins, count_);
+    const std::vector<std::size_t> ordinals = choose(cuts);
     give_forward(cuts, ordinals);
     give_backward();
     copy_all();
@@ -57,7 +67,6 @@ class Staging {
     return {std::move(graph), std::move(stages)};
   }
 
- private:
   // --- What every stage makes for itself.
 
   bool has_written_buffer(ValueId source) const {
@@ -220,6 +229,10 @@ class Staging {
 std::pair<Graph, Stages> assign_stages(const Graph& graph, std::vector<int> rank_of_stage,
                                        const std::vector<std::string>& begins) {
   return Staging(graph, std::move(rank_of_stage)).run(begins);
+}
+
+std::pair<Graph, Stages> assign_marked(const Graph& graph, std::vector<int> rank_of_stage) {
+  return Staging(graph, std::move(rank_of_stage)).run_marked();
 }
 
 }  // namespace shoal::rewrite

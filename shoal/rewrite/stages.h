@@ -53,4 +53,7 @@ struct Stages {
 std::pair<ir::Graph, Stages> assign_stages(const ir::Graph& graph, std::vector<int> rank_of_stage,
                                            const std::vector<std::string>& begins);
 
+// Likewise, where Node::stage of forward's nodes says: a stage begins at the first that has its number, or a later one.
+std::pair<ir::Graph, Stages> assign_marked(const ir::Graph& graph, std::vector<int> rank_of_stage);
+
 }  // namespace shoal::rewrite

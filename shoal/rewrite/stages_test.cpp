@@ -181,6 +181,28 @@ TEST_CASE("cuts are found where the busiest stage has least, and are named") {
   CHECK(assign_stages(step(), a_rank_each(2), {"b+1"}).second.begins == std::vector<std::string>{"b+1"});
 }
 
+TEST_CASE("where nodes are marked a stage begins at the first that is") {
+  ir::Graph graph = step();
+  const auto as_named = assign_stages(graph, a_rank_each(2), {"b"});
+  bool is_marked = false;
+  for (ir::Node& node : graph.nodes) {
+    is_marked = is_marked || node.module == "b";
+    node.stage =
+        is_marked && node.phase == ir::Phase::Forward && node.module == "b" ? 1 : 0;  // others have no mark
+  }
+  CHECK(assign_marked(graph, a_rank_each(2)) == as_named);
+  CHECK_THROWS_WITH_AS(assign_marked(graph, a_rank_each(3)),
+                       "pipeline: stage 2 of the 3 that the program marks does nothing that is left. Remedy: "
+                       "leave that scope out",
+                       Error);
+  for (ir::Node& node : graph.nodes) node.stage *= 2;
+  CHECK_THROWS_WITH_AS(
+      assign_marked(graph, a_rank_each(3)),
+      "pipeline: stage 1 of those that the program marks does nothing; stage 2 begins in module 'b'. "
+      "Remedy: leave that scope out",
+      Error);
+}
+
 TEST_CASE("what cannot be cut so is told") {
   CHECK_THROWS_WITH_AS(
       assign_stages(step(), a_rank_each(2), {"c"}),

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "shoal/base/error_test.h"
+#include "shoal/capture/scopes.h"
 #include "shoal/comm/inproc/inproc.h"
 #include "shoal/comm/ranks.h"
 #include "shoal/train/trainer.h"
@@ -102,6 +103,70 @@ TEST_CASE("two stages a rank give what one device gives, with one micro-batch an
         CHECK(at::allclose(net->parameters()[i], stepping->parameters()[i], 1e-12));
     });
   }
+}
+
+TEST_CASE("stages begin where the program's scopes do, called or made inside") {
+  nn::Sequential alone = mlp();
+  Trainer one(alone, loss_of, SGD{.lr = 0.1});
+  const double first = one.step(batch_of(8)).loss, second = one.step(batch_of(8)).loss;
+  const auto called = [](nn::Sequential& net, const Batch& batch) {
+    at::Tensor x = batch[0].tensor();
+    {
+      const auto stage = replicate(1);
+      x = net[1]->as<nn::Tanh>()->forward(net[0]->as<nn::Linear>()->forward(x));
+      x = net[2]->as<nn::Linear>()->forward(x);
+    }
+    const auto stage = replicate(1);
+    x = net[4]->as<nn::Linear>()->forward(net[3]->as<nn::Tanh>()->forward(x));
+    return nn::functional::mse_loss(x, batch[1].tensor());
+  };
+  const auto made = [] {
+    nn::Sequential net;
+    {
+      const auto stage = replicate(1);
+      net->push_back(nn::Linear(6, 8));
+      net->push_back(nn::Tanh());
+      net->push_back(nn::Linear(8, 8));
+    }
+    const auto stage = replicate(1);
+    net->push_back(nn::Tanh());
+    net->push_back(nn::Linear(8, 3));
+    net->to(at::kDouble);
+    const at::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < net->parameters().size(); ++i)
+      net->parameters()[i].copy_(mlp()->parameters()[i]);
+    return net;
+  };
+  const auto check = [&](const auto& loss, nn::Sequential net, const TrainerOptions& options) {
+    Trainer trainer(net, loss, SGD{.lr = 0.1}, options);
+    CHECK(trainer.evaluate(batch_of(8)) == doctest::Approx(first).epsilon(1e-12));
+    CHECK(trainer.step(batch_of(8)).loss == doctest::Approx(first).epsilon(1e-12));
+    CHECK(trainer.step(batch_of(8)).loss == doctest::Approx(second).epsilon(1e-12));
+    trainer.materialize();
+    for (std::size_t i = 0; i < alone->parameters().size(); ++i)
+      CHECK(at::allclose(net->parameters()[i], alone->parameters()[i], 1e-12));
+  };
+  on_stages(2, [&](nn::Sequential net, const TrainerOptions& options) { check(called, net, options); });
+  on_stages<nn::Sequential>(
+      2, made, 1, [&](nn::Sequential net, TrainerOptions& options) { check(loss_of, net, options); });
+  const auto check_begin = [&](const auto& loss, nn::Sequential net, TrainerOptions& options,
+                               const char* begin) {
+    options.parallelism->plan.stages = {"2"};
+    Trainer trainer(net, loss, SGD{.lr = 0.1}, options);
+    const std::string text = error_of([&] { trainer.step(batch_of(8)); });
+    CHECK_MESSAGE(
+        text == concat("plan: a stage is to begin at '2', and the program's own scopes begin it at '", begin,
+                       "'. Remedy: leave one of them out"),
+        text);
+  };
+  on_stages<nn::Sequential>(2, mlp, 1, [&](nn::Sequential net, TrainerOptions& options) {
+    check_begin(called, net, options, "+1");  // a tanh has no parameter to be called by
+  });
+  on_stages<nn::Sequential>(2, made, 1, [&](nn::Sequential net, TrainerOptions& options) {
+    check_begin(loss_of, net, options, "4");
+  });
+  Trainer unmoved(alone, called, SGD{.lr = 0.1});  // one device: they say nothing
+  CHECK(unmoved.step(batch_of(8)).loss < second);
 }
 
 TEST_CASE("a sum of gradients to which the last micro-batch adds nothing is divided as the others are") {

@@ -624,7 +624,7 @@ class Trainer::State {
     auto& runnable = step.runnables[use];
     if (runnable && optimizer_.is_current(runnable->whole().groups)) return runnable.get();
     if (runnable) forget(*runnable);
-    runnable = compiled(step.graph, then_of(use), step.inputs);
+    runnable = compiled(step.graph, then_of(use), step.inputs, &step.scopes);
     runnable->bind_lasting(model_, step.constants);
     if (step.followed) find_holes(step, *runnable, then_of(use));
     return runnable.get();
@@ -684,10 +684,12 @@ class Trainer::State {
   compile::Plan current_plan() const { return ranks_ ? ranks_->parallelism().plan : plan(); }
   sharding::Mesh mesh() const { return ranks_ ? ranks_->parallelism().mesh : sharding::Mesh{}; }
   std::unique_ptr<Runnable> compiled(const ir::Graph& graph, Then then,
-                                     const std::vector<std::string>& inputs) {
+                                     const std::vector<std::string>& inputs,
+                                     const ir::Scopes* scopes = nullptr) {
     const observe::Span span(options_.trace, "compile", 0, "trainer");
     if (!emulates_) emulates_ = emulates();
-    const compile::Settings settings = settings_for_ranks(then);
+    compile::Settings settings = settings_for_ranks(then);
+    settings.scopes = scopes;
     std::unique_ptr<Runnable> runnable;
     if (ranks_) {
       auto whole = compile::compile_whole(graph, current_plan(), mesh(), settings);
