@@ -137,12 +137,13 @@ static std::string keys_of(const cli::Recipe& recipe, std::string_view only_sect
 
 // Every key there is, with its default.
 static std::string keys() {
-  cli::Recipe with_table;
-  with_table.tables.resize(1);
+  cli::Recipe with_lists;
+  with_lists.annotate.resize(1);
+  with_lists.tables.resize(1);
   std::string text =
       "\nKeys of a recipe; each is also an option, --section.key=value; of the first of the [[tables]] "
       "tables.0.key:\n" +
-      keys_of(with_table, "");
+      keys_of(with_lists, "");
   for (const models::Flavor& row : models::flavors()) {
     if (!row.flavor.empty()) continue;
     cli::Recipe recipe;

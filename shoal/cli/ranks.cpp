@@ -15,6 +15,7 @@
 #include "shoal/cli/verbs.h"
 #include "shoal/comm_c10d/nccl.h"
 #include "shoal/comm_c10d/of_hosts.h"
+#include "shoal/compile/found.h"
 #include "shoal/compile/pins.h"
 #include "shoal/data/hash.h"
 #include "shoal/rewrite/place.h"
@@ -106,7 +107,18 @@ static compile::Plan plan_of(const Recipe& recipe) {
   if (said.pipeline_parallel_microbatches > 0)
     plan.microbatches = static_cast<int>(said.pipeline_parallel_microbatches);
   for (const std::string& pattern : table_patterns(recipe)) plan.tables.push_back(pattern);
+  for (const Annotation& annotation : recipe.annotate) plan.splits.push_back(annotation.modules);
   return plan;
+}
+
+static void check_annotations(const Recipe& recipe, const Parallelism& parallelism) {
+  const auto axis = compile::axis_to_find(parallelism.plan, parallelism.mesh, parallelism.plan_name);
+  for (const Annotation& annotation : recipe.annotate)
+    SHOAL_CHECK(annotation.split == 0 || !axis || annotation.split == parallelism.mesh.axes[*axis].size,
+                InvalidInput, "annotate: \"", annotation.modules, "\" is to be split over ", annotation.split,
+                ", and axis '", parallelism.mesh.axes[axis.value_or(0)].name, "' of '",
+                to_text(parallelism.mesh), "' has ", parallelism.mesh.axes[axis.value_or(0)].size,
+                " ranks. Remedy: that number, or none");
 }
 
 Parallelism parallelism_of(const Recipe& recipe, int ranks) {
@@ -174,6 +186,7 @@ void check_ranks(const Recipe& recipe, int ranks) {
   const auto shapes = shapes_of(hollow_model(recipe));
   for (const auto& [name, shape] : shapes) names.push_back(name);
   check_fits(plan, mesh, names, plan_name);
+  check_annotations(recipe, parallelism);
   const Optimizer optimizer = optimizer_of(recipe);
   for (const auto& [name, shape] : shapes)
     if (!compile::is_table(plan, name))

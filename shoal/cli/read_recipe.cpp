@@ -181,23 +181,28 @@ static toml::table parse_override(const std::string& argument) {
 }
 
 // "0.lr" is a key of the first of the [[tables]].
-static void make_room(const Setting& setting, std::vector<TableSettings>& tables) {
+template <class Item>
+static void make_room(const Setting& setting, std::vector<Item>& items) {
   constexpr std::size_t kMost = 64;
   std::size_t number = 0;
   const char* const end = setting.key.data() + setting.key.size();
   const auto [stop, error] = std::from_chars(setting.key.data(), end, number);
   SHOAL_CHECK(error == std::errc() && stop != end && *stop == '.', InvalidInput, setting.place, ": ",
-              setting.name(),
-              ": tables are a list: a file has [[tables]], with two brackets, and an override "
-              "their number, --tables.0.lr=0.1");
+              setting.name(), ": this is a list: a file has [[", setting.section,
+              "]], with two brackets, and an override "
+              "a number, --",
+              setting.section, ".0.", setting.key, "=…");
   SHOAL_CHECK(number < kMost, InvalidInput, setting.place, ": ", setting.name(), ": there are at most ",
-              kMost, " tables");
-  if (number >= tables.size()) tables.resize(number + 1);
+              kMost, " of them");
+  if (number >= items.size()) items.resize(number + 1);
 }
 
 static void apply(const std::vector<Setting>& settings, Recipe& recipe, bool only_the_model) {
   for (const Setting& setting : settings)
-    if (setting.section == "tables") make_room(setting, recipe.tables);
+    if (setting.section == "tables")
+      make_room(setting, recipe.tables);
+    else if (setting.section == "annotate")
+      make_room(setting, recipe.annotate);
   const std::vector<Option> options = options_of(recipe);
   for (const Setting& setting : settings) {
     const bool chooses_model = setting.name() == "model.name" || setting.name() == "model.flavor";

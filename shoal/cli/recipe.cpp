@@ -96,16 +96,24 @@ static constexpr std::array kTableModes = {ps::Mode::Sync, ps::Mode::Async, ps::
 static constexpr std::array kAdmissions = {ps::AdmissionRule::Always, ps::AdmissionRule::Count,
                                            ps::AdmissionRule::Probability, ps::AdmissionRule::Score};
 
-// The name of a key of the table of that number, for as long as the process lives.
-static std::string_view table_key(std::size_t table, std::string_view key) {
+// The name of a key of that number in a list, for as long as the process lives.
+static std::string_view key_in_list(std::size_t number, std::string_view key) {
   static std::mutex mutex;
   static std::set<std::string> names;  // their places are fixed
   const std::lock_guard lock(mutex);
-  return *names.insert(concat(table, '.', key)).first;
+  return *names.insert(concat(number, '.', key)).first;
+}
+
+static void append(std::vector<Option>& options, std::size_t number, Annotation& annotation) {
+  const auto key = [&](std::string_view name) { return key_in_list(number, name); };
+  options.push_back({"annotate", key("modules"), &annotation.modules, 0, 0,
+                     "names, with * for what is between dots: their matrices are cut"});
+  options.push_back(
+      {"annotate", key("split"), &annotation.split, 0, 1e6, "over so many ranks; 0: as many as there are"});
 }
 
 static void append(std::vector<Option>& options, std::size_t number, TableSettings& table) {
-  const auto key = [&](std::string_view name) { return table_key(number, name); };
+  const auto key = [&](std::string_view name) { return key_in_list(number, name); };
   options.insert(
       options.end(),
       {{"tables", key("parameters"), &table.parameters, 0, 0, "names, with * for what is between dots"},
@@ -136,8 +144,8 @@ static void append(std::vector<Option>& options, std::size_t number, TableSettin
 
 std::vector<Option> options_of(Recipe& recipe) {
   auto& [job, model, dataset, training, parallelism, zero, memory, precision, recompute, offload, optimizer,
-         lr_scheduler, metrics, checkpoint, profiling, validation, tables, ps, verify, sample, command] =
-      recipe;
+         lr_scheduler, metrics, checkpoint, profiling, validation, annotate, tables, ps, verify, sample,
+         command] = recipe;
   std::vector<Option> options = {
       {"job", "dump_folder", &job.dump_folder, 0, 0, "where results go"},
       {"model", "name", &model.name, 0, 0,
@@ -266,6 +274,7 @@ std::vector<Option> options_of(Recipe& recipe) {
        {"sample", "inputs_file", &sample.inputs_file, 0, 0,
         "generate: safetensors of inputs, for logits alone"},
        {"sample", "logits_file", &sample.logits_file, 0, 0, "generate: where the logits go"}});
+  for (std::size_t i = 0; i < annotate.size(); ++i) append(options, i, annotate[i]);
   for (std::size_t table = 0; table < tables.size(); ++table) append(options, table, tables[table]);
   return options;
 }

@@ -47,6 +47,12 @@ inline constexpr std::int64_t kFileCategories = 6;
 
 enum class RowsBegin { Model, Constant, Uniform, Normal };
 
+// Of an [[annotate]]: modules whose matrices are cut over the axis that is found (compile/plan.h: split).
+struct Annotation {
+  std::string modules;
+  std::int64_t split = 0;  // ranks of that axis; 0: as many as it has
+};
+
 // Of a [[tables]]: parameters whose rows are in tables, and what updates them (train/tables.h).
 struct TableSettings {
   std::string parameters;
@@ -174,6 +180,7 @@ struct Recipe {
     std::int64_t freq = 100;  // 0: only at the end
     std::int64_t steps = 8;   // batches at each of them; at the end it is all of the held-out text
   } validation;
+  std::vector<Annotation> annotate;
   std::vector<TableSettings> tables;
   struct {
     std::int64_t servers = 0;  // processes that have the tables; 0: this one
@@ -220,8 +227,8 @@ struct Option {
   std::string_view help;
 };
 
-// The model's own keys are those of the variant that recipe.model.config holds; tables have theirs by number,
-// "tables.0.lr".
+// The model's own keys are those of the variant that recipe.model.config holds; tables and annotations have theirs by
+// number, "tables.0.lr".
 std::vector<Option> options_of(Recipe& recipe);
 std::string value_of(const Option& option);  // as TOML has it
 

@@ -130,6 +130,9 @@ void check_together(const Recipe& recipe, const std::string& path) {
   require(recipe.dataset.name != DatasetName::Criteo || !recipe.dataset.path.empty(),
           "dataset.path is not said: dataset.name \"criteo\" reads a file of Criteo's lines, or a folder of "
           "them");
+  for (std::size_t i = 0; i < recipe.annotate.size(); ++i)
+    require(!recipe.annotate[i].modules.empty(), "annotate.", i,
+            ".modules is not said; a module's name, as \"h.*.mlp\"");
   for (std::size_t i = 0; i < recipe.tables.size(); ++i)
     require(!recipe.tables[i].parameters.empty(), "tables.", i,
             ".parameters is not said: which of the model's parameters are in this table");

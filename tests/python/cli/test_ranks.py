@@ -207,6 +207,19 @@ def test_ranks_start_again_from_their_checkpoint_when_one_is_killed(endless, tin
         ),
         (["-n", 2, "--plan={folder}/mesh.plan"], "is placed on axis 'time', and the mesh is 'replicate=2"),
         (["-n", 2, "--plan={folder}/twice.plan", *TENSOR[:1]], "leave one of them out"),
+        (["-n", 2, "--annotate.0.split=2"], "annotate.0.modules is not said"),
+        (
+            ["-n", 2, "--annotate.0.modules=transformer.h.*.mpl", *TENSOR[:1]],
+            "has no parameter transformer.h.*.mpl",
+        ),
+        (
+            ["-n", 2, "--annotate.0.modules=transformer.h.*.mlp"],
+            "'split transformer.h.*.mlp', and no axis of",
+        ),
+        (
+            ["-n", 2, "--annotate.0.modules=transformer.h.*.mlp", "--annotate.0.split=4", *TENSOR[:1]],
+            "is to be split over 4, and axis 'tensor' of 'replicate=1 shard=1 tensor=2' has 2 ranks",
+        ),
         (["-n", 2, "--plan={folder}/stages.plan"], "a stage begins at 'transformer.h.1', and no axis of"),
     ],
     ids=str,
@@ -230,6 +243,21 @@ def test_verify_compares_every_step(shoal, tiny):
     assert "zero.stage -1, 2 x 8 samples" in lines[1]
     assert [line.split(":")[0] for line in lines[2:-1]] == ["step 1", "step 2"]
     assert float(re.fullmatch(r"largest error: (.*), allowed 1e-09", lines[-1])[1]) < 1e-11
+
+
+def test_what_is_annotated_is_split_and_nothing_else(shoal, tiny):
+    annotated = tiny.parent / "annotated.toml"
+    annotated.write_text(tiny.read_text() + '[[annotate]]\nmodules = "transformer.h.*.mlp"\nsplit = 2\n')
+    options = ["-n", 2, *TENSOR[:1]]
+    result = shoal("verify", annotated, *options, "--verify.steps=2")
+    assert result.returncode == 0, result.stdout + result.stderr
+    said = shoal("plan", annotated, *options).stdout
+    assert re.search(r"mlp.c_fc.weight \S* *\[16, 64\] +tensor=S\(", said), said
+    assert re.search(r"mlp.c_proj.weight \S* *\[64, 16\] +tensor=S\(", said), said
+    assert re.search(r"attn.c_attn.weight \S* *\[16, 48\] +whole", said), said
+    assert float(re.search(r"split along tensor +([\d.]+) % of the flops", said)[1]) > 99, (
+        said
+    )  # the batch, outside
 
 
 def test_verify_names_what_differs_first(shoal, tiny):
