@@ -39,7 +39,9 @@ from shoal._shoal import (  # noqa: E402
     deferred_init,
     materialize,
     rank,
+    replicate,
     samples_of,
+    split,
     world_size,
 )
 
@@ -65,6 +67,8 @@ __all__ = [
     "deferred_init",
     "materialize",
     "rank",
+    "replicate",
     "samples_of",
+    "split",
     "world_size",
 ]

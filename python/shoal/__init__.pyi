@@ -309,6 +309,31 @@ def materialize(model: Any) -> Any:
     """Gives the tensors of a module, or one tensor, that deferred_init made their memory and values, and
     returns it."""
 
+class _Scope:
+    def __enter__(self) -> None: ...
+    def __exit__(self, *exception: object) -> None: ...
+
+def replicate(devices: int = 0) -> _Scope:
+    """A scope, `with shoal.replicate(1):`, around code that builds or calls modules: one stage of a
+    pipeline.
+
+    Ranks of a stage have to be a multiple of `devices`; 0: as many as there are. Stages stand in the order
+    in which forward comes to them; a scope that is entered again, in a loop, is another stage. On one
+    device, and for eager PyTorch, it does nothing. A deep copy of a model does not know what was built
+    inside.
+
+    InvalidInput inside another scope, and for fewer than 0 devices; from the first step where the pipeline
+    has another number of stages. Source: EPL (Jia et al., Whale, USENIX ATC 2022, section 3.1)."""
+
+def split(devices: int = 0) -> _Scope:
+    """A scope, `with shoal.split(2):`, around code that builds or calls modules: their matrices are cut
+    over so many ranks, those of the axis whose placements are found (tensor); 0: as many as it has. How is
+    left to the planner. What is outside is whole on each rank, and the batch is split among them unless
+    another axis cuts it.
+
+    InvalidInput inside another `split`, and for fewer than 0 devices; from the first step where there is no
+    such axis, or a matrix inside cannot be cut. Source: as replicate's."""
+
 def rank() -> int:
     """This process among those of the job; 0 outside of one."""
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "shoal/base/error.h"
+#include "shoal/capture/scopes.h"
 #include "shoal/python/bindings.h"
 #include "shoal/python/model.h"
 #include "shoal/python/source_line.h"
@@ -130,6 +131,23 @@ struct EagerRandomContext {
   std::int64_t seed = 0, step = 0;
   std::unique_ptr<capture::EagerRandom> random = {};
 };
+
+// `with replicate(n):` and `with split(n):`.
+class ScopeContext {
+ public:
+  ScopeContext(Scope::Kind kind, int devices) : kind_(kind), devices_(devices) {}
+
+  void enter() {
+    SHOAL_CHECK(!scope_, InvalidInput, "a scope is entered that has not ended. Remedy: another one");
+    scope_ = std::make_unique<Scope>(kind_, devices_);
+  }
+  void exit() { scope_.reset(); }
+
+ private:
+  Scope::Kind kind_;
+  int devices_;
+  std::unique_ptr<Scope> scope_;
+};
 }  // namespace
 
 // isinstance(x, torch.FloatTensor) asks the class of that class, which is not written in Python. Returns what
@@ -158,6 +176,19 @@ void bind_capture(py::module_& module) {
              self.random = std::make_unique<capture::EagerRandom>(self.seed, self.step);
            })
       .def("__exit__", [](EagerRandomContext& self, const py::args&) { self.random.reset(); });
+  py::class_<ScopeContext>(module, "_Scope")
+      .def("__enter__", &ScopeContext::enter)
+      .def("__exit__", [](ScopeContext& self, const py::args&) { self.exit(); });
+  module.def(
+      "replicate",
+      [](int devices) { return std::make_unique<ScopeContext>(Scope::Kind::Replicate, devices); },
+      py::arg("devices") = 0,
+      "A scope around code that builds or calls modules: one stage of a pipeline, of so many ranks for each "
+      "replica.");
+  module.def(
+      "split", [](int devices) { return std::make_unique<ScopeContext>(Scope::Kind::Split, devices); },
+      py::arg("devices") = 0,
+      "A scope around code that builds or calls modules: their parameters are split over so many ranks.");
   module.def(
       "capture", captured, py::arg("fn"),
       "The graph of fn(*args, **kwargs): forward, and backward if it returns a loss that requires a "

@@ -59,6 +59,16 @@ def test_hugging_face_models_train_in_stages_as_eager_pytorch_does(ranks):
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
+def test_published_annotated_models_train_as_eager_pytorch_does(ranks):
+    done = run_ranks(ranks, "scopes_on_ranks.py")
+    assert done.returncode == 0, done.stderr[-5000:]
+    assert "Bert in two stages, the second from upper on: equal" in done.stdout, done.stdout
+    assert "T5 in two stages, the second from +1 on: equal" in done.stdout, done.stdout
+    cut = "['parameter classes.bias tensor=S(0)', 'parameter classes.weight tensor=S(0)']"
+    assert f"split {cut} and 100.00 % of the work, outside tensor=S(0) : equal" in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
 def test_models_that_nobody_wrote_a_plan_for_are_tensor_parallel_by_their_degree_alone(ranks):
     done = run_ranks(ranks, "tensor_on_ranks.py", limit=400)
     assert done.returncode == 0, done.stderr[-5000:]
