@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 import torch
@@ -309,11 +310,7 @@ def materialize(model: Any) -> Any:
     """Gives the tensors of a module, or one tensor, that deferred_init made their memory and values, and
     returns it."""
 
-class _Scope:
-    def __enter__(self) -> None: ...
-    def __exit__(self, *exception: object) -> None: ...
-
-def replicate(devices: int = 0) -> _Scope:
+def replicate(devices: int = 0) -> AbstractContextManager[None]:
     """A scope, `with shoal.replicate(1):`, around code that builds or calls modules: one stage of a
     pipeline.
 
@@ -325,7 +322,7 @@ def replicate(devices: int = 0) -> _Scope:
     InvalidInput inside another scope, and for fewer than 0 devices; from the first step where the pipeline
     has another number of stages. Source: EPL (Jia et al., Whale, USENIX ATC 2022, section 3.1)."""
 
-def split(devices: int = 0) -> _Scope:
+def split(devices: int = 0) -> AbstractContextManager[None]:
     """A scope, `with shoal.split(2):`, around code that builds or calls modules: their matrices are cut
     over so many ranks, those of the axis whose placements are found (tensor); 0: as many as it has. How is
     left to the planner. What is outside is whole on each rank, and the batch is split among them unless
