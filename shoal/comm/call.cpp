@@ -56,7 +56,13 @@ std::string describe(const Call& call) {
     text += call.op == Op::Send ? ", to " : call.op == Op::Receive ? ", from " : ", root ";
     text += std::to_string(call.peer);
   }
+  if (call.tag.message != 0)
+    text += concat(", micro-batch ", call.tag.microbatch, ", message ", call.tag.message);
   return text + ")";
+}
+
+bool is_one_message(const Call& call, const Call& other) {
+  return call.dtype == other.dtype && call.count == other.count && call.tag == other.tag;
 }
 
 std::string mismatch(std::uint64_t number, int rank, const Call& call, int other, const Call& other_call) {
@@ -115,6 +121,7 @@ Call checked(Request& request, int rank, int size) {
   Call call = {request.op, has_in ? request.in.dtype : request.out.dtype,
                has_in ? request.in.count : request.out.count};
   if (row.has_peer) call.peer = request.peer;
+  call.tag = request.tag;
   if (row.reduces) {
     call.reduce = request.reduce;
     SHOAL_CHECK(request.reduce != ReduceOp::Average || is_floating(call.dtype), InvalidInput,
@@ -194,11 +201,11 @@ std::unique_ptr<Work> RequestCommunicator::all_to_all(ConstBuffer in, Buffer out
                  .in_counts = {in_counts.begin(), in_counts.end()},
                  .out_counts = {out_counts.begin(), out_counts.end()}});
 }
-std::unique_ptr<Work> RequestCommunicator::send(ConstBuffer buffer, int to) {
-  return submit({.op = Op::Send, .in = buffer, .peer = to});
+std::unique_ptr<Work> RequestCommunicator::send(ConstBuffer buffer, int to, Tag tag) {
+  return submit({.op = Op::Send, .in = buffer, .peer = to, .tag = tag});
 }
-std::unique_ptr<Work> RequestCommunicator::receive(Buffer buffer, int from) {
-  return submit({.op = Op::Receive, .out = buffer, .peer = from});
+std::unique_ptr<Work> RequestCommunicator::receive(Buffer buffer, int from, Tag tag) {
+  return submit({.op = Op::Receive, .out = buffer, .peer = from, .tag = tag});
 }
 std::unique_ptr<Work> RequestCommunicator::barrier() { return submit({}); }
 
@@ -212,8 +219,8 @@ std::unique_ptr<Work> forward(Communicator& to, const Request& request) {
     case Op::Scatter: return to.scatter(request.in, request.out, request.peer);
     case Op::ReduceScatter: return to.reduce_scatter(request.in, request.out, request.reduce);
     case Op::AllToAll: return to.all_to_all(request.in, request.out, request.in_counts, request.out_counts);
-    case Op::Send: return to.send(request.in, request.peer);
-    case Op::Receive: return to.receive(request.out, request.peer);
+    case Op::Send: return to.send(request.in, request.peer, request.tag);
+    case Op::Receive: return to.receive(request.out, request.peer, request.tag);
     case Op::Barrier: break;
   }
   return to.barrier();

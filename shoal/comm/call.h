@@ -33,6 +33,7 @@ struct Request {
   Buffer out;
   ReduceOp reduce = ReduceOp::Sum;
   int peer = 0;                         // root, or the other end
+  Tag tag = {};                         // of a message
   std::vector<std::int64_t> in_counts;  // of all_to_all: one for each rank
   std::vector<std::int64_t> out_counts;
 };
@@ -45,11 +46,16 @@ struct Call {
   std::int64_t count = 0;
   ReduceOp reduce = ReduceOp::Sum;  // where the op has none: Sum
   int peer = 0;                     // where the op has none: 0
+  Tag tag = {};                     // likewise
   friend bool operator==(const Call&, const Call&) = default;
 };
 
-// "all_reduce(f32 x 1000, sum)", "broadcast(i64 x 3, root 2)", "send(u8 x 1, to 4)", "barrier()"
+// "all_reduce(f32 x 1000, sum)", "broadcast(i64 x 3, root 2)", "send(u8 x 1, to 4)", "barrier()",
+// "send(f32 x 512, to 1, micro-batch 3, message 2)"
 std::string describe(const Call& call);
+
+// Of a send and a receive: whether they are the two ends of one message.
+bool is_one_message(const Call& call, const Call& other);
 
 // "comm: call 17: rank 0 all_reduce(f32 x 1000, sum), rank 1 all_reduce(f64 x 1000, sum)". The number is that
 // of the communicator's call (of send and receive: of the two ranks').
@@ -83,8 +89,8 @@ class RequestCommunicator : public Communicator {
   std::unique_ptr<Work> reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op) override;
   std::unique_ptr<Work> all_to_all(ConstBuffer in, Buffer out, std::span<const std::int64_t> in_counts,
                                    std::span<const std::int64_t> out_counts) override;
-  std::unique_ptr<Work> send(ConstBuffer buffer, int to) override;
-  std::unique_ptr<Work> receive(Buffer buffer, int from) override;
+  std::unique_ptr<Work> send(ConstBuffer buffer, int to, Tag tag) override;
+  std::unique_ptr<Work> receive(Buffer buffer, int from, Tag tag) override;
   std::unique_ptr<Work> barrier() override;
 
  private:

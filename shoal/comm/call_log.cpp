@@ -33,7 +33,7 @@ const Call* CallLog::find(std::size_t lane, std::uint64_t number) const {
   return number < num && number + last.size() >= num ? &last[number % kKept] : nullptr;
 }
 
-// A line for each lane with calls: "lane first  op dtype count reduce peer  op …".
+// A line for each lane with calls: "lane first  op dtype count reduce peer microbatch message  op …".
 std::string CallLog::to_text() const {
   std::string text;
   for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
@@ -43,7 +43,8 @@ std::string CallLog::to_text() const {
     for (std::uint64_t number = num - last.size(); number < num; ++number) {
       const Call& call = last[number % kKept];
       text += concat(" ", static_cast<int>(call.op), " ", static_cast<int>(call.dtype), " ", call.count, " ",
-                     static_cast<int>(call.reduce), " ", call.peer);
+                     static_cast<int>(call.reduce), " ", call.peer, " ", call.tag.microbatch, " ",
+                     call.tag.message);
     }
     text += '\n';
   }
@@ -64,7 +65,8 @@ CallLog CallLog::from_text(std::string_view text, int size) {
     lane.num = first;
     std::vector<Call> calls;
     int op = 0, dtype = 0, reduce = 0;
-    for (Call call; words >> op >> dtype >> call.count >> reduce >> call.peer;) {
+    for (Call call; words >> op >> dtype >> call.count >> reduce >> call.peer >> call.tag.microbatch >>
+                    call.tag.message;) {
       call.op = static_cast<Op>(op);
       call.dtype = static_cast<DType>(dtype);
       call.reduce = static_cast<ReduceOp>(reduce);
@@ -90,10 +92,11 @@ std::string difference(int rank, const CallLog& log, int other, const CallLog& o
     return "";
   };
   const auto to_or_from = [](int peer, Op op) { return CallLog::lane_of({.op = op, .peer = peer}); };
-  const auto fits = [](const Call& a, const Call& b) { return a.dtype == b.dtype && a.count == b.count; };
   std::string found = compared(0, 0, [](const Call& a, const Call& b) { return a == b; });
-  if (found.empty()) found = compared(to_or_from(other, Op::Send), to_or_from(rank, Op::Receive), fits);
-  if (found.empty()) found = compared(to_or_from(other, Op::Receive), to_or_from(rank, Op::Send), fits);
+  if (found.empty())
+    found = compared(to_or_from(other, Op::Send), to_or_from(rank, Op::Receive), is_one_message);
+  if (found.empty())
+    found = compared(to_or_from(other, Op::Receive), to_or_from(rank, Op::Send), is_one_message);
   return found;
 }
 

@@ -12,8 +12,9 @@
 //   send, receive   one rank's buffer        -> another's
 //
 // Calls on one communicator come from one thread at a time, in the same order on every rank of its group
-// (send and receive: in the same order on the two ranks). Operation, element type and count of each call are
-// compared between ranks, always; a difference is an error on every rank that shows both calls.
+// (send and receive: in the same order on the two ranks). Operation, element type and count of each call, and
+// a message's tag, are compared between ranks, always; a difference is an error on every rank that shows both
+// calls.
 #pragma once
 
 #include <chrono>
@@ -46,6 +47,13 @@ struct ConstBuffer {
   ConstBuffer() = default;
   ConstBuffer(const void* elements, std::int64_t num, DType type) : data(elements), count(num), dtype(type) {}
   ConstBuffer(const Buffer& buffer) : data(buffer.data), count(buffer.count), dtype(buffer.dtype) {}
+};
+
+// What a message is, for those of which several have one size: without it nobody sees that one was left out.
+struct Tag {
+  std::uint16_t microbatch = 0;
+  std::uint16_t message = 0;  // of the micro-batch, from 1; 0: this is no tag
+  friend bool operator==(const Tag&, const Tag&) = default;
 };
 
 // A call under way. Its buffers are its own until wait() has returned or thrown.
@@ -89,8 +97,8 @@ class Communicator {
   virtual std::unique_ptr<Work> all_to_all(ConstBuffer in, Buffer out,
                                            std::span<const std::int64_t> in_counts = {},
                                            std::span<const std::int64_t> out_counts = {}) = 0;
-  virtual std::unique_ptr<Work> send(ConstBuffer buffer, int to) = 0;
-  virtual std::unique_ptr<Work> receive(Buffer buffer, int from) = 0;
+  virtual std::unique_ptr<Work> send(ConstBuffer buffer, int to, Tag tag = {}) = 0;
+  virtual std::unique_ptr<Work> receive(Buffer buffer, int from, Tag tag = {}) = 0;
   virtual std::unique_ptr<Work> barrier() = 0;
 
   // Of this rank alone: others need not call it.

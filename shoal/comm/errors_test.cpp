@@ -36,6 +36,12 @@ static void ends_everywhere(const std::string& end, const CallFunction& call) {
   }
 }
 
+TEST_CASE("a message's call shows its tag where it has one") {
+  CHECK(describe({.op = Op::Send, .count = 512, .peer = 1, .tag = {.microbatch = 3, .message = 2}}) ==
+        "send(f32 x 512, to 1, micro-batch 3, message 2)");
+  CHECK(describe({.op = Op::Receive, .count = 512, .peer = 0}) == "receive(f32 x 512, from 0)");
+}
+
 TEST_CASE("ranks that call different things all hear of both calls") {
   ends_everywhere(
       "invalid input: comm: call 0: rank 0 all_reduce(f32 x 10, sum), rank 1 all_reduce(f64 x 10, sum)",
@@ -68,6 +74,28 @@ TEST_CASE("ranks that call different things all hear of both calls") {
                     if (rank.rank() == 0) return rank.send({memory, 3, DType::Float32}, 2);
                     return rank.rank() == 2 ? rank.receive({memory, 4, DType::Float32}, 0) : rank.barrier();
                   });
+}
+
+TEST_CASE("a message that was left out is told where the next one of its size comes, by the tags of both") {
+  constexpr Tag kTags[] = {{0, 1}, {0, 2}, {1, 1}, {1, 2}};
+  for (const std::int64_t count : {3, 100000})  // in one piece, and in several
+    for (const std::size_t left_out : {1, 2}) {
+      CAPTURE(count);
+      std::vector<float> sent(static_cast<std::size_t>(count)), received(sent);
+      const Call next = {.op = Op::Send, .count = count, .peer = 2, .tag = kTags[left_out + 1]};
+      const Call wanted = {.op = Op::Receive, .count = count, .peer = 0, .tag = kTags[left_out]};
+      ends_everywhere(
+          "invalid input: " + mismatch(left_out, 0, next, 2, wanted), [&](Communicator& rank, void*) {
+            std::unique_ptr<Work> last;
+            for (std::size_t i = 0; i < 4; ++i) {
+              if (rank.rank() == 1 || (rank.rank() == 0 && i == left_out)) continue;
+              if (last) last->wait(20s);
+              last = rank.rank() == 0 ? rank.send({sent.data(), count, DType::Float32}, 2, kTags[i])
+                                      : rank.receive({received.data(), count, DType::Float32}, 0, kTags[i]);
+            }
+            return rank.rank() == 1 ? rank.barrier() : std::move(last);
+          });
+    }
 }
 
 TEST_CASE("calls that cannot be right are refused before anything is sent, and the group goes on") {

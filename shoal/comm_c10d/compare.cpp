@@ -18,7 +18,8 @@ static std::uint32_t hash_of(const Call& call) {  // FNV-1a
   for (const std::uint64_t word :
        {static_cast<std::uint64_t>(call.op), static_cast<std::uint64_t>(call.dtype),
         static_cast<std::uint64_t>(call.count), static_cast<std::uint64_t>(call.reduce),
-        static_cast<std::uint64_t>(call.peer)})
+        static_cast<std::uint64_t>(call.peer), static_cast<std::uint64_t>(call.tag.microbatch),
+        static_cast<std::uint64_t>(call.tag.message)})
     for (int byte = 0; byte < 8; ++byte)
       hash = (hash ^ static_cast<std::uint8_t>(word >> (8 * byte))) * 16777619;
   return hash;
@@ -44,11 +45,12 @@ int C10dCommunicator::tag_of(const Numbered& message, Part part) const {
   std::uint32_t tag = static_cast<std::uint32_t>(part);
   if (engine_.tag_next &&
       engine_.calls == Calls::Compared)  // c10d takes 31 bits; the last one is for the end
-    tag = tag_of_all({{.dtype = call.dtype, .count = call.count}, message.number}, part) >> 3;
+    tag =
+        tag_of_all({{.dtype = call.dtype, .count = call.count, .tag = call.tag}, message.number}, part) >> 3;
   return static_cast<int>(2 * tag + (is_upwards ? 1 : 0));
 }
 
-static constexpr std::int64_t kFixedWords = 5;
+static constexpr std::int64_t kFixedWords = 7;
 
 at::Tensor C10dCommunicator::tensor_of(const Record& record) const {
   at::Tensor tensor = at::zeros({kFixedWords + 2 * size()}, at::kLong);
@@ -58,6 +60,8 @@ at::Tensor C10dCommunicator::tensor_of(const Record& record) const {
   *words++ = record.call.count;
   *words++ = static_cast<std::int64_t>(record.call.reduce);
   *words++ = record.call.peer;
+  *words++ = record.call.tag.microbatch;
+  *words++ = record.call.tag.message;
   std::ranges::copy(record.in_counts, words);
   std::ranges::copy(record.out_counts, words + size());
   return tensor.to(engine_.device);
@@ -74,6 +78,8 @@ std::vector<Record> C10dCommunicator::records_of(const at::Tensor& tensor) const
     record.call.count = *words++;
     record.call.reduce = static_cast<ReduceOp>(*words++);
     record.call.peer = static_cast<int>(*words++);
+    record.call.tag.microbatch = static_cast<std::uint16_t>(*words++);
+    record.call.tag.message = static_cast<std::uint16_t>(*words++);
     record.in_counts.assign(words, words + size());
     record.out_counts.assign(words + size(), words + 2 * size());
     records.push_back(std::move(record));
@@ -127,7 +133,7 @@ void C10dCommunicator::compare_with_peer(const Numbered& numbered) {
   };
   exchange(Part::Record);
   const Call other = records_of(its[0]).at(0).call;
-  if (call.dtype == other.dtype && call.count == other.count) return;
+  if (is_one_message(call, other)) return;
   try {
     exchange(Part::End);             // both have the records then
   } catch (const std::exception&) {  // the other one has, and left

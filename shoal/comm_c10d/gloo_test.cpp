@@ -236,6 +236,28 @@ TEST_CASE("a message of another size than the one that is wanted is an error on 
   CHECK(errors == std::vector<std::string>(2, wanted));
 }
 
+TEST_CASE("a message that was left out is told within half a second, by its tag and that of the next one") {
+  rendezvous::MemoryStore store;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto errors = run(
+      2,
+      [](comm::Communicator& ranks) {
+        std::vector<float> values(8);
+        for (std::uint16_t microbatch = 0; microbatch < 4; ++microbatch) {
+          const comm::Tag tag = {microbatch, 1};
+          if (ranks.rank() == 0 && microbatch != 2)
+            ranks.send({values.data(), 8, DType::Float32}, 1, tag)->wait(60s);
+          if (ranks.rank() == 1) ranks.receive({values.data(), 8, DType::Float32}, 0, tag)->wait(60s);
+        }
+      },
+      store);
+  const std::string wanted =
+      "invalid input: comm: call 2: rank 0 send(f32 x 8, to 1, micro-batch 3, message 1), rank 1 "
+      "receive(f32 x 8, from 0, micro-batch 2, message 1)";
+  CHECK(errors == std::vector<std::string>(2, wanted));
+  CHECK(std::chrono::steady_clock::now() - begin < 20s);
+}
+
 TEST_CASE("a wait past its limit ends the group, and the reason reaches the other ranks") {
   rendezvous::MemoryStore store;
   const auto errors = run(

@@ -100,10 +100,12 @@ TEST_CASE("of parts and messages that do not fit both ranks are named") {
   for (int rank = 0; rank < 3; ++rank)
     ranks.push_back(compared(rank, parts, {{"call 3", "all_to_all(f32)"}}));
   CHECK(culprit_of(ranks).ranks == std::vector{1, 2});
-  const std::string message = "comm: call 0: rank 0 send(u8 x 8, to 1), rank 1 receive(u8 x 4, from 0)";
+  const std::string message =
+      "comm: call 0: rank 0 send(u8 x 8, to 1, micro-batch 3, message 1), rank 1 receive(u8 x 8, from 0, "
+      "micro-batch 2, message 1)";
   ranks = {compared(0, message, {{"call 0", "barrier()"}}),
-           compared(2, message, {{"call 0 of [2,3]", "send(u8 x 8, to 1)"}}),
-           compared(3, message, {{"call 0 of [2,3]", "receive(u8 x 4, from 0)"}})};
+           compared(2, message, {{"call 0 of [2,3]", "send(u8 x 8, to 1, micro-batch 3, message 1)"}}),
+           compared(3, message, {{"call 0 of [2,3]", "receive(u8 x 8, from 0, micro-batch 2, message 1)"}})};
   CHECK(culprit_of(ranks).ranks == std::vector{2, 3});
 }
 

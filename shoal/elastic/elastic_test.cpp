@@ -238,15 +238,17 @@ TEST_CASE("collectives and messages are numbered apart, as errors number them") 
   comm::run_as_threads(std::move(ranks), [](comm::Communicator& group) {
     std::uint8_t byte = 0;
     for (int turn = 0; turn < 2; ++turn) {
-      if (group.rank() == 0) group.send({&byte, 1, DType::UInt8}, 1)->wait(20s);
-      if (group.rank() == 1) group.receive({&byte, 1, DType::UInt8}, 0)->wait(20s);
+      const comm::Tag tag = {.microbatch = 3, .message = static_cast<std::uint16_t>(turn)};
+      if (group.rank() == 0) group.send({&byte, 1, DType::UInt8}, 1, tag)->wait(20s);
+      if (group.rank() == 1) group.receive({&byte, 1, DType::UInt8}, 0, tag)->wait(20s);
       group.barrier()->wait(20s);
     }
   });
   std::vector<std::string> calls;
   for (const FlightRecord& record : flights[1]->read().records) calls.push_back(describe(record));
   CHECK(calls == std::vector<std::string>{"call 0, receive(u8 x 1, from 0)", "call 0, barrier()",
-                                          "call 1, receive(u8 x 1, from 0)", "call 1, barrier()"});
+                                          "call 1, receive(u8 x 1, from 0, micro-batch 3, message 1)",
+                                          "call 1, barrier()"});
 }
 
 // --- Processes and output.

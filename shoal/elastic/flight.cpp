@@ -33,6 +33,7 @@ struct Flight::Slot {
   std::int64_t begin_ns;
   std::int64_t end_ns;
   std::int32_t peer;
+  comm::Tag tag;
   std::uint8_t op, dtype, reduce;
   std::atomic<std::uint32_t> state;
   char group[32];
@@ -114,6 +115,7 @@ std::uint64_t Flight::begin(const comm::Call& call, std::uint64_t number, std::s
   slot.begin_ns = now_ns();
   slot.end_ns = 0;
   slot.peer = call.peer;
+  slot.tag = call.tag;
   slot.op = static_cast<std::uint8_t>(call.op);
   slot.dtype = static_cast<std::uint8_t>(call.dtype);
   slot.reduce = static_cast<std::uint8_t>(call.reduce);
@@ -169,7 +171,8 @@ FlightLog Flight::read() const {
                                     .dtype = static_cast<DType>(slot.dtype),
                                     .count = slot.count,
                                     .reduce = static_cast<comm::ReduceOp>(slot.reduce),
-                                    .peer = slot.peer},
+                                    .peer = slot.peer,
+                                    .tag = slot.tag},
                            .state = static_cast<CallState>(slot.state.load()),
                            .begin_ns = slot.begin_ns,
                            .end_ns = slot.end_ns,

@@ -250,7 +250,7 @@ std::unique_ptr<Work> Inproc::post_message(Posted posted) {
     const Posted sent = std::move(channel.sends.front()), received = std::move(channel.receives.front());
     channel.sends.pop_front();
     channel.receives.pop_front();
-    if (sent.call.dtype != received.call.dtype || sent.call.count != received.call.count) {
+    if (!is_one_message(sent.call, received.call)) {
       group_->end({ErrorKind::InvalidInput, mismatch(number, from, sent.call, to, received.call)});
       throw Error(*group_->error);
     }

@@ -24,7 +24,7 @@ constexpr std::int64_t kPayloadBytes = 16384;  // in the slot
 constexpr std::int64_t kMessageInlineBytes = 128;
 constexpr std::uint32_t kFirstCall = 2;  // after the call in which the ranks meet; errors count from 0 there
 
-// A Call as it is shared. Compared as a whole.
+// A Call as it is shared, but for a message's tag. Compared as a whole.
 struct SharedCall {
   std::uint8_t op = 0, dtype = 0, reduce = 0, padding = 0;
   std::int32_t peer = 0;
@@ -81,14 +81,23 @@ constexpr std::uint32_t kSmall = 1, kInShared = 2, kOutShared = 4;
 // One end of the channel from one rank to another, which moves one message at a time.
 struct alignas(64) ChannelEnd {
   std::atomic<std::uint32_t> posted;    // number of the message that the rest is about
-  std::atomic<std::uint32_t> moved;     // pieces that this end has put in or taken out, over all messages
   std::atomic<std::uint32_t> finished;  // messages that this end is through with
   std::uint32_t flags;
+  Tag tag;
   SharedCall call;
-  Place place;    // of the buffer, if shared
-  Place staging;  // of the sender's ring of pieces
+  Place place;  // of the buffer, if shared
+  // From here on: where neither is it small nor the sender's buffer shared.
+  std::atomic<std::uint32_t> moved;  // pieces that this end has put in or taken out
+  Place staging;                     // of the sender's ring of pieces
   alignas(64) std::byte inline_data[kMessageInlineBytes];
+
+  Call message() const {
+    Call message = call.call();
+    message.tag = tag;
+    return message;
+  }
 };
+static_assert(offsetof(ChannelEnd, moved) == 64, "what each message reads is one cache line");
 
 // Where these are in a group of `size` ranks.
 class Control {

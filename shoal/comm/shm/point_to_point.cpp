@@ -29,14 +29,15 @@ static Until until(const std::atomic<std::uint32_t>& word, std::uint32_t target)
 
 void Group::post(ChannelEnd& end, const Call& call, std::uint32_t number, int peer) {
   end.call = SharedCall::of(call);
+  end.tag = call.tag;
   end.moved.store(0, std::memory_order_relaxed);
   end.posted.store(number, std::memory_order_seq_cst);
   wake(peer);
 }
 
 void Group::compare_message(int from, int to, std::uint32_t number) {
-  const Call sent = control_.sender(from, to).call.call(), taken = control_.receiver(from, to).call.call();
-  if (sent.dtype != taken.dtype || sent.count != taken.count)
+  const Call sent = control_.sender(from, to).message(), taken = control_.receiver(from, to).message();
+  if (!is_one_message(sent, taken))
     fail(ErrorKind::InvalidInput, mismatch(number - 1, from, sent, to, taken));
 }
 

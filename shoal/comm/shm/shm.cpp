@@ -100,10 +100,10 @@ std::unique_ptr<Communicator> Shm::subgroup(std::span<const int> ranks) {
     control = make_control(group_->heap(), members);
     invitation.control = control->id();
     std::vector<std::unique_ptr<Work>> works;
-    for (const int to : ranks.subspan(1)) works.push_back(send(buffer, to));
+    for (const int to : ranks.subspan(1)) works.push_back(send(buffer, to, {}));
     for (const std::unique_ptr<Work>& work : works) work->wait(limit_);
   } else {
-    receive(buffer, ranks[0])->wait(limit_);
+    receive(buffer, ranks[0], {})->wait(limit_);
     if (invitation.ranks != hash_of(ranks)) {
       group_->end(ErrorKind::InvalidInput, concat("comm: subgroup: rank ", ranks[0], " and rank ", rank(),
                                                   " called it with different ranks"));
