@@ -57,6 +57,7 @@ class Call : public Message {
   void prepare(Slots& slots, observe::Trace* trace) final {
     trace_ = trace;
     ended_ = 0;
+    tag_.microbatch = static_cast<std::uint16_t>(slots.microbatch);
     in_ = tensor_in(slots, self_);
     out_ = output(slots);
     if (out_.defined()) outputs_.put(slots, out_);
@@ -94,6 +95,7 @@ class Call : public Message {
   const std::uint32_t self_;
   std::vector<std::int64_t> shape_;  // of what is made
   at::Tensor in_, out_;
+  comm::Tag tag_;  // of a message
 
  private:
   void note_end() {
@@ -174,20 +176,38 @@ class AllToAll final : public Call {
   std::vector<std::int64_t> sends_, receives_;
 };
 
+// Which of the program's messages to (or from) that rank this one is, from 1. Its other end has the same number:
+// both ranks have them in one order.
+std::uint16_t number_of(const Program& program, const Compute& compute, std::string_view peer) {
+  std::uint16_t number = 1;
+  for (const auto& segment : program.segments)
+    for (const auto& instruction : segment.instructions) {
+      const auto* other = std::get_if<Compute>(&instruction);
+      if (other == &compute) return number;
+      if (other != nullptr && other->op == compute.op &&
+          text_of(*other, "axis") == text_of(compute, "axis") &&
+          integer_of(*other, peer) == integer_of(compute, peer))
+        ++number;
+    }
+  return number;
+}
+
 class Receive final : public Call {
  public:
   Receive(const Program& program, const Compute& compute, const Group& group)
       : Call(program, compute, group),
         dtype_(program.types.at(compute.outputs.at(0).value().index).dtype),
         from_(static_cast<int>(integer_of(compute, "from"))),
-        device_(device_of(compute)) {}
+        device_(device_of(compute)) {
+    tag_.message = number_of(program, compute, "from");
+  }
 
  private:
   at::Tensor output(Slots&) override {
     return at::empty(shape_, at::TensorOptions(aten::to_torch(dtype_)).device(device_));
   }
   std::unique_ptr<comm::Work> start(at::Tensor&, at::Tensor& out) override {
-    return out.numel() > 0 ? group_.communicator->receive(buffer_of(out), from_) : nullptr;
+    return out.numel() > 0 ? group_.communicator->receive(buffer_of(out), from_, tag_) : nullptr;
   }
 
   DType dtype_;
@@ -200,7 +220,9 @@ class Receive final : public Call {
 class Send final : public Call, public UnderWay {
  public:
   Send(const Program& program, const Compute& compute, const Group& group)
-      : Call(program, compute, group), to_(static_cast<int>(integer_of(compute, "to"))) {}
+      : Call(program, compute, group), to_(static_cast<int>(integer_of(compute, "to"))) {
+    tag_.message = number_of(program, compute, "to");
+  }
   Send(const Send&) = delete;
   Send& operator=(const Send&) = delete;
   ~Send() override {
@@ -230,7 +252,7 @@ class Send final : public Call, public UnderWay {
     at::Tensor copy = next_copy(in);
     copy.copy_(in);
     const auto buffer = buffer_of(copy);
-    under_way_.push_back({std::move(copy), group_.communicator->send(buffer, to_)});
+    under_way_.push_back({std::move(copy), group_.communicator->send(buffer, to_, tag_)});
     is_gone_ = false;
     return nullptr;
   }

@@ -86,7 +86,7 @@ struct Executor::State {
 
   State(Program lowered, const Groups* groups, FileMemory* offloads_to, const RowTables* row_tables)
       : program(std::move(lowered)),
-        frames(1, Slots(program.types.size())),
+        frames(1, Slots{std::vector<at::Tensor>(program.types.size())}),
         is_source(program.types.size()),
         has_peers(groups != nullptr),
         actions(program.segments.size()),
@@ -133,7 +133,7 @@ struct Executor::State {
   // A new one has what all micro-batches have.
   Slots& frame(std::size_t microbatch) {
     while (microbatch >= frames.size()) {
-      Slots slots(program.types.size());
+      Slots slots{std::vector<at::Tensor>(program.types.size()), static_cast<int>(frames.size())};
       for (const auto& source : program.sources)
         if (!is_of_one(source.role)) slots[source.slot.index] = frames[0][source.slot.index];
       frames.push_back(std::move(slots));
@@ -190,7 +190,7 @@ struct Executor::State {
   }
 
   void release(Slots& slots) const {
-    for (std::size_t slot = 0; slot < slots.size(); ++slot)
+    for (std::size_t slot = 0; slot < slots.tensors.size(); ++slot)
       if (!is_source[slot]) slots[slot].reset();
   }
   void release() {
@@ -344,7 +344,7 @@ at::Tensor Executor::result(ir::Role role, std::string_view name, std::size_t mi
 }
 
 const at::Tensor& Executor::at(Slot slot, std::size_t microbatch) const {
-  return state_->frames.at(microbatch).at(slot.index);
+  return state_->frames.at(microbatch).tensors.at(slot.index);
 }
 
 void Executor::check_types() { state_->checks_types.assign(state_->actions.size(), true); }

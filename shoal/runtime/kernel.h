@@ -12,7 +12,13 @@
 
 namespace shoal::runtime {
 
-using Slots = std::vector<at::Tensor>;  // by slot; undefined where nothing lives
+struct Slots {
+  std::vector<at::Tensor> tensors;  // by slot; undefined where nothing lives
+  int microbatch = 0;               // that they are of
+
+  at::Tensor& operator[](std::size_t slot) { return tensors[slot]; }
+  const at::Tensor& operator[](std::size_t slot) const { return tensors[slot]; }
+};
 
 class Kernel {
  public:

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// What stages of small nets do on ranks that are threads. Above 400 lines: all cases have the same nets and ranks.
 #include "shoal/train/pipeline.h"
 
 #include <doctest/doctest.h>
@@ -18,6 +19,7 @@
 #include "shoal/capture/scopes.h"
 #include "shoal/comm/inproc/inproc.h"
 #include "shoal/comm/ranks.h"
+#include "shoal/comm/skipping_test.h"
 #include "shoal/train/trainer.h"
 
 namespace pipeline_test {
@@ -237,6 +239,57 @@ TEST_CASE("a loss that is not finite is told when all micro-batches have run, an
     for (const auto& [name, tensor] : trainer.state().model) CHECK(at::equal(tensor, before.at(name)));
     CHECK(trainer.step(batch_of(4)).step == 2);
   });
+}
+
+// What each rank of two ends with when one of them leaves out the send of this number.
+static std::vector<std::string> errors_without(const char* schedule, int rank, int send) {
+  std::vector<std::string> errors(2);
+  std::vector<nn::Sequential> nets = {mlp(), mlp()};
+  auto ranks = comm::inproc(2);
+  auto& skips = ranks[static_cast<std::size_t>(rank)];
+  skips = std::make_unique<comm::Skipping>(std::move(skips), std::make_shared<int>(send));
+  comm::run_as_threads(std::move(ranks), [&](comm::Communicator& world) {
+    TrainerOptions options;
+    options.parallelism =
+        Parallelism{.mesh = mesh_of(2, 1, 1, 1, 2), .world = &world, .limit = std::chrono::seconds(30)};
+    options.parallelism->plan.schedule = schedule;
+    options.parallelism->plan.stages = {"2"};
+    options.parallelism->plan.microbatches = 4;
+    const auto place = static_cast<std::size_t>(world.rank());
+    Trainer trainer(nets[place], loss_of, SGD{.lr = 0.1}, options);
+    errors[place] = error_of([&] {
+      for (int step = 0; step < 2; ++step) trainer.step(batch_of(8));
+    });
+  });
+  return errors;
+}
+
+TEST_CASE("a send that a rank leaves out is told on both ranks where its next one comes") {
+  // Of each micro-batch rank 0 sends 2 samples of 8 numbers, rank 1 the loss and their gradient. After the last
+  // message of a step no other comes: the limit ends that wait.
+  for (const char* schedule : {"1f1b", "gpipe"})
+    for (const int rank : {0, 1}) {
+      const int messages = rank == 0 ? 1 : 2;
+      const auto call = [&](comm::Op op, int send) {
+        return describe(comm::Call{.op = op,
+                                   .dtype = DType::Float64,
+                                   .count = send % messages == messages - 1 ? 16 : 1,
+                                   .peer = op == comm::Op::Send ? 1 - rank : rank,
+                                   .tag = {static_cast<std::uint16_t>(send / messages),
+                                           static_cast<std::uint16_t>(1 + send % messages)}});
+      };
+      for (int send = 0; send < 4 * messages - 1; ++send) {
+        const std::string wanted = concat("rank ", rank, " ", call(comm::Op::Send, send + 1), ", rank ",
+                                          1 - rank, " ", call(comm::Op::Receive, send));
+        CAPTURE(wanted);
+        const auto begin = std::chrono::steady_clock::now();
+        for (const std::string& error : errors_without(schedule, rank, send)) {
+          CAPTURE(error);
+          CHECK(error.find(wanted) != std::string::npos);
+        }
+        CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(15));  // the limit is 30
+      }
+    }
 }
 
 TEST_CASE("gradients that ZeRO-2 cuts in another dim than the first come back from stages") {

@@ -6,11 +6,13 @@
 #include <chrono>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "shoal/base/error.h"
 #include "shoal/comm/shm/shm.h"
+#include "shoal/comm/skipping_test.h"
 #include "shoal/comm_c10d/gloo.h"
 #include "shoal/rendezvous/host_store.h"
 #include "shoal/train/verify.h"
@@ -118,6 +120,31 @@ TEST_CASE("processes over shared memory and over Gloo train as one device does")
       });
       CHECK(codes == std::vector<int>(static_cast<std::size_t>(size)));
     }
+}
+
+TEST_CASE("a process that leaves out a send is told on both ranks at once, with its micro-batch") {
+  for (const bool over_gloo : {false, true}) {
+    CAPTURE(over_gloo);
+    const auto begin = std::chrono::steady_clock::now();
+    rendezvous::HostStore store;
+    const auto codes = tests::run_processes(2, [&](int rank) {
+      auto ranks = over_gloo ? comm_c10d::make_gloo(store, {.name = "skip", .rank = rank, .size = 2})
+                             : comm::shm_communicator(store, rank, 2, {.job = "skip"});
+      comm::Skipping world(std::move(ranks), std::make_shared<int>(rank == 0 ? 5 : 1000));
+      const Strategy strategy = {"pipeline", 1, 1, 0, 4, 2};
+      std::string error = "none";
+      try {
+        train_and_compare(strategy, world);
+      } catch (const Error& caught) {
+        error = caught.what();
+      }
+      SHOAL_CHECK(error.find("micro-batch 2, message 1), rank 1 receive(") != std::string::npos &&
+                      error.find("micro-batch 1, message 1)") != std::string::npos,
+                  Internal, error);
+    });
+    CHECK(codes == std::vector<int>(2));
+    CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(50));  // train_and_compare waits 60
+  }
 }
 
 }  // namespace training_test
