@@ -21,6 +21,7 @@
 #include "shoal/capture/composites.h"
 #include "shoal/capture/derivatives.h"
 #include "shoal/capture/nested.h"
+#include "shoal/capture/sparse.h"
 
 namespace shoal::capture {
 
@@ -130,7 +131,16 @@ static void register_kernels() {
     register_composites(autograd);
     register_derivatives(autograd);
     register_nested(autograd);
-    define_read(libraries.emplace_back(torch::Library::FRAGMENT, "shoal", std::nullopt, __FILE__, __LINE__));
+    auto& own = libraries.emplace_back(torch::Library::FRAGMENT, "shoal", std::nullopt, __FILE__, __LINE__);
+    define_read(own);
+    define_sparse_mm(own);
+    register_sparse(
+        [](c10::DispatchKey key) -> torch::Library& {
+          auto& fallback = libraries.emplace_back(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
+          fallback.fallback(torch::CppFunction::makeFromBoxedFunction<&intercept>());
+          return libraries.emplace_back(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
+        },
+        [] { return torch::CppFunction::makeFromBoxedFunction<&intercept>(); });
   }
   std::map<std::string, torch::Library*> by_namespace;
   seen = num_registrations();

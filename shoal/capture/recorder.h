@@ -120,12 +120,25 @@ class Recorder final : public Interceptor {
   void record_random(const c10::OperatorHandle& op, torch::jit::Stack& stack);
   void record_read(const OpInfo& info, const c10::OperatorHandle& op, torch::jit::Stack& stack);
   void record_selection(const c10::OperatorHandle& op, torch::jit::Stack& stack);
+  void record_sparse(const OpInfo& info, const c10::OperatorHandle& op, torch::jit::Stack& stack);
   std::optional<bool> check(const OpInfo& info, const torch::jit::Stack& in);
   std::optional<bool> expected_of(ir::ValueId condition) const;
   void require_expectations();
   std::optional<ir::ValueId> running_average(std::vector<ir::Argument>& arguments);
   ir::ValueId averaged(ir::ValueId before, ir::ValueId now, ir::ValueId count);
   void push_results(const c10::OperatorHandle& op, const Outputs& outputs, torch::jit::Stack& stack);
+  // Sparse matrices: recorder_sparse.cpp.
+  struct Matrix {
+    ir::ValueId indices, values;  // COO
+    std::int64_t rows, columns;
+  };
+  static bool is_of_sparse(const OpInfo& info, c10::ArrayRef<c10::IValue> in);
+  Matrix matrix_of(const at::Tensor& sparse, const std::string& op);
+  Matrix transposed(const Matrix& matrix);
+  ir::ValueId product(const Matrix& matrix, ir::ValueId dense);
+  ir::ValueId sparse_product(const at::Tensor& left, const at::Tensor& right, const std::string& op);
+  ir::ValueId sparse_addmm(const torch::jit::Stack& in, const std::string& op);
+  ir::ValueId dense_of(const Matrix& matrix);
   at::Tensor evaluate(ir::ValueId value, const std::string& op);
   void mask_to_positions(torch::jit::Stack& stack);
   static std::vector<std::size_t> written_by(const OpInfo& info, c10::ArrayRef<c10::IValue> in);

@@ -135,6 +135,7 @@ void Recorder::call(const c10::OperatorHandle& op, Stack& stack) {
 
 void Recorder::record_call(const OpInfo& info, const c10::OperatorHandle& op, Stack& stack) {
   const auto count = op.schema().arguments().size();
+  if (is_of_sparse(info, torch::jit::last(stack, count))) return record_sparse(info, op, stack);
   const bool draws = info.is_random && capture::draws(op.schema(), torch::jit::last(stack, count));
   bool touches = draws;
   for (const auto& value : torch::jit::last(stack, count))

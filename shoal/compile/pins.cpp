@@ -35,7 +35,7 @@ int batch_dim_of(const Plan& plan, const std::string& input) {
 
 bool is_cut(const Plan& plan, const std::string& input, std::size_t num_dims) {
   return static_cast<std::size_t>(batch_dim_of(plan, input)) < num_dims && !ir::is_beside(input) &&
-         std::ranges::find(plan.whole_inputs, input) == plan.whole_inputs.end();
+         std::ranges::find(plan.whole_inputs, ir::item_of(input)) == plan.whole_inputs.end();
 }
 
 Layout layout_of_batch(const Plan& plan, const Mesh& mesh, int dim) {

@@ -138,6 +138,9 @@ struct Graph {
 // Whether an input is no item of the batch but a tensor that the model reads where it finds it: in an
 // attribute, a closure, another module. Its name begins with '~'.
 inline bool is_beside(std::string_view input) { return input.starts_with('~'); }
+// A sparse tensor of the batch is several inputs: "adj.@sparse.indices" is of the item "adj".
+constexpr std::string_view kOfSparse = ".@sparse.";
+inline std::string_view item_of(std::string_view input) { return input.substr(0, input.find(kOfSparse)); }
 
 std::string_view name_of(Role role);                      // "parameter", "state", …
 std::optional<Role> parse_role(std::string_view name);    // the inverse; nullopt: there is none

@@ -62,6 +62,7 @@ static constexpr OwnOp kOwnOps[] = {
     {"shoal::rprop", Update, {"parameters", "prevs", "step_sizes", "compensations", "maxima"}},
     {.name = "shoal::send", .kind = Message, .message = "send"},
     {"shoal::sgd", Update, {"parameters", "momentum_buffers", "compensations", "maxima"}},
+    {"shoal::sparse_mm"},
     {"shoal::sum_of_squares"},
     {"shoal::to_device", Move},
     {"shoal::to_file", Move},

@@ -23,6 +23,7 @@
 #include "shoal/capture/deferred.h"
 #include "shoal/python/deferred.h"
 #include "shoal/python/source_line.h"
+#include "shoal/python/sparse_items.h"
 #include "shoal/python/wrappers.h"
 
 namespace shoal::python {
@@ -144,7 +145,7 @@ Batch Model::start(py::handle batch, Use use, bool keep_outputs) {
       SHOAL_CHECK(use == Use::Evaluation || !tensor.requires_grad(), InvalidInput, "trainer: item ", name,
                   " of the batch requires a gradient, and a step makes gradients of parameters alone; give ",
                   name, ".detach(), and what it was made from as a part of the model");
-      tensors.emplace(name, Batch(tensor));
+      values += add_item(tensors, name, tensor);
       for (const auto& [attribute, value] : attributes_of(leaf.object)) {
         SHOAL_CHECK(is_plain_value(value), InvalidInput, "trainer: item ", name,
                     " of the batch has an attribute ", std::string(py::str(attribute)), ", a ",
@@ -322,7 +323,7 @@ at::Tensor Model::run(const Batch& batch) {
   const auto act = [&] {
     const py::object containers = object_of(batch_, [&](const std::string& path, const Tree& leaf) {
       if (leaf.kind != Tree::Kind::Tensor) return numbers_.of_batch().at(path, leaf.object);
-      py::object tensor = py::cast(batch[path.empty() ? "batch" : path].tensor());
+      py::object tensor = py::cast(item_in(batch, path.empty() ? "batch" : path, leaf.object));
       for (const auto& [name, value] : attributes_of(leaf.object)) tensor.attr(name) = value;
       return tensor;
     });

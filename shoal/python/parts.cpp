@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "shoal/aten/sparse.h"
 #include "shoal/base/error.h"
 #include "shoal/python/tree.h"
 
@@ -16,6 +17,9 @@ std::vector<py::object> parts_of(const py::object& batch, std::int64_t count) {
   for_each_leaf(tree, [&](const std::string& path, const Tree& leaf) {
     if (leaf.kind != Tree::Kind::Tensor) return;
     const auto& tensor = THPVariable_Unpack(leaf.object.ptr());
+    SHOAL_CHECK(!aten::is_sparse(tensor), InvalidInput, "trainer: accumulate=", count,
+                " cuts dim 0 of the batch's tensors, and item ", path,
+                " is sparse. Remedy: cut the batch yourself, and step_over([…])");
     if (tensor.dim() == 0) return;
     if (size < 0) {
       size = tensor.size(0);

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "shoal/aten/memory.h"
+#include "shoal/aten/sparse.h"
 #include "shoal/python/watch_python.h"
 
 namespace shoal::python {
@@ -190,6 +191,7 @@ bool Watch::patch_tensor(Place& place, std::size_t i, const py::object& now) {
   auto& seen = seen_[found->second];
   if (seen.role == Seen::Role::Constant && seen.path == place.path_of(i)) input_paths_.insert(seen.path);
   if (seen.role != Seen::Role::Input || seen.path != place.path_of(i)) return false;
+  if (aten::is_sparse(fresh)) return false;
   const bool same_type = old.sizes() == fresh.sizes() && old.strides() == fresh.strides() &&
                          old.dtype() == fresh.dtype() && old.device() == fresh.device() &&
                          old.requires_grad() == fresh.requires_grad() && !fresh.grad_fn() &&
@@ -307,6 +309,7 @@ void Watch::take_own_tensors() {
   const auto take = [&](const char* method, NamedTensors& to) {
     for (const auto pair : module_.attr(method)()) {
       const auto item = py::cast<std::pair<std::string, at::Tensor>>(pair);
+      if (&to == &buffers_ && aten::is_sparse(item.second)) continue;  // a constant
       to.emplace_back(item.first, item.second);
       own_.emplace(item.second.unsafeGetTensorImpl(), item.first);
       if (item.second.has_storage()) own_memory_.insert(item.second.storage().unsafeGetStorageImpl());

@@ -520,6 +520,7 @@ static constexpr NamedKernel kKernels[] = {
     {"shoal::rmsprop", make_rmsprop},
     {"shoal::rprop", make_rprop},
     {"shoal::sgd", make_sgd},
+    {"shoal::sparse_mm", make_sparse_mm},
     {"shoal::sum_of_squares", make_sum_of_squares},
     {"shoal::to_device", make_to_device},
     {"shoal::to_host", make_to_host},

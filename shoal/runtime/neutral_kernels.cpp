@@ -18,6 +18,7 @@
 
 #include "shoal/aten/operators.h"
 #include "shoal/aten/random.h"
+#include "shoal/aten/sparse.h"
 #include "shoal/aten/types.h"
 #include "shoal/aten/whole_draw.h"
 #include "shoal/base/error.h"
@@ -117,6 +118,14 @@ std::unique_ptr<Kernel> make_expect(const Program&, const Compute& compute) {
                     outputs = Outputs(compute)](Slots& slots) {
     SHOAL_CHECK(slots[condition].item<bool>() == expected, InvalidInput, otherwise);
     outputs.put(slots, slots[self].clone());
+  });
+}
+
+std::unique_ptr<Kernel> make_sparse_mm(const Program&, const Compute& compute) {
+  return kernel_of([indices = slot_of(compute, "indices"), values = slot_of(compute, "values"),
+                    dense = slot_of(compute, "dense"), rows = integer_of(compute, "rows"),
+                    outputs = Outputs(compute)](Slots& slots) {
+    outputs.put(slots, aten::sparse_mm(slots[indices], slots[values], slots[dense], rows));
   });
 }
 

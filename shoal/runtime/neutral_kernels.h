@@ -21,6 +21,9 @@ std::unique_ptr<Kernel> make_batch_norm(const program::Program& program, const p
 // the condition is not what is expected. What a check of the model's would have raised.
 std::unique_ptr<Kernel> make_expect(const program::Program& program, const program::Compute& compute);
 
+// shoal::sparse_mm(indices, values, dense, rows): aten::sparse_mm of shoal/aten/sparse.h
+std::unique_ptr<Kernel> make_sparse_mm(const program::Program& program, const program::Compute& compute);
+
 // shoal::bernoulli(p, shape, dtype, seed, step, ordinal) and its kin: shoal/aten/random.h. A rank that draws
 // a part has two more arguments: whole, the shape of the whole, and box, for each of its dims the number of
 // ranges and then their begins and ends.

@@ -83,6 +83,11 @@ SharedBatch agree(const Rank& rank, const Batch& batch, const std::string& text,
       shared.sizes[path] = tensor->sizes().vec();
       auto type = aten::type_of(*tensor);
       if (compile::is_cut(rank.parallelism.plan, path, type.shape.size())) {
+        SHOAL_CHECK(
+            path.find(ir::kOfSparse) == std::string::npos, InvalidInput, "parallelism: item ",
+            ir::item_of(path),
+            " of the batch is sparse, and ranks cannot have parts of it. Remedy: give it whole to every "
+            "rank, and name it in replicated_inputs; of what it meets, each rank has its part");
         type.shape[static_cast<std::size_t>(dim_of(path))] = 0;
         cut.emplace_back(path, *tensor);
       }
