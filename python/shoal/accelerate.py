@@ -8,6 +8,8 @@ for batch in loader:
         accelerator.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
+
+Under torchrun: Backward(..., parallelism=shoal.Parallelism()).
 """
 
 import torch
@@ -17,13 +19,14 @@ import shoal
 
 class Backward:
     """Called with a batch it adds gradients to those of the model, divided by the accelerator's number of
-    accumulated batches, and returns the loss, undivided. `options`: of shoal.Trainer."""
+    accumulated batches, and returns the loss, undivided. `options`: of shoal.Trainer; with `parallelism` the
+    loss and the gradients are those of the batches of all ranks as one."""
 
     def __init__(self, accelerator, model, loss_fn=None, **options):
-        if accelerator.num_processes > 1:
+        if accelerator.num_processes > 1 and options.get("parallelism") is None:
             raise shoal.InvalidInput(
-                f"accelerate: {accelerator.num_processes} processes; this adapter is of one. Remedy: a loop "
-                "with shoal.Trainer(..., parallelism=shoal.Parallelism())"
+                f"accelerate: {accelerator.num_processes} processes, and nothing says how they share the "
+                "work. Remedy: Backward(..., parallelism=shoal.Parallelism())"
             )
         if accelerator.scaler is not None:
             raise shoal.InvalidInput(

@@ -5,6 +5,7 @@
     trainer.train()
 
 All else is Hugging Face's: optimizer, scheduler, clipping, accumulation, evaluation, checkpoints, callbacks.
+Under torchrun shoal_options={"parallelism": shoal.Parallelism()} says how ranks share the work.
 `Captured` makes the same of a subclass of theirs: class Mine(Captured, TheirTrainer).
 """
 
@@ -22,11 +23,21 @@ class Captured:
         super().__init__(*args, **kwargs)
         self._shoal = None
         self._shoal_options = shoal_options or {}
-        if self.accelerator.num_processes > 1 or self.args.n_gpu > 1:
+        self._shoal_of = None
+        processes = self.accelerator.num_processes
+        if self.args.n_gpu > 1:
             raise shoal.InvalidInput(
-                f"hugging_face: {self.accelerator.num_processes} processes with {self.args.n_gpu} GPUs each; "
-                "this Trainer is of one process on one device. Remedy: a loop with shoal.Trainer(..., "
-                "parallelism=shoal.Parallelism())"
+                f"hugging_face: a process has {self.args.n_gpu} GPUs. Remedy: a process for each, by torchrun"
+            )
+        if processes > 1 and self._shoal_options.get("parallelism") is None:
+            raise shoal.InvalidInput(
+                f"hugging_face: {processes} processes, and nothing says how they share the work. Remedy: "
+                "shoal_options=dict(parallelism=shoal.Parallelism())"
+            )
+        if processes > 1 and not self.args.average_tokens_across_devices:
+            raise shoal.InvalidInput(
+                "hugging_face: average_tokens_across_devices=False divides each process's loss by its own "
+                "count, and the loss here is of all of them. Remedy: True, which is the default"
             )
         if self.accelerator.scaler is not None:
             raise shoal.InvalidInput("hugging_face: fp16=True scales the loss. Remedy: bf16=True, or neither")
@@ -35,7 +46,8 @@ class Captured:
         model.train()
         if callable(getattr(self.optimizer, "train", None)):
             self.optimizer.train()
-        if self._shoal is None or self._shoal.model is not model:
+        if self._shoal_of is not model:
+            self._shoal_of = model
             self._shoal = shoal.Trainer(model, loss_fn=self._shoal_loss, **self._shoal_options)
         divisor = torch.tensor(float(self._summands(num_items_in_batch)))
         loss = self._shoal.backward((self._prepare_inputs(inputs), num_items_in_batch, divisor)).loss
@@ -54,7 +66,12 @@ class Captured:
             counts = self.model_accepts_loss_kwargs and num_items_in_batch is not None
             is_scaled = counts or self.compute_loss_func is not None
         mine = 1 if is_scaled else self.current_gradient_accumulation_steps
-        return mine * self.accelerator.gradient_accumulation_steps
+        # Theirs is times the number of processes, as DistributedDataParallel averages.
+        is_of_all = num_items_in_batch is not None and (
+            self.model_accepts_loss_kwargs or self.compute_loss_func is not None
+        )
+        processes = self.accelerator.num_processes if is_of_all else 1
+        return mine * processes * self.accelerator.gradient_accumulation_steps
 
 
 class Trainer(Captured, transformers.Trainer):

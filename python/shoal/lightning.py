@@ -2,27 +2,28 @@
 """Lightning's Trainer, with training_step() and backward through the captured graph.
 
     lightning.Trainer(strategy=shoal.lightning.Strategy(), ...).fit(module, loader)
+    lightning.Trainer(strategy=shoal.lightning.RanksStrategy(), devices=2, ...)  # each of them a rank
 
 All else is Lightning's: optimizers, schedulers, clipping, accumulation, validation, checkpoints, callbacks.
 What training_step() gives to self.log() is logged at each step, as a tensor of the graph.
 """
 
 try:
-    from lightning.pytorch.strategies import SingleDeviceStrategy
+    from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 except ImportError:
-    from pytorch_lightning.strategies import SingleDeviceStrategy
+    from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
 
 import torch
 
 import shoal
 
 
-class Strategy(SingleDeviceStrategy):
-    """One process on one device. `options`: of shoal.Trainer."""
+class Captured:
+    """In front of one of Lightning's strategies. `options`: of shoal.Trainer."""
 
-    def __init__(self, device="cpu", *, options=None, **kwargs):
-        super().__init__(device=device, **kwargs)
-        self._options = options or {}
+    def __init__(self, *args, options=None, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._options = dict(options or {})
         self._shoal = None
         self._gradients = None
 
@@ -85,3 +86,27 @@ class Strategy(SingleDeviceStrategy):
         if isinstance(output, dict):
             return {**output, "logged": logged, "extra": {k: v for k, v in output.items() if k != "loss"}}
         return {"loss": output, "logged": logged, "extra": {}}
+
+
+class Strategy(Captured, SingleDeviceStrategy):
+    """One process on one device."""
+
+    def __init__(self, device="cpu", **kwargs):
+        if shoal.world_size() > 1:
+            raise shoal.InvalidInput(
+                f"lightning: {shoal.world_size()} processes; this strategy is of one. Remedy: "
+                "strategy=shoal.lightning.RanksStrategy(), devices= as many as a host has"
+            )
+        super().__init__(device=device, **kwargs)
+
+
+class RanksStrategy(Captured, DDPStrategy):
+    """Lightning's processes and samplers, with gradients of the batches of all ranks as one. What is logged
+    is of all ranks too."""
+
+    def __init__(self, parallelism=None, **kwargs):
+        super().__init__(**kwargs)
+        self._options["parallelism"] = parallelism or shoal.Parallelism()
+
+    def _setup_model(self, model):
+        return model  # without DistributedDataParallel

@@ -25,6 +25,9 @@ py::object unwrapped(py::object model, bool has_parallelism) {
                 "trainer: the model is wrapped in DistributedDataParallel of ", ranks,
                 " ranks, whose gradients a Trainer does not average; give model.module and "
                 "parallelism=shoal.Parallelism(), under shoal run or torchrun");
+    // Which parameters were used it notes at each backward, in memory of its own.
+    const bool notes = py::cast<bool>(model.attr("find_unused_parameters"));
+    if (notes) model.attr("reducer").attr("_remove_autograd_hooks")();
     return model.attr("module");
   }
   if (is_a(model, "torch.nn.parallel", "DataParallel")) {

@@ -2,10 +2,12 @@
 """Loops of other libraries, with and without Shoal: what they have trained is the same."""
 
 import copy
+import sys
 
 import pytest
 import torch
 from conftest import same
+from test_parallel import run
 from torch import nn
 
 import shoal
@@ -106,7 +108,7 @@ def test_hugging_faces_trainer(tmp_path, options):
 def test_hugging_faces_trainer_refuses_what_scales_the_loss(tmp_path, monkeypatch):
     arguments = transformers.TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[])
     monkeypatch.setattr(accelerate.Accelerator, "num_processes", 2)
-    with pytest.raises(shoal.InvalidInput, match=r"2 processes .* Remedy: .*parallelism="):
+    with pytest.raises(shoal.InvalidInput, match=r"2 processes, .* Remedy: .*parallelism="):
         shoal.hugging_face.Trainer(model=gpt2(), args=arguments, train_dataset=sentences(2))
 
 
@@ -227,3 +229,11 @@ def test_lightnings_trainer(tmp_path):
     for mine, other in zip(got, wanted, strict=True):
         assert mine == pytest.approx(other, rel=1e-6)  # metrics are kept in float32
     same(ours.state_dict(), theirs.state_dict(), 1e-9, "value")
+
+
+@pytest.mark.parametrize("library", ["accelerate", "hugging_face", "lightning"])
+def test_on_ranks(tmp_path, library):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = run(*torchrun, "adapters_on_ranks.py", tmp_path, library)
+    assert done.returncode == 0, done.stdout + done.stderr[-5000:]
+    assert done.stdout.count("data parallel: equal") == done.stdout.count("ZeRO-3: equal") == 1, done.stdout
