@@ -178,7 +178,7 @@ class AllToAll final : public Call {
 
 // Which of the program's messages to (or from) that rank this one is, from 1. Its other end has the same number:
 // both ranks have them in one order.
-std::uint16_t number_of(const Program& program, const Compute& compute, std::string_view peer) {
+std::uint16_t message_number(const Program& program, const Compute& compute, std::string_view peer) {
   std::uint16_t number = 1;
   for (const auto& segment : program.segments)
     for (const auto& instruction : segment.instructions) {
@@ -199,7 +199,7 @@ class Receive final : public Call {
         dtype_(program.types.at(compute.outputs.at(0).value().index).dtype),
         from_(static_cast<int>(integer_of(compute, "from"))),
         device_(device_of(compute)) {
-    tag_.message = number_of(program, compute, "from");
+    tag_.message = message_number(program, compute, "from");
   }
 
  private:
@@ -221,7 +221,7 @@ class Send final : public Call, public UnderWay {
  public:
   Send(const Program& program, const Compute& compute, const Group& group)
       : Call(program, compute, group), to_(static_cast<int>(integer_of(compute, "to"))) {
-    tag_.message = number_of(program, compute, "to");
+    tag_.message = message_number(program, compute, "to");
   }
   Send(const Send&) = delete;
   Send& operator=(const Send&) = delete;
