@@ -76,14 +76,26 @@ Made& all_made() {
 
 }  // namespace
 
-static std::unique_ptr<at::ObserverContext> begin_call(const at::RecordFunction&) { return nullptr; }
+namespace {
+// What a call was given it has not made: add_() and out= write it, contiguous() may hand it back.
+struct Given : at::ObserverContext {
+  std::vector<const c10::TensorImpl*> tensors;
+};
+}  // namespace
 
-static void end_call(const at::RecordFunction& call, at::ObserverContext*) {
-  const auto schema = call.operator_schema();
-  if (!schema || schema->is_mutable()) return;  // what is written has been made before
+static std::unique_ptr<at::ObserverContext> begin_call(const at::RecordFunction& call) {
+  auto given = std::make_unique<Given>();
+  for (const c10::IValue& input : call.inputs())
+    if (input.isTensor()) given->tensors.push_back(input.toTensor().unsafeGetTensorImpl());
+  return given;
+}
+
+static void end_call(const at::RecordFunction& call, at::ObserverContext* context) {
+  const auto& given = static_cast<const Given*>(context)->tensors;
   for (const c10::IValue& output : call.outputs()) {
     if (!output.isTensor() || !output.toTensor().defined()) continue;
     const at::Tensor& tensor = output.toTensor();
+    if (std::ranges::find(given, tensor.unsafeGetTensorImpl()) != given.end()) continue;
     if (capture::recorded(tensor) != nullptr) continue;  // a model is called, and recorded
     for (Open& scope : open) scope.made.emplace_back(tensor.getIntrusivePtr());
   }
@@ -101,7 +113,8 @@ Scope::Scope(Kind kind, int devices) {
   number_ = ++entered;
   open.push_back({.kind = kind, .entered = {.number = number_, .devices = devices}, .made = {}});
   if (open.size() == 1)
-    watch_ = at::addThreadLocalCallback(at::RecordFunctionCallback(begin_call, end_call).needsOutputs(true));
+    watch_ = at::addThreadLocalCallback(
+        at::RecordFunctionCallback(begin_call, end_call).needsInputs(true).needsOutputs(true));
 }
 
 Scope::~Scope() {

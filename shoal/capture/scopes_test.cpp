@@ -106,13 +106,15 @@ TEST_CASE("so is what is made inside, on any thread, and after a change of type"
   check(*deferred, false);
 }
 
-TEST_CASE("what is written inside was not made there") {
+TEST_CASE("what is written or handed back inside was not made there") {
   Two two;
   {
     const auto stage = replicate();
     const torch::NoGradGuard no_grad;
     two.second->weight.fill_(1);
     at::mul_out(two.second->bias, two.second->bias.clone(), at::ones({4}));
+    CHECK(two.first->weight.contiguous().is_same(two.first->weight));
+    CHECK(two.first->bias.to(at::kFloat).is_same(two.first->bias));
   }
   CHECK(captured(two, [&](const Tensor& x) { return two.second(two.first(x)); }).scopes == ir::Scopes{});
 }
