@@ -51,8 +51,9 @@ ir::Attribute attribute_of(const c10::IValue& value, const c10::Argument& argume
   switch (kind_of(argument)) {
     case Kind::ScalarType: return from_torch(value.toScalarType());
     case Kind::Layout:
-      SHOAL_CHECK(value.toLayout() == c10::kStrided, InvalidInput, "layout ", value.toLayout(),
-                  " cannot be captured: sparse tensors are not supported, use dense ones");
+      SHOAL_CHECK(
+          value.toLayout() == c10::kStrided, InvalidInput, "layout ", value.toLayout(),
+          " cannot be captured: a factory of a graph makes dense tensors. Remedy: make it before the step");
       return ir::Symbol{"strided"};
     case Kind::MemoryFormat:
       for (const auto& [format, name] : kMemoryFormats)

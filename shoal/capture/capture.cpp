@@ -161,7 +161,9 @@ static Captured capture_once(const Request& request, std::optional<Recorder::Sto
     const std::string_view text = error.what_without_backtrace();
     SHOAL_CHECK(text.find("SparsePrivateUse1") == std::string_view::npos, InvalidInput,
                 "capture: the model makes a sparse tensor, ", recorder.where_in_module(),
-                "; sparse tensors are not supported. Remedy: to_dense(), and gather() without sparse_grad");
+                "; of those in the batch and of constants mm, addmm, mv and t() are recorded. Remedy: make "
+                "it before the "
+                "step, or to_dense(), and gather() without sparse_grad");
     // Shapes that do not fit, and code that asks a recorded tensor for its memory.
     fail(ErrorKind::InvalidInput, "capture: LibTorch refused what the model does, ",
          recorder.where_in_module(), ": ", error.what_without_backtrace(),

@@ -162,7 +162,9 @@ Recorder::Outputs Recorder::add_node(std::string op, std::vector<ir::Argument> a
     }
     SHOAL_CHECK(meta.layout() == at::kStrided, InvalidInput, "capture: ", op, " makes a ", meta.layout(),
                 " tensor, ", where(),
-                "; sparse tensors are not supported. Remedy: to_dense(), and gather() without sparse_grad");
+                "; of those in the batch and of constants mm, addmm, mv and t() are recorded. Remedy: make "
+                "it before the "
+                "step, or to_dense(), and gather() without sparse_grad");
     types.emplace_back(aten::type_of(meta));
   }
   ir::Node node{.op = std::move(op), .arguments = std::move(arguments), .phase = phase_};

@@ -43,9 +43,9 @@ class [[nodiscard]] Scope {
 // or `split`, and for fewer than 0 devices.
 inline Scope replicate(int devices = 0) { return {Scope::Kind::Replicate, devices}; }
 
-// Parameters that are read or made inside are split over so many devices, those of the mesh's axis whose placements are
+// Matrices that are read or made inside are split over so many devices, those of the mesh's axis whose placements are
 // found (tensor); 0: as many as it has. How is left to the planner. What is outside is whole on each, and the batch is
-// split among them. Throws InvalidInput inside `split`, and for fewer than 0 devices.
+// split among them where no other axis has it. Throws InvalidInput inside `split`, and for fewer than 0 devices.
 inline Scope split(int devices = 0) { return {Scope::Kind::Split, devices}; }
 
 namespace capture {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a pipeline's graph is cut, by who says so: the program's scopes, the plan's lines, the graphs before it, or nobody.
+// Where a pipeline's graph is cut, by who says so: the program's scopes, the plan's lines, the graphs before it, or
+// nobody.
 #pragma once
 
 #include <span>

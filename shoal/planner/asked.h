@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The latest few answers of find(), kept: ranks that are threads ask the same at the same time, and one of them searches.
+// The latest few answers of find(), kept: ranks that are threads ask the same at the same time, and one of them
+// searches.
 #pragma once
 
 #include <functional>

@@ -188,7 +188,7 @@ void bind_capture(py::module_& module) {
   module.def(
       "split", [](int devices) { return std::make_unique<ScopeContext>(Scope::Kind::Split, devices); },
       py::arg("devices") = 0,
-      "A scope around code that builds or calls modules: their parameters are split over so many ranks.");
+      "A scope around code that builds or calls modules: their matrices are split over so many ranks.");
   module.def(
       "capture", captured, py::arg("fn"),
       "The graph of fn(*args, **kwargs): forward, and backward if it returns a loss that requires a "

@@ -12,7 +12,7 @@ import shoal.lightning
 import torch
 import transformers
 from conftest import same
-from test_adapters import loss_of, trained_by_hugging_face
+from test_adapters import Kept, Lit, loss_of, trained_by_hugging_face
 from torch import nn
 
 import shoal
@@ -101,7 +101,7 @@ def check_hugging_face():
         trained_by_hugging_face(kind, FOLDER, average_tokens_across_devices=False)
 
 
-class Lit(lightning.LightningModule):
+class LitOfRanks(Lit):
     def __init__(self):
         super().__init__()
         self.net = net()
@@ -113,18 +113,6 @@ class Lit(lightning.LightningModule):
 
     def validation_step(self, batch, batch_idx):
         self.log("val_loss", loss_of(self.net, batch), sync_dist=True)
-
-    def configure_optimizers(self):
-        optimizer = torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
-        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)]
-
-
-class Kept(lightning.Callback):
-    def __init__(self):
-        self.metrics = []
-
-    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-        self.metrics.append({name: value.item() for name, value in trainer.callback_metrics.items()})
 
 
 def trained_by_lightning(strategy):
@@ -143,7 +131,7 @@ def trained_by_lightning(strategy):
         default_root_dir=FOLDER,
         callbacks=[kept],
     )
-    module = Lit()
+    module = LitOfRanks()
     trainer.fit(module, loader(), loader())
     trainer.save_checkpoint(f"{FOLDER}/lightning.ckpt")
     return module, kept.metrics
