@@ -40,16 +40,40 @@ void take_memory(const at::Tensor& tensor, std::string text) {
   storage->release_data_and_set_meta_custom_data_ptr_error_msg_(std::move(text));
 }
 
+// LibTorch before 2.13 has no way back from release_data_and_set_meta_custom_data_ptr_error_msg_. What an explicit
+// instantiation names may be private.
+namespace {
+
+void unlock(c10::StorageImpl& storage);
+template <auto Flag>
+struct Unlock {
+  friend void unlock(c10::StorageImpl& storage) { storage.*Flag = false; }
+};
+template struct Unlock<&c10::StorageImpl::throw_on_immutable_data_ptr_>;
+
+}  // namespace
+
+// Its memory may be asked for again; once it is set.
+template <typename Storage>
+static void allow_access(Storage& storage) {
+  if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); }) {
+    storage.clear_data_ptr_access_error_msg_();
+  } else {
+    unlock(storage);
+    storage.get_extra_meta().custom_data_ptr_error_msg_.reset();
+  }
+}
+
 void give_memory(const at::Tensor& tensor) {
   if (has_memory(tensor)) return;
   auto* storage = tensor.storage().unsafeGetStorageImpl();
-  storage->clear_data_ptr_access_error_msg_();
+  allow_access(*storage);
   storage->set_data_ptr_noswap(c10::GetAllocator(tensor.device().type())->allocate(storage->nbytes()));
 }
 
 void give_memory(const at::Tensor& tensor, c10::Storage memory) {
   auto* storage = tensor.storage().unsafeGetStorageImpl();
-  storage->clear_data_ptr_access_error_msg_();
+  allow_access(*storage);
   storage->set_data_ptr_noswap(memory.set_data_ptr(at::DataPtr()));
   storage->set_resizable(true);
 }
