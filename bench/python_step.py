@@ -4,9 +4,10 @@
 and under torch.compile, in turns.
 
     .venv/bin/python bench/python_step.py [--preset release] [--pairs 30] [--threads 2] [--precision bfloat16]
-        [large|small|start]
+        [--device cuda] [large|small|start|gpt2]
 
-`large` is 6 layers of width 384 on 8 × 128 tokens, `small` 2 layers of width 64 on 4 × 32; `start` is the
+`large` is 6 layers of width 384 on 8 × 128 tokens, `small` 2 layers of width 64 on 4 × 32, `gpt2` that
+model as published on 8 × 1,024, which takes a GPU; `start` is the
 time from starting Python to the end of the second step, each in a process of its own, with nothing kept of
 earlier compilations. A line has the median of the ratios Shoal / PyTorch and its 95 % interval, then both
 medians in milliseconds. No dropout: all then compute the same. In bfloat16 PyTorch has its autocast; on ranks
@@ -24,10 +25,14 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RANK, RANKS = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-SHAPES = {"large": (6, 384, 6, 8, 128, 8192), "small": (2, 64, 2, 4, 32, 512)}
+SHAPES = {
+    "large": (6, 384, 6, 8, 128, 8192),
+    "small": (2, 64, 2, 4, 32, 512),
+    "gpt2": (12, 768, 12, 8, 1024, 50257),
+}
 
 
-def make(shape):
+def make(shape, device):
     import torch
     import transformers
 
@@ -45,8 +50,9 @@ def make(shape):
         bos_token_id=0,
         eos_token_id=0,
     )
-    model = transformers.GPT2LMHeadModel(config).train()
+    model = transformers.GPT2LMHeadModel(config).train().to(device)
     ids = torch.randint(0, vocabulary, (rows, length))[RANK * rows // RANKS : (RANK + 1) * rows // RANKS]
+    ids = ids.to(device)
     return (
         model,
         {"input_ids": ids, "labels": ids},
@@ -54,10 +60,10 @@ def make(shape):
     )
 
 
-def torch_step(shape, precision, compiles=False):
+def torch_step(shape, precision, device, compiles=False):
     import torch
 
-    model, batch, optimizer = make(shape)
+    model, batch, optimizer = make(shape, device)
     if RANKS > 1:
         model = torch.nn.parallel.DistributedDataParallel(model)
     if compiles:
@@ -65,7 +71,7 @@ def torch_step(shape, precision, compiles=False):
 
     def step():
         optimizer.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
+        with torch.autocast(device, torch.bfloat16, enabled=precision == "bfloat16"):
             loss = model(**batch).loss
         loss.backward()
         optimizer.step()
@@ -74,16 +80,16 @@ def torch_step(shape, precision, compiles=False):
     return step
 
 
-def shoal_step(shape, precision):
+def shoal_step(shape, precision, device):
     import shoal
 
-    model, batch, optimizer = make(shape)
+    model, batch, optimizer = make(shape, device)
     trainer = shoal.Trainer(model, optimizer, parallelism=shoal.Parallelism(precision=precision))
     return lambda: trainer.step(batch).loss
 
 
-def compiled_step(shape, precision):
-    return torch_step(shape, precision, compiles=True)
+def compiled_step(shape, precision, device):
+    return torch_step(shape, precision, device, compiles=True)
 
 
 STEPS = {"shoal": shoal_step, "eager": torch_step, "torch.compile": compiled_step}
@@ -120,9 +126,9 @@ def report_all(what, rounds):
         report(f"{what}, to {name}", [(timed["shoal"], timed[name]) for timed in rounds])
 
 
-def compare_steps(shape, count, precision):
-    steps = {name: make_step(shape, precision) for name, make_step in STEPS.items()}
-    repeats = 1 if shape == "large" else 20
+def compare_steps(shape, count, precision, device):
+    steps = {name: make_step(shape, precision, device) for name, make_step in STEPS.items()}
+    repeats = 20 if shape == "small" else 1
     for _ in range(3):
         losses = {name: step() for name, step in steps.items()}
     bound = 1e-3 if precision == "float32" else 0.05
@@ -153,7 +159,7 @@ def compare_starts(arguments):
                 "--precision",
                 arguments.precision,
             ]
-            command += ["--once", name]
+            command += ["--device", arguments.device, "--once", name]
             timed[name] = seconds(
                 lambda command=command: subprocess.run(command, check=True, env=environment)
             )
@@ -168,6 +174,7 @@ def main():
     parser.add_argument("--pairs", type=int, default=30)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--once", choices=STEPS, help="two steps of that side, for `start`")
     arguments = parser.parse_args()
     sys.path.insert(0, str(ROOT / "build" / arguments.preset / "python"))
@@ -177,7 +184,7 @@ def main():
     if RANKS > 1:
         torch.distributed.init_process_group("gloo")
     if arguments.once:
-        step = STEPS[arguments.once]("small", arguments.precision)
+        step = STEPS[arguments.once]("small", arguments.precision, arguments.device)
         step()
         step()
         return
@@ -185,7 +192,7 @@ def main():
         if what == "start":
             compare_starts(arguments)
         else:
-            compare_steps(what, arguments.pairs, arguments.precision)
+            compare_steps(what, arguments.pairs, arguments.precision, arguments.device)
 
 
 if __name__ == "__main__":

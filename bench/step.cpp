@@ -3,6 +3,7 @@
 // own.
 //
 //   bench/step [SHAPE …] [--rounds=30] [--shapes=bench/shapes.toml] [--python=.venv/bin/python] [--profile]
+//              [--device=cuda]       on a GPU, without PyTorch; live bytes are the processor's
 //
 // The three take turns, so that what else the machine does strikes all of them: each round gives one ratio,
 // and the median of the ratios is reported with its 95 % interval (order statistics of the binomial
@@ -89,6 +90,13 @@ at::Tensor loss_of(torch::nn::AnyModule& model, const at::Tensor& x, const at::T
   return at::cross_entropy_loss(model.forward(x).flatten(0, -2), y.flatten());
 }
 
+std::shared_ptr<torch::nn::AnyModule> model_of(const Shape& shape, at::Device device) {
+  torch::manual_seed(1);
+  auto model = std::make_shared<torch::nn::AnyModule>(models::make(config_of(shape)));
+  model->ptr()->to(device);
+  return model;
+}
+
 // What is timed: takes a number of steps, and says how many seconds they took.
 struct Runner {
   std::string name;
@@ -116,8 +124,7 @@ double measured(Runner& runner, std::int64_t steps) {
 }
 
 Runner shoal_runner(const Shape& shape, const Task& task, double* last_loss, shoal::observe::Trace* trace) {
-  torch::manual_seed(1);
-  auto model = std::make_shared<torch::nn::AnyModule>(models::make(config_of(shape)));
+  const auto model = model_of(shape, task.x.device());
   const auto loss = [model](const shoal::Batch& batch) { return loss_of(*model, batch[0], batch[1]); };
   const shoal::Optimizer optimizer = shape.is("optimizer", "sgd")
                                          ? shoal::Optimizer(shoal::SGD{.lr = 1e-3, .momentum = 0.9})
@@ -133,8 +140,7 @@ Runner shoal_runner(const Shape& shape, const Task& task, double* last_loss, sho
 }
 
 Runner libtorch_runner(const Shape& shape, const Task& task, double* last_loss) {
-  torch::manual_seed(1);
-  auto model = std::make_shared<torch::nn::AnyModule>(models::make(config_of(shape)));
+  const auto model = model_of(shape, task.x.device());
   std::shared_ptr<torch::optim::Optimizer> optimizer;
   if (shape.is("optimizer", "sgd"))
     optimizer = std::make_shared<torch::optim::SGD>(model->ptr()->parameters(),
@@ -245,10 +251,12 @@ void print_profile(const shoal::observe::Trace& trace) {
                 static_cast<long long>(by_op[op].second), op.c_str());
 }
 
-void bench(const Shape& shape, int rounds, const std::string& python, bool profile) {
+void bench(const Shape& shape, int rounds, const std::string& python, bool profile,
+           at::Device device) {
   at::set_num_threads(static_cast<int>(shape.number("threads")));
   torch::manual_seed(0);
-  const Task task = task_of(shape);
+  Task task = task_of(shape);
+  task = {task.x.to(device), task.y.to(device)};
   const std::int64_t steps = shape.number("steps");
   double loss[2] = {};
   std::vector<Runner> runners;
@@ -263,7 +271,7 @@ void bench(const Shape& shape, int rounds, const std::string& python, bool profi
   shoal::observe::Trace trace;
   add(shoal_runner(shape, task, &loss[0], profile ? &trace : nullptr));
   add(libtorch_runner(shape, task, &loss[1]));
-  if (!python.empty()) add(pytorch_runner(python, shape));
+  if (!python.empty() && device.is_cpu()) add(pytorch_runner(python, shape));
   // A B C, A C B, A B C, …: each follows each of the others equally often. Whoever follows PyTorch finds a
   // core that the other process's idle threads still spin on.
   for (int round = 0; round < rounds; ++round)
@@ -310,6 +318,7 @@ int main(int argc, char** argv) {
     std::string python = ".venv/bin/python";
     int rounds = 30;
     bool profile = false;
+    at::Device device = at::kCPU;
     std::vector<std::string> wanted;
     for (int i = 1; i < argc; ++i) {
       const std::string argument = argv[i];
@@ -320,6 +329,8 @@ int main(int argc, char** argv) {
         path = value;
       else if (argument.starts_with("--python="))
         python = value;  // empty: without PyTorch
+      else if (argument.starts_with("--device="))
+        device = at::Device(value);
       else if (argument == "--profile")
         profile = true;
       else
@@ -332,8 +343,9 @@ int main(int argc, char** argv) {
         first_line_of("git rev-parse --short HEAD 2>/dev/null").c_str(),
         first_line_of("sed -n 's/^model name.*: //p' /proc/cpuinfo").c_str(), rounds);
     for (const Shape& shape : shapes_in(path))
-      if (wanted.empty() || std::ranges::find(wanted, shape.name) != wanted.end())
-        bench(shape, rounds, python, profile);
+      if (wanted.empty() ? device.is_cuda() || !shape.json.contains("only")
+                         : std::ranges::find(wanted, shape.name) != wanted.end())
+        bench(shape, rounds, python, profile, device);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;
