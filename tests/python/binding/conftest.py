@@ -8,6 +8,8 @@ import torch
 from built import BUILD
 
 sys.path.insert(0, str(BUILD / "python"))
+# Where `compare` trains: SHOAL_TEST_DEVICE=cuda holds a GPU against plain PyTorch on it.
+DEVICE = os.environ.get("SHOAL_TEST_DEVICE", "cpu")
 os.environ.setdefault(
     "HF_HUB_OFFLINE", "1"
 )  # nothing is downloaded: models are made from their configurations
@@ -17,6 +19,12 @@ def adamw(parameters):
     """With an eps above the noise of gradients that are zero but for rounding: divided by their own size, the
     noise of another processor's kernels would be an update of its own."""
     return torch.optim.AdamW(parameters, lr=1e-3, eps=1e-5)
+
+
+def moved(batch):
+    if DEVICE == "cpu":
+        return batch
+    return torch.utils._pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(DEVICE), batch)
 
 
 class Comparison:
@@ -29,7 +37,7 @@ class Comparison:
     def __init__(self, model, loss_of=None, optimizer=adamw, **options):
         import shoal
 
-        self.plain = model.double().train()
+        self.plain = model.double().to(DEVICE).train()
         self.captured = copy.deepcopy(self.plain)
         self.loss_of = loss_of or (lambda model, batch: model(**batch).loss)
         self.optimizer = optimizer(self.plain.parameters())
@@ -37,6 +45,7 @@ class Comparison:
         self.trainer = shoal.Trainer(self.captured, optimizer(self.captured.parameters()), loss_of, **options)
 
     def step(self, batch):
+        batch = moved(batch)
         self.plain.zero_grad()
         loss = self.loss_of(self.plain, batch)
         loss.backward()
@@ -51,6 +60,7 @@ class Comparison:
             )
         self.check(rtol)
         self.plain.eval()
+        batch = moved(batch)
         with torch.no_grad():
             wanted = self.loss_of(self.plain, batch).item()
         got = self.trainer.evaluate(batch).loss
