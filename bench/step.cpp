@@ -251,8 +251,7 @@ void print_profile(const shoal::observe::Trace& trace) {
                 static_cast<long long>(by_op[op].second), op.c_str());
 }
 
-void bench(const Shape& shape, int rounds, const std::string& python, bool profile,
-           at::Device device) {
+void bench(const Shape& shape, int rounds, const std::string& python, bool profile, at::Device device) {
   at::set_num_threads(static_cast<int>(shape.number("threads")));
   torch::manual_seed(0);
   Task task = task_of(shape);

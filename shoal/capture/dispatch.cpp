@@ -161,13 +161,20 @@ static void register_kernels() {
   }
 }
 
+// Taken away again as a whole: LibTorch 2.11's IncludeDispatchKeyGuard leaves the backend's bit behind, and every
+// tensor of the thread would then look as if it was recorded.
+static c10::impl::LocalDispatchKeySet with_ours(c10::impl::LocalDispatchKeySet keys) {
+  keys.included_ =
+      keys.included_ | c10::DispatchKeySet({c10::DispatchKey::PrivateUse1, c10::DispatchKey::DeferredInit});
+  return keys;
+}
+
 class Interception::State {
  public:
   explicit State(Interceptor& interceptor)
       : saved_view_replay_(c10::AutogradState::get_tls_state().get_view_replay_enabled()),
         info_(kInstalled, std::make_shared<Installed>(interceptor, c10::impl::tls_local_dispatch_key_set())),
-        backend_(c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
-        factories_(c10::DispatchKeySet(c10::DispatchKey::DeferredInit)) {
+        keys_(with_ours(c10::impl::tls_local_dispatch_key_set())) {
     // Otherwise autograd writes through a view as `as_strided`, which cannot be sharded.
     c10::AutogradState::get_tls_state().set_view_replay_enabled(true);
   }
@@ -178,8 +185,7 @@ class Interception::State {
  private:
   bool saved_view_replay_;
   c10::DebugInfoGuard info_;
-  c10::impl::IncludeDispatchKeyGuard backend_;
-  c10::impl::IncludeDispatchKeyGuard factories_;
+  c10::impl::ForceDispatchKeyGuard keys_;
 };
 
 Interception::Interception(Interceptor& interceptor) {
