@@ -43,9 +43,10 @@ find_package(Torch 2.11 REQUIRED)
 unset(CMAKE_MESSAGE_LOG_LEVEL)
 add_compile_options(${TORCH_CXX_FLAGS})
 
-# LibTorch as one target.
+# LibTorch as one target. The standard library before it: 2.11 exports a std::filesystem of its own, which calls
+# what it has not.
 add_library(shoal_torch INTERFACE)
-target_link_libraries(shoal_torch INTERFACE torch torch_library)
+target_link_libraries(shoal_torch INTERFACE stdc++ torch torch_library)
 
 # The headers that nearly every torch file needs, compiled once. Not torch/torch.h: loading that costs each file
 # 15 s, this 4.5 s (g++ 12, 2 cores).
