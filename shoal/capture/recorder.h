@@ -121,6 +121,7 @@ class Recorder final : public Interceptor {
   void record_read(const OpInfo& info, const c10::OperatorHandle& op, torch::jit::Stack& stack);
   void record_selection(const c10::OperatorHandle& op, torch::jit::Stack& stack);
   void record_sparse(const OpInfo& info, const c10::OperatorHandle& op, torch::jit::Stack& stack);
+  std::optional<bool> certain(ir::ValueId condition) const;
   std::optional<bool> check(const OpInfo& info, const torch::jit::Stack& in);
   std::optional<bool> expected_of(ir::ValueId condition) const;
   void require_expectations();

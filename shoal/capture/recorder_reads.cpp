@@ -98,12 +98,48 @@ std::optional<bool> Recorder::expected_of(ValueId condition) const {
   return std::nullopt;
 }
 
+// What `torch.rand([]) < 0.0` is, as models ask whose layers may be dropped: sure without a look at the number.
+std::optional<bool> Recorder::certain(ValueId condition) const {
+  const auto& graph = captured_.graph;
+  const auto argument = [](const ir::Node& node, std::string_view name) -> const ir::Attribute* {
+    const auto found = std::ranges::find(node.arguments, name, &ir::Argument::name);
+    return found == node.arguments.end() ? nullptr : &found->value;
+  };
+  const auto number = [](const ir::Attribute* value) -> std::optional<double> {
+    if (const auto* real = value ? std::get_if<double>(value) : nullptr) return *real;
+    if (const auto* integer = value ? std::get_if<std::int64_t>(value) : nullptr)
+      return static_cast<double>(*integer);
+    return std::nullopt;
+  };
+  const auto asked = graph.at(condition).producer;
+  if (!asked) return std::nullopt;
+  const ir::Node& comparison = graph.at(*asked);
+  const auto bound = number(argument(comparison, "other"));
+  const auto* self = argument(comparison, "self");
+  const auto* drawn = self ? std::get_if<ValueId>(self) : nullptr;
+  const auto drawing = drawn ? graph.at(*drawn).producer : std::nullopt;
+  if (!bound || !drawing || graph.at(*drawing).op != "shoal::uniform") return std::nullopt;
+  const auto from = number(argument(graph.at(*drawing), "from")),
+             to = number(argument(graph.at(*drawing), "to"));
+  if (!from || !to) return std::nullopt;
+  // Rounding may give `to` itself.
+  const auto one_of = [](bool yes, bool no) {
+    return yes ? std::optional(true) : no ? std::optional(false) : std::nullopt;
+  };
+  if (comparison.op == "aten::lt.Scalar") return one_of(*to < *bound, *bound <= *from);
+  if (comparison.op == "aten::le.Scalar") return one_of(*to <= *bound, *bound < *from);
+  if (comparison.op == "aten::gt.Scalar") return one_of(*bound < *from, *to <= *bound);
+  if (comparison.op == "aten::ge.Scalar") return one_of(*bound <= *from, *to < *bound);
+  return std::nullopt;
+}
+
 // A check of values that depend on parameters passes here, and is made in each step instead.
 std::optional<bool> Recorder::check(const OpInfo& info, const Stack& in) {
   std::optional<ValueId> condition;
   std::optional<bool> expected;
   if (info.name == "aten::_local_scalar_dense") {
     condition = value_of(in[0].toTensor());
+    if (const auto answer = certain(*condition)) return answer;
     if (!from_inputs_[condition->index]) expected = expected_of(*condition);
   } else if (info.name == "aten::equal") {
     const auto one = value_of(in[0].toTensor()), other = value_of(in[1].toTensor());

@@ -311,6 +311,8 @@ def test_a_part_that_is_computed_again_draws_the_same_again():
         (lambda y: torch.empty(6).cauchy_(0, 0), "a scale of 0"),
         (lambda y: torch.ops.shoal_test.draws_unseen(y), "that no generator can be given to"),
         (lambda y: torch.randperm(6)[0].item(), "reads a value that depends on"),
+        (lambda y: y if torch.rand([]) < 0.5 else -y, "reads a value that depends on"),
+        (lambda y: y if torch.rand([]) < 1.0 else -y, "reads a value that depends on"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused_with_the_line_it_is_on(draw, words):
@@ -318,6 +320,25 @@ def test_what_cannot_be_drawn_is_refused_with_the_line_it_is_on(draw, words):
     with pytest.raises(shoal.InvalidInput, match=words) as error:
         trainer.step(torch.ones(8, 6).double())
     assert "test_random.py" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("is_so", "wanted"),
+    [
+        (lambda: torch.rand([]) < 0.0, False),
+        (lambda: torch.rand([]) < 1.5, True),
+        (lambda: torch.rand([]) <= -1, False),
+        (lambda: torch.rand([]) <= 1, True),
+        (lambda: torch.rand([]) > 1, False),
+        (lambda: torch.rand([]) > -0.5, True),
+        (lambda: torch.rand([]) >= 2, False),
+        (lambda: torch.rand([]) >= 0, True),
+        (lambda: torch.empty([]).uniform_(2, 3) < 2, False),
+    ],
+)
+def test_what_no_draw_could_change_may_be_asked_as_where_no_layer_is_ever_dropped(is_so, wanted):
+    assert bool(is_so()) == wanted
+    check_equal(make_noisy(lambda y: y * torch.rand(6) if bool(is_so()) == wanted else y))
 
 
 def test_the_default_generator_may_be_named():
