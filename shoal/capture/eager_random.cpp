@@ -31,7 +31,12 @@ class EagerRandom::State final : public Interceptor, private Draws {
  public:
   State(std::int64_t seed, std::int64_t step)
       : stream_{.seed = static_cast<std::uint64_t>(seed), .step = static_cast<std::uint64_t>(step)},
-        interception_(*this) {}
+        interception_(*this) {
+    at::globalContext().setUserEnabledCuDNN(false);  // its recurrent layers draw what nobody can give them
+  }
+  ~State() override { at::globalContext().setUserEnabledCuDNN(cudnn_); }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
 
   bool wants_factory(const c10::OperatorHandle& op) override { return is_random(op); }
 
@@ -57,6 +62,7 @@ class EagerRandom::State final : public Interceptor, private Draws {
     return stream_;
   }
 
+  bool cudnn_ = at::globalContext().userEnabledCuDNN();
   c10::Device device_ = at::kCPU;  // of the call that draws
   aten::RandomStream stream_;
   Ordinals ordinals_;
