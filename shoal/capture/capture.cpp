@@ -153,8 +153,8 @@ static void run_model(const Request& request, Recorder& recorder, SavedGradients
 
 static Captured capture_once(const Request& request, std::optional<Recorder::Stop> stop) {
   SavedGradients gradients(request.parameters);
-  const PlainKernels plain_kernels(request);
   Recorder recorder(request, std::move(stop));
+  const PlainKernels plain_kernels(request);  // after what the recorder has seen of the user's choice
   try {
     run_model(request, recorder, gradients);
   } catch (const c10::Error& error) {

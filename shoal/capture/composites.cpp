@@ -4,11 +4,13 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/scaled_dot_product_attention_native.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -102,8 +104,53 @@ static at::Tensor embedding_bag_backward(const at::Tensor& grad, const at::Tenso
                                      padding_idx);
 }
 
+// LibTorch's choice on CUDA, among kernels of which some draw numbers of their own, is not asked: Shoal's op of
+// attention stands where a fused kernel can, which runtime/neutral_kernels.cpp then takes, and else it is written out.
+static bool is_fused_on_cuda(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                             const std::optional<at::Tensor>& mask, double dropout, bool is_causal) {
+  const auto type = query.scalar_type();
+  if (!query.is_cuda() || dropout > 0 || at::globalContext().deterministicAlgorithms()) return false;
+  if (type != at::kFloat && type != at::kHalf && type != at::kBFloat16) return false;
+  for (const at::Tensor& each : {query, key, value})
+    if (each.dim() != 4 || each.scalar_type() != type || each.size(0) != query.size(0) ||
+        each.size(1) != query.size(1) || each.size(3) % 8 != 0 || each.size(3) > 256 || each.numel() == 0)
+      return false;
+  if (key.size(3) != query.size(3) || value.size(3) != query.size(3) || key.size(2) != value.size(2))
+    return false;
+  if (is_causal && (mask || key.size(2) != query.size(2))) return false;
+  return !mask || !mask->requires_grad();
+}
+
+static at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                            const std::optional<at::Tensor>& mask, double dropout, bool is_causal,
+                            std::optional<double> scale, bool shares_heads) {
+  at::Tensor keys = key, values = value;
+  if (query.is_cuda() && shares_heads && query.dim() == 4 && key.dim() == 4 && value.dim() == 4 &&
+      key.size(1) > 0 && value.size(1) == key.size(1) && query.size(1) % key.size(1) == 0) {
+    keys = key.repeat_interleave(query.size(1) / key.size(1), 1);
+    values = value.repeat_interleave(query.size(1) / key.size(1), 1);
+  }
+  if (!is_fused_on_cuda(query, keys, values, mask, dropout, is_causal))
+    return at::native::scaled_dot_product_attention(query, key, value, mask, dropout, is_causal, scale,
+                                                    shares_heads);
+  std::optional<at::Tensor> added = mask;
+  if (mask && mask->scalar_type() == at::kBool)
+    added = at::zeros(mask->sizes(), query.options())
+                .masked_fill(mask->logical_not(), -std::numeric_limits<double>::infinity());
+  return std::get<0>(
+      at::_scaled_dot_product_flash_attention_for_cpu(query, keys, values, 0.0, is_causal, added, scale));
+}
+
+// cuDNN's and MIOpen's are not asked for: they choose by values of the targets.
+static bool never(const at::Tensor&, const at::Tensor&, at::IntArrayRef, at::IntArrayRef, std::int64_t) {
+  return false;
+}
+
 void register_composites(torch::Library& library) {
+  library.impl("scaled_dot_product_attention", attention);
   library.impl("ctc_loss.Tensor", ctc_loss);
+  library.impl("_use_cudnn_ctc_loss", never);
+  library.impl("_use_miopen_ctc_loss", never);
   library.impl("_embedding_bag_backward", embedding_bag_backward);
   library.impl("embedding_sparse_backward", embedding_sparse_backward);
   library.impl("one_hot", one_hot);

@@ -187,7 +187,7 @@ Recorder::Outputs Recorder::add_node(std::string op, std::vector<ir::Argument> a
 }
 
 std::vector<at::Tensor> Recorder::metas_of(const c10::OperatorHandle& op,
-                                           const std::vector<ir::Argument>& arguments) {
+                                           const std::vector<ir::Argument>& arguments, c10::Device device) {
   const auto& schema = op.schema();
   Stack stack;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -198,7 +198,7 @@ std::vector<at::Tensor> Recorder::metas_of(const c10::OperatorHandle& op,
     stack.push_back(std::move(value));
   }
   try {
-    return shapes_.results(op, stack);
+    return shapes_.results(op, stack, device);
   } catch (const Error&) {
     throw;
   } catch (const c10::NotImplementedError& error) {
@@ -211,7 +211,7 @@ std::vector<at::Tensor> Recorder::metas_of(const c10::OperatorHandle& op,
 
 Recorder::Outputs Recorder::emit(const c10::OperatorHandle& op, std::vector<ir::Argument> arguments,
                                  c10::Device device) {
-  const auto metas = metas_of(op, arguments);
+  const auto metas = metas_of(op, arguments, device);
   auto name = aten::name_of(op.schema());
   if (const auto* form = neutral_form(name)) {
     const auto argument = [&](const char* wanted) {

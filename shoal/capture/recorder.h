@@ -99,7 +99,8 @@ class Recorder final : public Interceptor {
   std::vector<ir::Argument> arguments_of(const c10::FunctionSchema& schema, const torch::jit::Stack& in);
 
   // Making nodes.
-  std::vector<at::Tensor> metas_of(const c10::OperatorHandle& op, const std::vector<ir::Argument>& arguments);
+  std::vector<at::Tensor> metas_of(const c10::OperatorHandle& op, const std::vector<ir::Argument>& arguments,
+                                   c10::Device device);
   Outputs emit(const c10::OperatorHandle& op, std::vector<ir::Argument> arguments, c10::Device device);
   void tell_progress();
   Outputs add_node(std::string op, std::vector<ir::Argument> arguments, const std::vector<at::Tensor>& metas,

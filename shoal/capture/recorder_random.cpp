@@ -35,7 +35,7 @@ class Recorder::NodeDraws final : public Draws {
     std::vector<at::Tensor> metas;
     {
       const Ordinals as_before;  // ATen may be asked for the shape by a draw from the default generator
-      metas = recorder_.metas_of(op, arguments);
+      metas = recorder_.metas_of(op, arguments, device_);
     }
     for (auto& meta : metas) meta = at::empty(meta.sizes(), meta.options().device(at::kMeta));  // contiguous
     arguments.insert(arguments.begin(), {"op", aten::name_of(schema)});

@@ -122,6 +122,14 @@ static Metas attention(const Stack& in) {
           empty({batch, length, heads}, query, type).transpose(1, 2)};
 }
 
+// On CUDA both lie as its kernels make them: an output BLHK transposed, and BHL.
+static Metas attention_on_cuda(const Stack& in) {
+  const auto query = in[0].toTensor();
+  const auto batch = query.size(0), heads = query.size(1), length = query.size(2);
+  return {empty({batch, length, heads, in[2].toTensor().size(3)}, query).transpose(1, 2),
+          empty({batch, heads, length}, query, at::toOpMathType(query.scalar_type()))};
+}
+
 // …_backward(grad_out, query, key, value, …) -> (grad_query, grad_key, grad_value)
 static Metas attention_backward(const Stack& in) {
   Metas grads;
@@ -344,6 +352,10 @@ static constexpr NamedShapeFunction kShapeFunctions[] = {
 ShapeFunction shape_function_of(std::string_view op) {
   const auto* row = std::ranges::find(kShapeFunctions, op, &NamedShapeFunction::op);
   return row == std::end(kShapeFunctions) ? nullptr : row->results;
+}
+
+ShapeFunction shape_function_on_cuda(std::string_view op) {
+  return op == "aten::_scaled_dot_product_flash_attention_for_cpu" ? attention_on_cuda : nullptr;
 }
 
 }  // namespace shoal::capture

@@ -16,5 +16,7 @@ using ShapeFunction = Metas (*)(const torch::jit::Stack&);
 
 // Null where there is none.
 ShapeFunction shape_function_of(std::string_view op);
+// Of what Shoal runs there by another kernel than the CPU's.
+ShapeFunction shape_function_on_cuda(std::string_view op);
 
 }  // namespace shoal::capture

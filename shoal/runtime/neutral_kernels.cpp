@@ -4,13 +4,17 @@
 #include <ATen/OpMathType.h>
 #include <ATen/ops/_scaled_dot_product_efficient_attention.h>
 #include <ATen/ops/_scaled_dot_product_efficient_attention_backward.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_backward.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/native_batch_norm.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <array>
+#include <limits>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -39,6 +43,69 @@ static std::optional<double> scale_of(const Compute& compute) {
   return number_of(compute, "scale");
 }
 
+// --- Attention on CUDA: flash attention where it can be, and else the memory-efficient one, which knows masks and
+// float32. What they return lies as capture/shape_functions.cpp says.
+
+static constexpr std::int64_t kRowsOfStatistics = 32;  // the memory-efficient kernel's come in such blocks
+static constexpr std::int64_t kColumnsOfMask = 16;     // and its masks' rows start at such multiples
+
+// (B H L K), over memory that is B L H K.
+static at::Tensor by_position(const at::Tensor& tensor) {
+  return tensor.transpose(1, 2).contiguous().transpose(1, 2);
+}
+
+static std::optional<at::Tensor> bias_of(const std::optional<at::Tensor>& mask, const at::Tensor& query,
+                                         const at::Tensor& key) {
+  if (!mask) return std::nullopt;
+  const auto columns = key.size(2);
+  auto sizes = mask->sizes().vec();
+  if (!sizes.empty()) sizes.back() = columns;
+  at::Tensor bias = mask->to(query.scalar_type()).expand(sizes).contiguous();
+  if (const auto rest = columns % kColumnsOfMask; rest != 0)
+    bias = at::constant_pad_nd(bias, {0, kColumnsOfMask - rest}).slice(-1, 0, columns);
+  return bias.expand({query.size(0), query.size(1), query.size(2), columns});
+}
+
+static std::tuple<at::Tensor, at::Tensor> attention_on_cuda(const at::Tensor& query, const at::Tensor& key,
+                                                            const at::Tensor& value,
+                                                            const std::optional<at::Tensor>& mask,
+                                                            bool causal, std::optional<double> scale) {
+  if (!mask && query.scalar_type() != at::kFloat) {
+    auto made = at::_scaled_dot_product_flash_attention(query, key, value, 0.0, causal, false, scale);
+    return {by_position(std::get<0>(made)), std::get<1>(made)};
+  }
+  auto made = at::_scaled_dot_product_efficient_attention(query, key, value, bias_of(mask, query, key),
+                                                          /*compute_log_sumexp=*/true, 0.0, causal, scale);
+  return {by_position(std::get<0>(made)), std::get<1>(made).slice(2, 0, query.size(2)).contiguous()};
+}
+
+namespace {
+struct Attended {
+  at::Tensor grad, query, key, value, output, logsumexp;
+};
+}  // namespace
+
+static std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_on_cuda(
+    const Attended& of, const std::optional<at::Tensor>& mask, bool causal, std::optional<double> scale) {
+  const auto length = of.query.size(2);
+  const auto none = at::zeros({}, of.query.options().dtype(at::kLong));  // the generator's seed and offset
+  at::Tensor query, key, value;
+  if (!mask && of.query.scalar_type() != at::kFloat) {
+    std::tie(query, key, value) = at::_scaled_dot_product_flash_attention_backward(
+        of.grad, of.query, of.key, of.value, of.output, of.logsumexp, {}, {}, length, of.key.size(2), 0.0,
+        causal, none, none, scale);
+  } else {
+    at::Tensor logsumexp = of.logsumexp;
+    if (const auto rest = length % kRowsOfStatistics; rest != 0)
+      logsumexp = at::constant_pad_nd(logsumexp, {0, kRowsOfStatistics - rest},
+                                      std::numeric_limits<double>::infinity());
+    std::tie(query, key, value, std::ignore) = at::_scaled_dot_product_efficient_attention_backward(
+        of.grad, of.query, of.key, of.value, bias_of(mask, of.query, of.key).value_or(at::Tensor()),
+        of.output, logsumexp, none, none, 0.0, std::array<bool, 4>{true, true, true, false}, causal, scale);
+  }
+  return {by_position(query), by_position(key), by_position(value)};
+}
+
 // Dropout is an op of its own before capture gets here, so ATen's own is always off, and its generator
 // unused.
 std::unique_ptr<Kernel> make_attention(const Program&, const Compute& compute) {
@@ -61,10 +128,8 @@ std::unique_ptr<Kernel> make_attention(const Program&, const Compute& compute) {
                                                                   optional_tensor_in(slots, mask), scale));
       return;
     }
-    auto made = at::_scaled_dot_product_efficient_attention(q, slots[key], slots[value],
-                                                            optional_tensor_in(slots, mask),
-                                                            /*compute_log_sumexp=*/true, 0.0, causal, scale);
-    outputs.put(slots, std::tuple(std::move(std::get<0>(made)), std::move(std::get<1>(made))));
+    outputs.put(slots, attention_on_cuda(q, slots[key], slots[value], optional_tensor_in(slots, mask), causal,
+                                         scale));
   });
 }
 
@@ -86,12 +151,9 @@ std::unique_ptr<Kernel> make_attention_backward(const Program&, const Compute& c
                              causal, optional_tensor_in(slots, mask), scale));
       return;
     }
-    const at::Tensor generator = at::zeros({}, q.options().dtype(at::kLong));
-    auto made = at::_scaled_dot_product_efficient_attention_backward(
-        slots[grad], q, slots[key], slots[value], tensor_in(slots, mask), slots[output], slots[logsumexp],
-        generator, generator, 0.0, std::array<bool, 4>{true, true, true, false}, causal, scale);
-    outputs.put(slots, std::tuple(std::move(std::get<0>(made)), std::move(std::get<1>(made)),
-                                  std::move(std::get<2>(made))));
+    outputs.put(slots, attention_backward_on_cuda(
+                           {slots[grad], q, slots[key], slots[value], slots[output], slots[logsumexp]},
+                           optional_tensor_in(slots, mask), causal, scale));
   });
 }
 

@@ -322,6 +322,76 @@ TEST_CASE("a GRU on the device trains as eager LibTorch does there") {
   for (const auto& optimizer : optimizers()) compare(gru, optimizer, 0);
 }
 
+namespace {
+struct Attending : torch::nn::Module {
+  Attending() { parts = register_module("parts", torch::nn::Linear(16, 48)); }
+  at::Tensor forward(const at::Tensor& inputs, const std::optional<at::Tensor>& mask, bool is_causal) {
+    const auto qkv = parts(inputs).view({inputs.size(0), inputs.size(1), 3, 2, 8}).permute({2, 0, 3, 1, 4});
+    const auto seen = at::scaled_dot_product_attention(qkv.select(0, 0), qkv.select(0, 1), qkv.select(0, 2),
+                                                       mask, 0, is_causal);
+    return seen.transpose(1, 2).reshape({inputs.size(0), inputs.size(1), 16});
+  }
+  torch::nn::Linear parts{nullptr};
+};
+}  // namespace
+
+// Of 9 positions: neither a GPU's masks nor its statistics have rows of such a length.
+TEST_CASE("attention on the device is a fused kernel's, and what eager LibTorch gives") {
+  if (!is_there()) return;
+  struct Case {
+    at::ScalarType type;
+    const char* mask;
+    double bound;
+  };
+  for (const auto& [type, kind, bound] :
+       {Case{at::kFloat, "none", 1e-5}, Case{at::kFloat, "causal", 1e-5}, Case{at::kFloat, "truth", 1e-5},
+        Case{at::kFloat, "numbers", 1e-5}, Case{at::kFloat, "a row", 1e-5}, Case{at::kBFloat16, "none", 0.03},
+        Case{at::kBFloat16, "causal", 0.03}, Case{at::kBFloat16, "truth", 0.03}}) {
+    CAPTURE(std::string(toString(type)));
+    CAPTURE(std::string(kind));
+    torch::manual_seed(5);
+    const auto options = at::TensorOptions(at::kCUDA).dtype(type);
+    const auto theirs = std::make_shared<Attending>();
+    torch::manual_seed(5);
+    const auto ours = std::make_shared<Attending>();
+    for (const auto& module : {theirs, ours}) module->to(at::kCUDA, type);
+    std::vector<at::Tensor> batch = {at::randn({3, 9, 16}, options)};
+    const std::string_view mask = kind;
+    if (mask == "truth") batch.push_back(at::rand({3, 1, 9, 9}, options) < 0.7);
+    if (mask == "numbers") batch.push_back(at::randn({9, 9}, options));
+    if (mask == "a row") batch.push_back(at::randn({3, 2, 9, 1}, options));
+    if (mask == "truth") batch.back().diagonal(0, 2, 3).fill_(true);
+    const auto loss_of = [&](Attending& module, const std::vector<at::Tensor>& of) {
+      const auto masked = of.size() > 1 ? std::optional(of[1]) : std::nullopt;
+      return module.forward(of[0], masked, mask == "causal").to(at::kFloat).square().mean();
+    };
+    Trainer trainer(
+        ours,
+        [&](const Batch& of) {
+          std::vector<at::Tensor> tensors = {of[0]};
+          if (batch.size() > 1) tensors.push_back(of[1]);
+          return loss_of(*ours, tensors);
+        },
+        SGD{.lr = 0});
+    const Batch whole = batch.size() > 1 ? Batch{batch[0], batch[1]} : Batch{batch[0]};
+    // LibTorch's own refuses a mask of one column for all.
+    if (mask == "a row") batch[1] = batch[1].expand({3, 2, 9, 9}).contiguous();
+    const auto loss = loss_of(*theirs, batch);
+    loss.backward();
+    CHECK(trainer.step(whole).loss == doctest::Approx(loss.item<double>()).epsilon(bound));
+    const auto gradients = trainer.gradients();
+    for (const auto& item : theirs->named_parameters()) {
+      CAPTURE(item.key());
+      const at::Tensor wanted = item.value().grad().cpu().to(at::kDouble);
+      const at::Tensor got = gradients.at(item.key()).cpu().to(at::kDouble);
+      CHECK((wanted - got).abs().max().item<double>() <= bound * wanted.abs().max().item<double>());
+    }
+    const ir::Graph& graph = trainer.graph(whole);
+    CHECK(std::ranges::count(graph.nodes, "shoal::attention", &ir::Node::op) == 1);
+    CHECK(std::ranges::count(graph.nodes, "shoal::attention_backward", &ir::Node::op) == 1);
+  }
+}
+
 TEST_CASE("where there is a device, a model in main memory is captured as where there is none") {
   if (!is_there()) return;
   const ModelCase& model = model_named("gpt2");

@@ -19,6 +19,7 @@
 #include <torch/library.h>
 
 #include <array>
+#include <cmath>
 #include <map>
 #include <mutex>
 #include <set>
@@ -325,6 +326,55 @@ static std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> gr
   return {input_gates, hidden_gates, grad_hy * update, bias(input_gates), bias(hidden_gates)};
 }
 
+// --- Fused attention. Statistics of the memory-efficient one come in blocks of 32 rows, as on a GPU.
+
+static std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> efficient_attention(
+    const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+    const std::optional<at::Tensor>& bias, bool, double, bool is_causal, std::optional<double> scale) {
+  const auto of_bias = bias && bias->defined() ? bias : std::nullopt;
+  SHOAL_CHECK(!of_bias || (of_bias->sizes().back() == key.size(2) && of_bias->dim() == 4 &&
+                           of_bias->stride(2) % 16 == 0),
+              Internal, "a mask of shape ", concat(of_bias->sizes()), " is not what a GPU's kernel takes");
+  auto [output, statistics] =
+      at::_scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, is_causal, of_bias, scale);
+  const auto rest = (32 - query.size(2) % 32) % 32;
+  return {output, at::constant_pad_nd(statistics.contiguous(), {0, rest}, INFINITY), at::Tensor(),
+          at::Tensor()};
+}
+
+static std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> efficient_attention_backward(
+    const at::Tensor& grad, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+    const at::Tensor& bias, const at::Tensor& output, const at::Tensor& statistics, const at::Tensor&,
+    const at::Tensor&, double, std::array<bool, 4>, bool is_causal, std::optional<double> scale) {
+  SHOAL_CHECK(statistics.size(2) % 32 == 0, Internal, "statistics of ", statistics.size(2), " rows");
+  auto [of_query, of_key, of_value] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+      grad, query, key, value, output, statistics.slice(2, 0, query.size(2)), 0.0, is_causal,
+      bias.defined() ? std::optional(bias) : std::nullopt, scale);
+  return {of_query, of_key, of_value, at::Tensor()};
+}
+
+static std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt, at::Tensor,
+                  at::Tensor, at::Tensor>
+flash_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, double,
+                bool is_causal, bool, std::optional<double> scale) {
+  auto [output, statistics] =
+      at::_scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, is_causal, std::nullopt, scale);
+  return {output,        statistics.contiguous(),
+          at::Tensor(),  at::Tensor(),
+          query.size(2), key.size(2),
+          at::Tensor(),  at::Tensor(),
+          at::Tensor()};
+}
+
+static std::tuple<at::Tensor, at::Tensor, at::Tensor> flash_attention_backward(
+    const at::Tensor& grad, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+    const at::Tensor& output, const at::Tensor& statistics, const at::Tensor&, const at::Tensor&,
+    std::int64_t, std::int64_t, double, bool is_causal, const at::Tensor&, const at::Tensor&,
+    std::optional<double> scale) {
+  return at::_scaled_dot_product_flash_attention_for_cpu_backward(grad, query, key, value, output, statistics,
+                                                                  0.0, is_causal, std::nullopt, scale);
+}
+
 // --- What LibTorch asks of a device.
 
 namespace {
@@ -405,6 +455,10 @@ TORCH_LIBRARY_IMPL(_, CUDA, library) {
 TORCH_LIBRARY_IMPL(aten, CUDA, library) {
   library.impl("copy_", copy);
   library.impl("_local_scalar_dense", value_of);
+  library.impl("_scaled_dot_product_efficient_attention", efficient_attention);
+  library.impl("_scaled_dot_product_efficient_attention_backward", efficient_attention_backward);
+  library.impl("_scaled_dot_product_flash_attention", flash_attention);
+  library.impl("_scaled_dot_product_flash_attention_backward", flash_attention_backward);
   library.impl("_thnn_fused_gru_cell", gru_cell);
   library.impl("_thnn_fused_gru_cell_backward", gru_cell_backward);
   library.impl("_thnn_fused_lstm_cell", lstm_cell);
