@@ -2,6 +2,7 @@
 #include "shoal/cli/device.h"
 
 #include <ATen/Context.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <torch/version.h>
 #include <unistd.h>
 
@@ -23,6 +24,13 @@ at::Device device_of(const Recipe& recipe) {
               " of this host has no device: there are ", count, ". Remedy: -n ", count,
               ", or training.device=cpu");
   return {at::kCUDA, static_cast<at::DeviceIndex>(rank)};
+}
+
+std::optional<std::int64_t> peak_bytes_of_device() {
+  auto* allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(at::kCUDA));
+  if (allocator == nullptr) return std::nullopt;
+  const auto stats = allocator->getDeviceStats(at::detail::getCUDAHooks().getCurrentDevice());
+  return stats.allocated_bytes[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)].peak;
 }
 
 static Batch moved(const Batch& batch, at::Device device) {

@@ -8,6 +8,7 @@
 
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
+#include "shoal/cli/device.h"
 #include "shoal/cli/flops.h"
 #include "shoal/cli/interrupt.h"
 #include "shoal/cli/train_run.h"
@@ -31,14 +32,19 @@ static std::string shown(const std::string& sample) {
 static json memory_in(const TrainRun& run, std::int64_t most_of_others) {
   const MemoryLog::Phase& largest = run.memory->largest();
   const std::int64_t most = std::max(most_of_others, largest.peak);
-  json memory = {{"predicted_bytes", run.predicted_bytes},
-                 {"peak_bytes", most},
-                 {"proportional_bytes", run.memory->proportional()},
-                 {"phases", json::object()}};
+  json memory = {
+      {"peak_bytes", most}, {"proportional_bytes", run.memory->proportional()}, {"phases", json::object()}};
   for (const auto& [name, peak] : run.memory->phases()) memory["phases"][name] = peak;
+  std::string predicted;  // of main memory, where the model is in it
+  if (run.recipe.training.device == DeviceType::CPU) {
+    memory["predicted_bytes"] = run.predicted_bytes;
+    predicted = concat("; predicted ", human_bytes(run.predicted_bytes));
+  } else if (const auto peak = peak_bytes_of_device()) {
+    memory["device_peak_bytes"] = *peak;
+    say(concat("device:  ", human_bytes(*peak), " of its memory at most"));
+  }
   say(concat("memory:  ", human_bytes(most), run.ranks.size() > 1 ? " of a rank" : "", " at most, for ",
-             largest.name, "; predicted ", human_bytes(run.predicted_bytes), "; the process grew by ",
-             human_bytes(run.memory->proportional())));
+             largest.name, predicted, "; the process grew by ", human_bytes(run.memory->proportional())));
   return memory;
 }
 
