@@ -34,6 +34,8 @@ class Comparison:
     all tensors of its kind: a gradient that is zero but for rounding would fail any relative bound.
     """
 
+    device, moved = DEVICE, staticmethod(moved)
+
     def __init__(self, model, loss_of=None, optimizer=adamw, **options):
         import shoal
 

@@ -216,6 +216,7 @@ LOSSES = {
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses(compare, name):
     loss, targets = LOSSES[name]
+    loss.to(compare.device)  # its weights
     batch = [torch.randn(ROWS, WIDTH).double(), *targets()]
     compare(nn.Linear(WIDTH, CLASSES), lambda model, batch: loss(model(batch[0]), *batch[1:])).run(
         batch, updates=3

@@ -85,7 +85,7 @@ def test_updates_and_state_are_those_of_pytorch(compare, make):
     for model, optimizer in ((comparison.plain, theirs), (comparison.captured, goes_on)):
         torch.manual_seed(1)
         model.zero_grad()
-        squared_error(model, pair()).backward()
+        squared_error(model, comparison.moved(pair())).backward()
         optimizer.step()
     same(state_of(goes_on), state_of(theirs), 1e-9, "state")
     ours.load_state_dict(goes_on.state_dict())
