@@ -2,6 +2,7 @@
 #include "shoal/runtime/neutral_kernels.h"
 
 #include <ATen/OpMathType.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/ops/_scaled_dot_product_efficient_attention.h>
 #include <ATen/ops/_scaled_dot_product_efficient_attention_backward.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention.h>
@@ -49,6 +50,12 @@ static std::optional<double> scale_of(const Compute& compute) {
 static constexpr std::int64_t kRowsOfStatistics = 32;  // the memory-efficient kernel's come in such blocks
 static constexpr std::int64_t kColumnsOfMask = 16;     // and its masks' rows start at such multiples
 
+// Flash attention's kernels, of numbers of 16 bits alone, are for Ampere and later, as is what the hook asks for.
+static bool is_flash(const at::Tensor& query, const std::optional<at::Tensor>& mask) {
+  return !mask && query.scalar_type() != at::kFloat &&
+         at::detail::getCUDAHooks().supportsBFloat16ConvolutionWithCuDNNv8();
+}
+
 // (B H L K), over memory that is B L H K.
 static at::Tensor by_position(const at::Tensor& tensor) {
   return tensor.transpose(1, 2).contiguous().transpose(1, 2);
@@ -70,7 +77,7 @@ static std::tuple<at::Tensor, at::Tensor> attention_on_cuda(const at::Tensor& qu
                                                             const at::Tensor& value,
                                                             const std::optional<at::Tensor>& mask,
                                                             bool causal, std::optional<double> scale) {
-  if (!mask && query.scalar_type() != at::kFloat) {
+  if (is_flash(query, mask)) {
     auto made = at::_scaled_dot_product_flash_attention(query, key, value, 0.0, causal, false, scale);
     return {by_position(std::get<0>(made)), std::get<1>(made)};
   }
@@ -90,7 +97,7 @@ static std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_on_cuda
   const auto length = of.query.size(2);
   const auto none = at::zeros({}, of.query.options().dtype(at::kLong));  // the generator's seed and offset
   at::Tensor query, key, value;
-  if (!mask && of.query.scalar_type() != at::kFloat) {
+  if (is_flash(of.query, mask)) {
     std::tie(query, key, value) = at::_scaled_dot_product_flash_attention_backward(
         of.grad, of.query, of.key, of.value, of.output, of.logsumexp, {}, {}, length, of.key.size(2), 0.0,
         causal, none, none, scale);

@@ -415,6 +415,7 @@ struct CUDAHooks final : at::CUDAHooksInterface {
   c10::DeviceIndex current_device() const override { return 0; }
   c10::DeviceIndex getCurrentDevice() const override { return 0; }
   int getNumGPUs() const override { return 1; }
+  bool supportsBFloat16ConvolutionWithCuDNNv8() const override { return true; }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
     static const at::Generator generator = at::detail::createCPUGenerator();
     return generator;
