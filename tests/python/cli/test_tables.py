@@ -27,11 +27,19 @@ DRAWN = [("deepfm", 4, 2), ("wide_deep", 2, 3), ("dcn", 1, 3), ("dlrm_clicks", 2
 WHOLE = [(recipe, servers, ranks) for recipe in RECIPES for servers in (1, 2, 4) for ranks in (1, 2, 3)]
 
 
+@pytest.fixture(scope="module")
+def errors():
+    found = []
+    yield found
+    if found:
+        print(f"seen: {len(found)} recipes on servers and ranks, largest error {max(found):.1e}")
+
+
 # All of them: tools/prove.py tables.
 @pytest.mark.parametrize(
     ("recipe", "servers", "ranks"), WHOLE if os.environ.get("SHOAL_WHOLE_MATRIX") else DRAWN
 )
-def test_ranks_and_servers_have_the_rows_of_one_device(shoal, recipe, servers, ranks):
+def test_ranks_and_servers_have_the_rows_of_one_device(shoal, errors, recipe, servers, ranks):
     result = shoal(
         "verify", f"recipes/{recipe}.toml", "-n", ranks, f"--ps.servers={servers}", "--verify.steps=2"
     )
@@ -39,7 +47,7 @@ def test_ranks_and_servers_have_the_rows_of_one_device(shoal, recipe, servers, r
     error = float(re.search(r"largest error: (\S+), allowed", result.stdout)[1])
     assert error < 1e-9
     assert servers == 1 or "have the rows of one loop, bit for bit" in result.stdout
-    print(f"seen: {recipe}, {servers} servers, {ranks} ranks: {error:.1e}")
+    errors.append(error)
 
 
 def test_micro_batches_and_zero_have_them_too(shoal):
