@@ -104,7 +104,7 @@ static std::vector<Step> steps() {
     x = x + x.amax({1}, true) + x.amin({0}, true) + x.cumsum(1) + x.log1p().reciprocal().log();
     return x.select(1, 2).sum() + x.sum({0}).mul(2.0).sum() +
            at::constant_pad_nd(x, {0, 0, 1, 1}).pow(3).sum() +
-           x.permute({1, 0}).expand({2, 6, 4}).sum({0, 2}).sum() +
+           x.permute({1, 0}).expand({2, 6, 4}).sum(at::IntArrayRef({0, 2})).sum() +
            at::logical_not(in[0] == 1.0).to(at::kDouble).sum();
   });
   // What models use less, and what only other devices' backward passes ask for.
