@@ -12,6 +12,7 @@
 #include "shoal/capture/dispatch.h"
 #include "shoal/capture/operands.h"
 #include "shoal/capture/random.h"
+#include "shoal/capture/with_cudnn.h"
 
 namespace shoal::capture {
 
@@ -31,12 +32,7 @@ class EagerRandom::State final : public Interceptor, private Draws {
  public:
   State(std::int64_t seed, std::int64_t step)
       : stream_{.seed = static_cast<std::uint64_t>(seed), .step = static_cast<std::uint64_t>(step)},
-        interception_(*this) {
-    at::globalContext().setUserEnabledCuDNN(false);  // its recurrent layers draw what nobody can give them
-  }
-  ~State() override { at::globalContext().setUserEnabledCuDNN(cudnn_); }
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
+        interception_(*this) {}
 
   bool wants_factory(const c10::OperatorHandle& op) override { return is_random(op); }
 
@@ -62,7 +58,7 @@ class EagerRandom::State final : public Interceptor, private Draws {
     return stream_;
   }
 
-  bool cudnn_ = at::globalContext().userEnabledCuDNN();
+  WithCudnn without_{false};       // its recurrent layers draw what nobody can give them
   c10::Device device_ = at::kCPU;  // of the call that draws
   aten::RandomStream stream_;
   Ordinals ordinals_;

@@ -19,6 +19,7 @@
 #include "shoal/capture/meta_kernels.h"
 #include "shoal/capture/operands.h"
 #include "shoal/capture/shape_functions.h"
+#include "shoal/capture/with_cudnn.h"
 
 namespace shoal::capture {
 
@@ -93,19 +94,6 @@ static Metas run_on(c10::Device device, const c10::OperatorHandle& op, const Sta
                                      : at::Tensor());
   return metas;
 }
-
-namespace {
-class WithCudnn {
- public:
-  explicit WithCudnn(bool is_on) { at::globalContext().setUserEnabledCuDNN(is_on); }
-  ~WithCudnn() { at::globalContext().setUserEnabledCuDNN(before_); }
-  WithCudnn(const WithCudnn&) = delete;
-  WithCudnn& operator=(const WithCudnn&) = delete;
-
- private:
-  bool before_ = at::globalContext().userEnabledCuDNN();
-};
-}  // namespace
 
 Metas ShapeInference::results(const c10::OperatorHandle& op, const Stack& arguments, c10::Device device) {
   const auto name = aten::name_of(op.schema());

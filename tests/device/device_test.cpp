@@ -392,6 +392,18 @@ TEST_CASE("attention on the device is a fused kernel's, and what eager LibTorch 
   }
 }
 
+TEST_CASE("attention on the device is written out where algorithms have to be deterministic") {
+  if (!is_there()) return;
+  const auto module = std::make_shared<Attending>();
+  module->to(at::kCUDA);
+  Trainer trainer(
+      module, [&](const Batch& of) { return module->forward(of[0], {}, true).mean(); }, SGD{.lr = 0});
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+  const ir::Graph& graph = trainer.graph(Batch{at::randn({3, 9, 16}, at::kCUDA)});
+  at::globalContext().setDeterministicAlgorithms(false, false);
+  CHECK(std::ranges::count(graph.nodes, "shoal::attention", &ir::Node::op) == 0);
+}
+
 TEST_CASE("where there is a device, a model in main memory is captured as where there is none") {
   if (!is_there()) return;
   const ModelCase& model = model_named("gpt2");
