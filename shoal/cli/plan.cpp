@@ -18,6 +18,7 @@
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
 #include "shoal/cli/forecast.h"
+#include "shoal/cli/found_text.h"
 #include "shoal/cli/hollow.h"
 #include "shoal/cli/memory_choice.h"
 #include "shoal/cli/ranks.h"
@@ -129,15 +130,6 @@ static void say_update(const compile::Whole& microbatch, compile::Settings setti
                                         : "gradients: summed up on each rank, and reduced once a step");
 }
 
-static void say_found(const planner::Found& found, const sharding::Mesh& mesh) {
-  char text[128];
-  const double gap = found.seconds > 0 ? 100 * (found.seconds - found.bound) / found.seconds : 0;
-  std::snprintf(text, sizeof text, "%.3g ms of a step depend on it, %.2f %% above the least possible",
-                1e3 * found.seconds, std::max(gap, 0.0));
-  say(concat("placements over ", mesh.axes[found.decided.axis].name, ": found; ", text, " (", found.variables,
-             " variables, ", found.rows, " rows)"));
-}
-
 static void save(const compile::Plan& plan, const std::string& path) {
   std::ofstream file(path, std::ios::binary);
   file << to_text(plan);
@@ -179,7 +171,10 @@ int plan(const Recipe& given, const Options& options) {
   const std::string text =
       rewrite::to_text(mesh, rewrite::report_of(whole.placed, first.local, 0, plan.pipeline_axis), of);
   say(text.substr(0, text.size() - 1));
-  if (whole.found) say_found(*whole.found, mesh);
+  if (whole.found) {
+    const std::string found = found_text(whole);
+    say(found.substr(0, found.size() - 1));
+  }
   if (first.fit) say_fit(*first.fit);
   if (is_staged) say_stages(whole);
   if (!is_one || is_staged) say_update(whole, settings);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "shoal/base/error.h"
+#include "shoal/base/file_system.h"
 #include "shoal/cli/device.h"
 #include "shoal/cli/hollow.h"
 #include "shoal/cli/ps_servers.h"
@@ -17,6 +18,7 @@
 #include "shoal/comm_c10d/of_hosts.h"
 #include "shoal/compile/found.h"
 #include "shoal/compile/pins.h"
+#include "shoal/cost/cluster.h"
 #include "shoal/data/hash.h"
 #include "shoal/rewrite/place.h"
 #include "shoal/train/pipeline.h"
@@ -76,6 +78,41 @@ static rewrite::Precision precision_of(const Recipe& recipe) {
   return precision;
 }
 
+static compile::Planner planner_of(const Recipe& recipe) {
+  const auto& [tensor_batch, kept, budget, cluster] = recipe.planner;
+  std::string words = tensor_batch ? "tensor_batch=true" : "";
+  if (!kept.empty()) words += concat(" kept=", kept);
+  compile::Planner planner = compile::planner_from_text(words);
+  planner.budget = budget;
+  return planner;
+}
+
+// Of the axis that is found, on these machines: of products of a size that layers have.
+static planner::Rates rates_of(const Recipe& recipe, const Parallelism& parallelism, std::size_t axis) {
+  constexpr double kFlops = 1e9, kBytes = 1e7;
+  const sharding::Mesh& mesh = parallelism.mesh;
+  const std::string& path = recipe.planner.cluster;
+  DiskFileSystem files;
+  const cost::Cluster cluster = cost::cluster_from_toml(read_text(files, path), path);
+  SHOAL_CHECK(cluster.size() >= mesh.size(), InvalidInput, "planner.cluster: ", path, " has ", cluster.size(),
+              " devices, and there are ", mesh.size(),
+              " ranks. Remedy: fewer ranks, or the file of another cluster");
+  const auto members = mesh.group(0, {static_cast<int>(axis)});
+  const bool is_inside = std::ranges::all_of(
+      members, [&](int rank) { return cluster.host_of(rank) == cluster.host_of(members.front()); });
+  const cost::Link& link = is_inside ? cluster.inside : cluster.between;
+  const cost::Kind& kind = cluster.kind_of(0);
+  const DType dtype =
+      recipe.training.dtype == FloatType::Float64 ? DType::Float64 : parallelism.plan.precision.compute;
+  const auto arithmetic = kind.arithmetic.find(dtype);
+  planner::Rates rates;
+  if (arithmetic != kind.arithmetic.end()) rates.flops = kFlops / arithmetic->second.seconds(kFlops);
+  rates.memory = kBytes / kind.bandwidth.seconds(kBytes);
+  rates.link = link.bandwidth;
+  rates.latency = link.latency;
+  return rates;
+}
+
 static compile::Plan plan_of(const Recipe& recipe) {
   const std::string& path = recipe.parallelism.plan;
   compile::Plan plan;
@@ -102,6 +139,10 @@ static compile::Plan plan_of(const Recipe& recipe) {
   SHOAL_CHECK(precision == rewrite::Precision{} || plan.precision == rewrite::Precision{}, InvalidInput,
               "precision is in the recipe, and in ", path, "; leave one of them out");
   if (precision != rewrite::Precision{}) plan.precision = precision;
+  const compile::Planner planner = planner_of(recipe), plain;
+  SHOAL_CHECK(planner == plain || plan.planner == plain, InvalidInput, "planner is in the recipe, and in ",
+              path, "; leave one of them out");
+  if (planner != plain) plan.planner = planner;
   const auto& said = recipe.parallelism;
   if (!said.pipeline_parallel_schedule.empty()) plan.schedule = said.pipeline_parallel_schedule;
   if (said.pipeline_parallel_microbatches > 0)
@@ -126,6 +167,9 @@ Parallelism parallelism_of(const Recipe& recipe, int ranks) {
   parallelism.mesh = mesh_of(recipe, parallelism.plan, ranks);
   if (!recipe.parallelism.plan.empty()) parallelism.plan_name = recipe.parallelism.plan;
   parallelism.offload_folder = recipe.offload.folder;
+  if (!recipe.planner.cluster.empty())
+    if (const auto axis = compile::axis_to_find(parallelism.plan, parallelism.mesh, parallelism.plan_name))
+      parallelism.plan.planner.rates = rates_of(recipe, parallelism, *axis);
   return parallelism;
 }
 

@@ -143,9 +143,9 @@ static void append(std::vector<Option>& options, std::size_t number, TableSettin
 }
 
 std::vector<Option> options_of(Recipe& recipe) {
-  auto& [job, model, dataset, training, parallelism, zero, memory, precision, recompute, offload, optimizer,
-         lr_scheduler, metrics, checkpoint, profiling, validation, annotate, tables, ps, verify, sample,
-         command] = recipe;
+  auto& [job, model, dataset, training, parallelism, zero, planner, memory, precision, recompute, offload,
+         optimizer, lr_scheduler, metrics, checkpoint, profiling, validation, annotate, tables, ps, verify,
+         sample, command] = recipe;
   std::vector<Option> options = {
       {"job", "dump_folder", &job.dump_folder, 0, 0, "where results go"},
       {"model", "name", &model.name, 0, 0,
@@ -195,6 +195,14 @@ std::vector<Option> options_of(Recipe& recipe) {
        {"parallelism", "pipeline_parallel_microbatches", &parallelism.pipeline_parallel_microbatches, 0, 1e9,
         "of a batch; 0: the plan's, or a stage each"},
        {"parallelism", "plan", &parallelism.plan, 0, 0, "file that says how layers are cut"},
+       {"planner", "tensor_batch", &planner.tensor_batch, 0, 0,
+        "the tensor axis may cut the batch, where no other does, and leave matrices whole"},
+       {"planner", "kept", &planner.kept, 0, 0,
+        "most bytes of the model's parameters on a rank of the tensor axis: 300MiB; \"\": any"},
+       {"planner", "budget", &planner.budget, 0, 1e9,
+        "seconds of search, after which the best so far is taken; 0: as many as it takes"},
+       {"planner", "cluster", &planner.cluster, 0, 0,
+        "file of the machines that placements are found for; \"\": typical ones"},
        {"zero", "stage", &zero.stage, -1, 3, "0 to 3; -1: 3 where the shard degree is above 1"},
        {"memory", "limit", &memory.limit, 0, 0, "refuse a run of which a rank takes more: 2GiB; \"\": none"},
        {"memory", "auto", &memory.automatic, 0, 0,

@@ -117,6 +117,12 @@ struct Recipe {
     std::int64_t stage = -1;  // Parallelism::zero_stage
   } zero;
   struct {
+    bool tensor_batch = false;  // compile::Planner
+    std::string kept;           // "300MiB"; "": any
+    double budget = 0;
+    std::string cluster;  // file whose rates it is for; "": Planner's
+  } planner;
+  struct {
     std::string limit;  // of a rank, "2GiB"; "": none
     bool automatic = false;
   } memory;

@@ -135,8 +135,7 @@ static void place(Unit& unit) {
   const auto pins_for = [&](const ir::Graph& graph) {
     whole.plan = said;
     if (axis && has_forward(unit.then()))
-      whole.found = find_placements(graph, whole.mesh, *axis, whole.settings.is_settled,
-                                    whole.settings.update.parts, whole.plan);
+      whole.found = find_placements(graph, whole.mesh, *axis, whole.settings, whole.plan);
     rewrite::Pins pins =
         pins_of(whole.plan, whole.mesh, graph, whole.settings.update.parts, whole.settings.plan_name, stages);
     for (auto& [name, of] : pins.parameters) {

@@ -61,7 +61,9 @@ struct Settings {
   std::function<void(std::string_view move, const std::string& text)> print = {};
   const rewrite::Stages* stages = nullptr;  // of a pipeline, if they are known; borrowed
   const ir::Scopes* scopes = nullptr;       // of the program, if it has any (scopes.h); borrowed
-  bool is_settled = false;     // parameters lie as the plan says; else what it leaves out is found (found.h)
+  bool is_settled = false;  // parameters lie as the plan says; else what it leaves out is found (found.h)
+  // Gives all ranks the first one's text, which it alone makes; of several processes whose planner has a budget.
+  std::function<std::string(const std::function<std::string()>&)> from_first = {};
   bool emulates = false;       // a lower precision that the devices have no fast kernels for
   std::string device = "cpu";  // of what other stages send
   bool verifies = true;        // after each move; else only what the whole graph is before it is placed

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "shoal/base/error.h"
+#include "shoal/compile/compile.h"
 #include "shoal/compile/pins.h"
 #include "shoal/rewrite/pinned.h"
 
@@ -57,10 +58,14 @@ static std::vector<PlanLine> lines_of(const std::map<std::string, Placement>& pa
   return lines;
 }
 
-planner::Found find_placements(const ir::Graph& graph, const Mesh& mesh, std::size_t axis, bool is_settled,
-                               std::span<const OptimizerPart> optimizers, Plan& plan) {
+planner::Found find_placements(const ir::Graph& graph, const Mesh& mesh, std::size_t axis,
+                               const Settings& settings, Plan& plan) {
   const std::string& name = mesh.axes[axis].name;
-  planner::Question question{.axis = axis};
+  planner::Question question{.axis = axis,
+                             .cuts_samples = plan.planner.tensor_batch,
+                             .most_kept = settings.is_settled ? 0 : plan.planner.kept,
+                             .budget = plan.planner.budget,
+                             .rates = plan.planner.rates};
   for (const auto& other : mesh.axes)
     if (is_batch_axis(plan, other.name)) question.data_ranks *= other.size;
   std::map<std::string, Placement> open;
@@ -69,10 +74,10 @@ planner::Found find_placements(const ir::Graph& graph, const Mesh& mesh, std::si
     if (value.role == Role::Input && is_cut(plan, source.name, value.type.shape.size()))
       question.batch_dims.emplace(source.name, batch_dim_of(plan, source.name));
     if (value.role != Role::Parameter) continue;
-    if (uncut_by(optimizers, source.name, value.type.shape) == Uncut::Blocks)
+    if (uncut_by(settings.update.parts, source.name, value.type.shape) == Uncut::Blocks)
       question.in_blocks.insert(source.name);
     if (is_split(plan, source.name)) question.split.insert(source.name);
-    const bool is_said = is_settled || std::ranges::any_of(plan.lines, [&](const PlanLine& line) {
+    const bool is_said = settings.is_settled || std::ranges::any_of(plan.lines, [&](const PlanLine& line) {
                            return line.kind == PlanLine::Kind::Parameter && line.placements.contains(name) &&
                                   rewrite::matches(line.pattern, source.name);
                          });
@@ -86,6 +91,8 @@ planner::Found find_placements(const ir::Graph& graph, const Mesh& mesh, std::si
        pinned_of(graph, mesh, rewrite::Pins{.outputs = pins.outputs}, rewrite::uses_of(graph)).values)
     if (const auto known = placements.find(axis); known != placements.end())
       question.values.emplace(value, known->second);
+  if (question.budget > 0 && settings.from_first)
+    question.told = settings.from_first([&] { return planner::find(graph, mesh, question).told; });
   planner::Found found = planner::find(graph, mesh, question);
   for (auto& [parameter, placement] : open) placement = found.parameters.at(parameter);
   for (PlanLine& line : lines_of(open, name)) plan.lines.push_back(std::move(line));

@@ -66,6 +66,36 @@ TEST_CASE("of what is settled a parameter without a line is whole") {
   CHECK(to_text(whole.placed.kept[1]) == "[R]");
 }
 
+TEST_CASE("a line of the planner says what the search may do, until what is found is settled") {
+  const std::string lines = "parameter h.*.down tensor=S(0)\nparameter h.*.up tensor=S(1)\nfind tensor\n";
+  CHECK(to_text(placed("planner kept=64KiB budget=100", "tensor=2").plan) ==
+        lines + "planner kept=64KiB budget=100\n");
+  CHECK(error_of([] { placed("planner kept=63KiB", "tensor=2"); }) ==
+        "planner.kept is 63.0KiB (64512 bytes), and over 2 ranks of 'tensor' no placement leaves a rank less "
+        "than "
+        "64.0KiB (65536 bytes) of the model's parameters. Remedy: that much, or more ranks");
+  CHECK(to_text(placed("planner kept=63KiB", "tensor=2", true).placed.kept[0]) == "[R]");
+}
+
+TEST_CASE("of several processes with a budget the first searches") {
+  int asked = 0;
+  std::string told;
+  Settings settings{.then = Then::Update, .update = {.parts = kParts}};
+  settings.from_first = [&](const std::function<std::string()>& make) {
+    ++asked;
+    return told.empty() ? told = make() : told;
+  };
+  const auto of = [&](const char* plan) {
+    return compile_whole(ir::from_text(kStep), plan_from_text(plan), sharding::mesh_from_text("tensor=2"),
+                         settings);
+  };
+  of("");
+  CHECK(asked == 0);  // without a budget all of them find the same
+  const Whole first = of("planner budget=100");
+  CHECK(of("planner budget=1e-9").placed == first.placed);  // no time to search, and no need
+  CHECK(asked == 2);
+}
+
 TEST_CASE("two axes that nobody says anything about are refused") {
   CHECK(error_of([] { placed("", "tensor=2 context=2"); }) ==
         "plan: placements can be found over one axis, and no line says any over 'tensor' and 'context'. "

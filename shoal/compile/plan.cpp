@@ -102,6 +102,26 @@ class Line {
     end();
   }
 
+  void read_planner() {
+    refuse_again(plan_.planner != Planner{});
+    for (std::string_view word = next(); !word.empty(); word = next()) {
+      const auto [key, value] = setting(word, "tensor_batch=true, kept=BYTES or budget=SECONDS");
+      const auto* const rate = std::ranges::find(kRates, key, [](const auto& each) { return each.first; });
+      if (rate != std::end(kRates))
+        plan_.planner.rates.*(rate->second) = number(word, value);
+      else if (key == "tensor_batch" && (value == "true" || value == "false"))
+        plan_.planner.tensor_batch = value == "true";
+      else if (key == "kept")
+        plan_.planner.kept = bytes_of(value);
+      else if (key == "budget")
+        plan_.planner.budget = number(word, value);
+      else
+        fail(ErrorKind::InvalidInput, where_, "'", word,
+             "' is none of tensor_batch=true|false, kept=300MiB, budget=SECONDS, and flops, memory, link, "
+             "latency=NUMBER");
+    }
+    checked(plan_.planner);
+  }
   void read_table() {
     plan_.tables.push_back(name());
     end();
@@ -276,10 +296,10 @@ class Line {
 };
 }  // namespace
 
-static constexpr std::string_view kVerbs[] = {"mesh",      "batch",   "input",        "zero",    "parameter",
-                                              "output",    "find",    "pipeline",     "stage",   "accumulate",
-                                              "recompute", "offload", "gather_ahead", "buckets", "precision",
-                                              "table",     "split",   "overlap",      "prefetch"};
+static constexpr std::string_view kVerbs[] = {
+    "mesh",      "batch", "input",      "zero",      "parameter", "output",       "find",
+    "pipeline",  "stage", "accumulate", "recompute", "offload",   "gather_ahead", "buckets",
+    "precision", "table", "split",      "overlap",   "prefetch",  "planner"};
 
 static void read_line(std::string_view text, const std::string& where, Plan& plan) {
   text = text.substr(0, text.find('#'));
@@ -312,6 +332,8 @@ static void read_line(std::string_view text, const std::string& where, Plan& pla
     line.read_recompute();
   else if (verb == "split")
     line.read_split();
+  else if (verb == "planner")
+    line.read_planner();
   else if (verb == "table")
     line.read_table();
   else if (verb == "offload")
@@ -346,6 +368,10 @@ void resolve_overlap(Plan& plan) {
 
 rewrite::Precision precision_from_text(std::string_view words, std::string_view name) {
   return plan_from_text(concat("precision ", words), name).precision;
+}
+
+Planner planner_from_text(std::string_view words, std::string_view name) {
+  return plan_from_text(concat("planner ", words), name).planner;
 }
 
 rewrite::Offload offload_from_text(std::string_view words, std::string_view name) {

@@ -14,6 +14,8 @@
 //   output       h.*.mlp.c_proj         tensor=R
 //   find         tensor                              what the lines leave out of an axis is found (found.h)
 //   split        h.*.mlp                             of it: parameters of these modules are cut, all others whole
+//   planner      tensor_batch=true kept=300MiB budget=5   what the search may, and may not (Planner); and
+//                link=2.5e10 latency=2e-6            of the machines it is for, flops and memory too
 //   pipeline     pipeline schedule=1f1b microbatches=8   the axis whose ranks have stages, in which order
 //   stage        h.6                                 where each but the first begins; none: found
 //   accumulate   reduce=each                         of several micro-batches
@@ -41,6 +43,7 @@
 #include <string_view>
 #include <vector>
 
+#include "shoal/planner/rates.h"
 #include "shoal/rewrite/offload.h"
 #include "shoal/rewrite/precision.h"
 #include "shoal/rewrite/recompute.h"
@@ -57,6 +60,15 @@ struct PlanLine {
   friend bool operator==(const PlanLine&, const PlanLine&) = default;
 };
 
+// How placements are searched.
+struct Planner {
+  bool tensor_batch = false;  // the axis may cut the batch, where no other does, and leave matrices whole
+  std::int64_t kept = 0;  // bytes of parameters, of the whole model, that a rank of the axis may have; 0: any
+  double budget = 0;      // seconds, after which the best so far is taken; 0: as many as it takes
+  planner::Rates rates = {};
+  friend bool operator==(const Planner&, const Planner&) = default;
+};
+
 struct Plan {
   std::vector<sharding::Axis> mesh = {};  // outer to inner; none: somebody else says
   // --- place
@@ -71,6 +83,7 @@ struct Plan {
   std::vector<PlanLine> lines = {};
   std::vector<std::string> found_axes = {};  // besides those that no line names
   std::vector<std::string> splits = {};      // modules, or parameters
+  Planner planner = {};
   // --- stages
   std::string pipeline_axis = "pipeline";
   std::string schedule = "1f1b";
@@ -102,6 +115,8 @@ struct Plan {
 void check(const rewrite::Recompute& recompute);
 // Throws InvalidInput where it says two things of an op, or a scale that rounds.
 void check(const rewrite::Precision& precision);
+// Throws InvalidInput where a number is below 0.
+void check(const Planner& planner);
 // Throws InvalidInput where it says how small what stays is, and nothing goes.
 void check(const rewrite::Offload& offload);
 
@@ -111,6 +126,8 @@ std::string to_text(const Plan& plan);
 Plan plan_from_text(std::string_view text, std::string_view name = "plan");
 // Of what follows the word in its line: "bfloat16", "bfloat16 lower=aten::exp full=aten::bmm", "float16 scale=1024".
 rewrite::Precision precision_from_text(std::string_view words, std::string_view name = "precision");
+// Likewise: "tensor_batch=true kept=300MiB".
+Planner planner_from_text(std::string_view words, std::string_view name = "planner");
 // Likewise: "full transformer.h.*", "auto bytes=96MiB".
 rewrite::Recompute recompute_from_text(std::string_view words, std::string_view name = "recompute");
 // Likewise: "optimizer_state activations least=1MiB".

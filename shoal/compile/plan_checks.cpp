@@ -54,6 +54,19 @@ void check(const rewrite::Precision& precision) {
               " updates; it is 1 at least");
 }
 
+void check(const Planner& planner) {
+  SHOAL_CHECK(planner.kept >= 0, InvalidInput, "planner: kept is ", planner.kept,
+              " bytes; it is 0 at least, which is any");
+  const auto& rates = planner.rates;
+  for (const double rate : {rates.flops, rates.memory, rates.link})
+    SHOAL_CHECK(rate > 0 && std::isfinite(rate), InvalidInput, "planner: a rate is ", rate,
+                "; flops, memory and link are above 0, in operations and bytes a second");
+  SHOAL_CHECK(rates.latency >= 0 && std::isfinite(rates.latency), InvalidInput, "planner: the latency is ",
+              rates.latency, " s; it is 0 at least");
+  SHOAL_CHECK(planner.budget >= 0 && std::isfinite(planner.budget), InvalidInput, "planner: the budget is ",
+              planner.budget, " s; it is 0 at least, which is as many as it takes");
+}
+
 void check(const rewrite::Offload& offload) {
   SHOAL_CHECK(offload.least >= 0, InvalidInput, "offload: what is smaller than ", offload.least,
               " bytes stays in memory; it is 0 at least");

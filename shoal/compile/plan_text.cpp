@@ -57,6 +57,14 @@ std::string to_text(const Plan& plan) {
   }
   for (const auto& axis : plan.found_axes) text += concat("find ", axis, '\n');
   for (const auto& pattern : plan.splits) text += concat("split ", pattern, '\n');
+  if (const auto& [tensor_batch, kept, budget, rates] = plan.planner; plan.planner != defaults.planner) {
+    text += concat("planner", tensor_batch ? " tensor_batch=true" : "");
+    if (kept > 0) text += concat(" kept=", bytes_text(kept));
+    if (budget > 0) text += concat(" budget=", exact_text(budget));
+    for (const auto& [key, rate] : kRates)
+      if (rates.*rate != defaults.planner.rates.*rate) text += concat(' ', key, '=', exact_text(rates.*rate));
+    text += '\n';
+  }
   if (plan.pipeline_axis != defaults.pipeline_axis || plan.schedule != defaults.schedule ||
       plan.microbatches != 0) {
     text += concat("pipeline ", plan.pipeline_axis);

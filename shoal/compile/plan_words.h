@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "shoal/base/dtype.h"
+#include "shoal/planner/rates.h"
 #include "shoal/rewrite/offload.h"
 #include "shoal/rewrite/precision.h"
 
@@ -22,5 +23,11 @@ inline constexpr std::pair<std::string_view, bool rewrite::Offload::*> kOffloade
     {"optimizer_state", &rewrite::Offload::optimizer_state},
     {"gradients", &rewrite::Offload::gradients},
     {"activations", &rewrite::Offload::activations}};
+
+inline constexpr std::pair<std::string_view, double planner::Rates::*> kRates[] = {
+    {"flops", &planner::Rates::flops},
+    {"memory", &planner::Rates::memory},
+    {"link", &planner::Rates::link},
+    {"latency", &planner::Rates::latency}};
 
 }  // namespace shoal::compile

@@ -2,370 +2,204 @@
 #include "shoal/planner/find.h"
 
 #include <algorithm>
-#include <cstdint>
-#include <limits>
-#include <optional>
-#include <set>
+#include <charconv>
+#include <cmath>
 #include <utility>
 
 #include "shoal/base/error.h"
-#include "shoal/ir/flops.h"
-#include "shoal/ir/text.h"
-#include "shoal/ir/views.h"
+#include "shoal/base/text.h"
 #include "shoal/planner/asked.h"
-#include "shoal/planner/classes.h"
-#include "shoal/planner/milp.h"
-#include "shoal/planner/ways.h"
-#include "shoal/sharding/state_blocks.h"
+#include "shoal/planner/formulation.h"
 
 namespace shoal::planner {
 
 using ir::Role;
-using ir::ValueId;
 using rewrite::Choice;
 using sharding::Mesh;
-using sharding::Partial;
 using sharding::Placement;
-using sharding::Replicate;
-using sharding::Shape;
-using sharding::Shard;
 
 namespace {
 
-// An axis that shares layers is there to share work and memory: what is a larger part of all flops, or of all
-// bytes of matrices, than this is cut, if it can be, also where messages would cost more than it saves.
-constexpr double kHeavy = 0.0005, kLarge = 0.01;
+using Cost = Formulation::Cost;
+using Solution = Milp::Solution;
 
 class Finder {
  public:
   Finder(const ir::Graph& graph, const Mesh& mesh, const Question& question)
-      : graph_(graph),
-        mesh_(mesh),
-        question_(question),
-        rates_(question.rates),
-        ranks_(mesh.axes[question.axis].size),
-        classes_(classes_of(graph, marks(), question.folds)),
-        ways_(graph, mesh, question, classes_) {}
+      : graph_(graph), mesh_(mesh), question_(question), formulation_(graph, mesh, question) {
+    for (const auto& source : graph.sources) {
+      if (graph.at(source.value).role != Role::Parameter) continue;
+      const std::size_t value = formulation_.classes().of_value[source.value.index];
+      parameters_.push_back({source.name, value, formulation_.layer_of(value)});
+    }
+  }
 
-  Found run() {
-    weigh();
-    one_ = milp_.add_variable(0, false);
-    milp_.add_row(1, 1, {{one_, 1}});
-    add_parameters();
-    add_nodes();
-    add_readers();
-    add_messages();
-    return read(milp_.solve(question_.gap));
+  Found run() const { return read(question_.told.empty() ? solved() : from_text(question_.told)); }
+  std::vector<Layer> explain(const std::string& told) const {
+    const Solution solution = from_text(told);
+    std::vector<Layer> layers = layers_of(solution);
+    for (Layer& layer : layers) layer.next = next_best(layer, solution);
+    return layers;
   }
 
  private:
-  // By placement; few.
-  using Terms = std::vector<std::pair<Milp::Variable, double>>;
-  using ByPlacement = std::vector<std::pair<Placement, Terms>>;
-  using Reader = Ways::Reader;
-  using Values = Ways::Values;
-  struct Change {
-    Placement from, to;
-    Milp::Variable variable;
-    Values values;
-  };
-
-  const Shape& shape_of(std::size_t value) const {
-    return graph_.at(classes_.values[value].first).type.shape;
-  }
-  const ir::Node& node_of(std::size_t node) const { return graph_.nodes[classes_.nodes[node].first]; }
-  static Terms& at(ByPlacement& all, const Placement& placement) {
-    const auto found = std::ranges::find(all, placement, &std::pair<Placement, Terms>::first);
-    return found != all.end() ? found->second : all.emplace_back(placement, Terms{}).second;
+  static bool is_taken(const Solution& solution, Milp::Variable variable) {
+    return solution.values[static_cast<std::size_t>(variable)] > 0.5;
   }
 
-  // What keeps classes apart.
-  std::vector<std::string> marks() const {
-    std::vector<std::string> marks(graph_.values.size());
-    for (const auto& source : graph_.sources)
-      if (const auto known = question_.parameters.find(source.name);
-          known != question_.parameters.end() && graph_.at(source.value).role == Role::Parameter)
-        marks[source.value.index] = sharding::to_text(known->second);
-      else if (question_.split.contains(source.name) && graph_.at(source.value).role == Role::Parameter)
-        marks[source.value.index] = "split";
-    for (const auto& [value, placement] : question_.values)
-      marks[value.index] += concat('=', sharding::to_text(placement));
-    return marks;
-  }
-
-  // --- The program.
-
-  void weigh() {
-    for (const NodeClass& node : classes_.nodes)
-      all_flops_ += ir::flops_of(graph_, graph_.nodes[node.first]) * node.count;
-    for (std::size_t value = 0; value < classes_.values.size(); ++value)
-      if (is_matrix(value)) all_bytes_ += bytes_of(value) * classes_.values[value].count;
-  }
-  bool is_matrix(std::size_t value) const {
-    const ir::Value& of = graph_.at(classes_.values[value].first);
-    return of.role == Role::Parameter && (of.type.shape.size() == 2 || of.type.shape.size() == 3);
-  }
-  bool has_to_split(std::size_t index) const {
-    const double flops = ir::flops_of(graph_, node_of(index)) * classes_.nodes[index].count;
-    return flops > kHeavy * all_flops_ &&
-           std::ranges::any_of(ways_.of_node(index), [&](const Choice& choice) {
-             return ways_.share_of(choice, node_of(index)) < 1;
-           });
-  }
-  bool has_to_be_cut(std::size_t value) const {
-    if (!question_.split.empty()) return is_split(value) && shape_of(value).size() > 1;
-    return is_matrix(value) && !ways_.cuts_of(value).empty() &&
-           bytes_of(value) * classes_.values[value].count > kLarge * all_bytes_;
-  }
-
-  bool is_split(std::size_t value) const {
-    const std::string* name = name_of(classes_.values[value].first);
-    return name != nullptr && question_.split.contains(*name);
-  }
-  const std::string* name_of(ValueId parameter) const {
-    const auto found = std::ranges::find(graph_.sources, parameter, &ir::Source::value);
-    return found == graph_.sources.end() ? nullptr : &found->name;
-  }
-
-  double bytes_of(std::size_t value) const {
-    const auto bytes = static_cast<double>(ir::bytes_of(graph_.at(classes_.values[value].first).type));
-    return ways_.has_samples(value) ? bytes / question_.data_ranks : bytes;
-  }
-
-  // The cuts that a parameter may have.
-  std::vector<Placement> cuts_of(std::size_t value) const {
-    std::vector<Placement> cuts = ways_.cuts_of(value);
-    if (question_.in_blocks.empty()) return cuts;
-    const ValueId first = classes_.values[value].first;
-    const auto is_in_blocks = [&](const ir::Source& source) {
-      return classes_.of_value[source.value.index] == value && question_.in_blocks.contains(source.name);
+  Solution solved() const {
+    try {
+      return formulation_.milp().solve(question_.gap, question_.budget);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::Infeasible || question_.most_kept == 0) throw;
+    }
+    Question free = question_;
+    free.most_kept = 0;
+    const double least = Formulation(graph_, mesh_, free).least_kept();
+    const auto& [axis, ranks] = mesh_.axes[question_.axis];
+    const auto text_of = [](auto bytes) {
+      const auto whole = static_cast<std::int64_t>(bytes);
+      return concat(human_bytes(whole), " (", whole, " bytes)");
     };
-    if (std::ranges::none_of(graph_.sources, is_in_blocks)) return cuts;
-    std::erase_if(cuts, [&](const Placement& cut) {
-      sharding::Layout layout = sharding::replicated(mesh_);
-      layout.placements[question_.axis] = cut;
-      return !sharding::layout_of_maxima(mesh_, layout, graph_.at(first).type.shape);
-    });
-    return cuts;
+    fail(ErrorKind::Infeasible, "planner.kept is ", text_of(question_.most_kept), ", and over ", ranks,
+         " ranks of '", axis, "' no placement leaves a rank less than ", text_of(std::ceil(least - 0.5)),
+         " of the model's parameters. Remedy: that much, or more ranks");
   }
 
-  void add_parameters() {
-    made_.resize(classes_.values.size());
-    for (std::size_t value = 0; value < classes_.values.size(); ++value) {
-      const ValueClass& of = classes_.values[value];
-      if (of.node != kNone) continue;
-      if (graph_.at(of.first).role != Role::Parameter) {
-        if (graph_.at(of.first).role != Role::Gradient) at(made_[value], Replicate{}) = {{one_, 1}};
-        continue;
-      }
-      const auto known = known_of(of.first);
-      Terms any;
-      const std::vector<Placement> cuts = cuts_of(value);
-      SHOAL_CHECK(known || question_.split.empty() || !has_to_be_cut(value) || !cuts.empty(), InvalidInput,
-                  "split: parameter ", *name_of(of.first), " cannot be cut over ", ranks_, " ranks of '",
-                  mesh_.axes[question_.axis].name, "': ", ir::to_text(graph_.at(of.first).type),
-                  ". Remedy: leave it out of the scope or the line");
-      std::vector<Placement> placements = {Replicate{}};
-      placements.insert(placements.end(), cuts.begin(), cuts.end());
-      for (const Placement& placement : placements) {
-        if (known ? placement != *known : ways_.leaves_some_without(placement, shape_of(value))) continue;
-        if (!known && !rewrite::is_cut(placement) && has_to_be_cut(value) && !cuts.empty()) continue;
-        if (!known && rewrite::is_cut(placement) && !question_.split.empty() && !is_split(value)) continue;
-        const double kept =
-            bytes_of(value) * ways_.share_of(placement, shape_of(value)) * rates_.kept / rates_.link;
-        const auto variable = milp_.add_variable(of.count * kept, true);
-        at(made_[value], placement) = {{variable, 1}};
-        any.emplace_back(variable, 1);
-      }
-      SHOAL_CHECK(!any.empty(), Internal, "planner: no placement for %", of.first.index);
-      milp_.add_row(1, 1, any);
-    }
-    for (const auto& source : graph_.sources)
-      if (graph_.at(source.value).role == Role::Gradient)
-        made_[classes_.of_value[source.value.index]] = placements_of(source.name);
-  }
-  std::optional<Placement> known_of(ValueId parameter) const {
-    for (const auto& source : graph_.sources)
-      if (source.value == parameter)
-        if (const auto known = question_.parameters.find(source.name); known != question_.parameters.end())
-          return ways_.plain(known->second, graph_.at(parameter).type.shape);
-    return std::nullopt;
-  }
-  // A gradient lies as its parameter does.
-  ByPlacement placements_of(const std::string& parameter) const {
-    for (const auto& source : graph_.sources)
-      if (source.name == parameter && graph_.at(source.value).role == Role::Parameter)
-        return made_[classes_.of_value[source.value.index]];
-    return {{Replicate{}, {{one_, 1}}}};
-  }
+  // --- A solution as text, for ranks that have not searched: is_in_time, cost, bound, and what is taken.
 
-  double work_of(std::size_t index) const {
-    const ir::Node& node = node_of(index);
-    double bytes = 0;
-    bool has_samples = false;
-    for (std::size_t i = 0; i < ir::inputs_of(node).size(); ++i)
-      for (const std::size_t value : ways_.read_by({index, i})) has_samples |= ways_.has_samples(value);
-    if (!ir::is_view(node.op)) {
-      for (const ValueId input : ir::inputs_of(node))
-        bytes += static_cast<double>(ir::bytes_of(graph_.at(input).type));
-      for (const auto& output : node.outputs)
-        if (output) bytes += static_cast<double>(ir::bytes_of(graph_.at(*output).type));
-    }
-    const double seconds = std::max(ir::flops_of(graph_, node) / rates_.flops, bytes / rates_.memory);
-    return has_samples ? seconds / question_.data_ranks : seconds;
-  }
-
-  void add_nodes() {
-    for (std::size_t i = 0; i < classes_.nodes.size(); ++i) {
-      const ir::Node& node = node_of(i);
-      const double work = work_of(i) * classes_.nodes[i].count;
-      const bool is_shared = has_to_split(i);
-      Terms any;
-      for (const Choice& choice : ways_.of_node(i)) {
-        const auto variable = milp_.add_variable(work * ways_.share_of(choice, node), true);
-        any.emplace_back(variable, 1);
-        if (is_shared && ways_.share_of(choice, node) == 1) milp_.forbid(variable);
-        for (std::size_t j = 0; j < choice.in.size(); ++j)
-          at(read_[{i, j}], choice.in[j]).emplace_back(variable, 1);
-        for (std::size_t j = 0; j < choice.out.size(); ++j)
-          if (node.outputs[j])
-            at(made_[classes_.of_value[node.outputs[j]->index]], choice.out[j]).emplace_back(variable, 1);
-      }
-      first_way_.push_back(any.front().first);
-      milp_.add_row(1, 1, any);
-    }
-  }
-
-  // A value is made in some way, and read in some way.
-  void add_readers() {
-    std::map<std::size_t, Values> known;
-    for (const auto& [value, placement] : question_.values)
-      known[classes_.of_value[value.index]].insert(value.index);
-    for (const auto& [of, values] : known) {
-      const Placement& placement = question_.values.at(classes_.values[of].first);
-      ByPlacement handed_on = {{ways_.plain(placement, shape_of(of)), {{one_, 1}}}};
-      add_change(of, handed_on, values);
-      made_[of] = std::move(handed_on);
-    }
-    for (const auto& [value, readers] : ways_.readers())
-      for (const auto& [reader, values] : readers) add_change(value, read_.at(reader), values);
-    struct Result {
-      std::string parameter;  // whose gradient it is
-      Values values;
+  static std::string to_text(const Solution& solution) {
+    const auto exact = [](double number) {
+      char text[32];
+      return std::string(text, std::to_chars(text, text + sizeof text, number).ptr);
     };
-    std::map<std::pair<std::size_t, std::string>, Result> results;
-    for (const auto& [role, name, value] : graph_.results) {
-      const std::size_t of = classes_.of_value[value.index];
-      if (of == kNone) continue;
-      const std::string parameter = role == Role::Gradient ? name : "";
-      Result& result = results[{of, rewrite::folded(parameter)}];
-      result.parameter = parameter;
-      result.values.insert(value.index);
-    }
-    for (const auto& [key, result] : results)
-      add_change(key.first,
-                 result.parameter.empty() ? ByPlacement{{Replicate{}, {{one_, 1}}}}
-                                          : placements_of(result.parameter),
-                 result.values);
+    std::string text =
+        concat(solution.is_in_time ? 1 : 0, ' ', exact(solution.cost), ' ', exact(solution.bound), ' ');
+    for (const double value : solution.values) text += value > 0.5 ? '1' : '0';
+    return text;
   }
-  void add_change(std::size_t value, const ByPlacement& read, const Values& values) {
-    const ByPlacement& made = made_[value];
-    std::vector<Terms> from(made.size()), to(read.size());
-    for (std::size_t p = 0; p < made.size(); ++p)
-      for (std::size_t q = 0; q < read.size(); ++q) {
-        if (!seconds_of(made[p].first, read[q].first, value)) continue;
-        const auto variable = milp_.add_variable(0, false);
-        from[p].emplace_back(variable, 1);
-        to[q].emplace_back(variable, 1);
-        changes_[value].push_back({made[p].first, read[q].first, variable, values});
-      }
-    const auto equal = [&](Terms sum, const Terms& whole) {
-      for (const auto& [variable, weight] : whole) sum.emplace_back(variable, -weight);
-      milp_.add_row(0, 0, sum);
+  Solution from_text(std::string_view text) const {
+    const auto next = [&] {
+      const std::size_t space = std::min(text.find(' '), text.size());
+      double number = 0;
+      std::from_chars(text.data(), text.data() + space, number);
+      text.remove_prefix(std::min(space + 1, text.size()));
+      return number;
     };
-    for (std::size_t p = 0; p < made.size(); ++p) equal(from[p], made[p].second);
-    for (std::size_t q = 0; q < read.size(); ++q) equal(to[q], read[q].second);
+    Solution solution;
+    solution.is_in_time = next() != 0;
+    solution.cost = next();
+    solution.bound = next();
+    for (const char digit : text) solution.values.push_back(digit == '1' ? 1 : 0);
+    SHOAL_CHECK(static_cast<int>(solution.values.size()) == formulation_.milp().num_variables(), Internal,
+                "planner: the rank that searched has ", solution.values.size(), " variables, this one ",
+                formulation_.milp().num_variables());
+    return solution;
   }
 
-  std::optional<double> seconds_of(const Placement& from, const Placement& to, std::size_t value) const {
-    if (from == to) return 0;
-    const double bytes = bytes_of(value);
-    const auto sent = rewrite::bytes_sent(from, to, bytes, ranks_);
-    if (!sent) return std::nullopt;
-    // A part that is kept, or taken from a message, is copied.
-    const double copied = bytes / rates_.memory;
-    return *sent == 0 ? copied / ranks_ : *sent / rates_.link + rates_.latency + copied;
-  }
+  // --- What it says.
 
-  // Values of a class that the same readers read are changed for all of them at once.
-  void add_messages() {
-    for (const auto& [value, changes] : changes_) {
-      std::vector<bool> is_done(changes.size());
-      for (std::size_t i = 0; i < changes.size(); ++i) {
-        const double seconds = seconds_of(changes[i].from, changes[i].to, value).value();
-        if (is_done[i] || seconds == 0) continue;
-        std::map<std::uint32_t, std::vector<Milp::Variable>> readers;  // by value
-        for (std::size_t j = i; j < changes.size(); ++j) {
-          if (changes[j].from != changes[i].from || changes[j].to != changes[i].to) continue;
-          is_done[j] = true;
-          for (const std::uint32_t each : changes[j].values) readers[each].push_back(changes[j].variable);
-        }
-        std::map<std::vector<Milp::Variable>, int> alike;
-        for (const auto& [each, variables] : readers) ++alike[variables];
-        for (const auto& [variables, count] : alike) {
-          const auto message = milp_.add_variable(seconds * count, false);
-          for (const auto variable : variables)
-            milp_.add_row(0, std::numeric_limits<double>::infinity(), {{message, 1}, {variable, -1}});
-        }
-      }
-    }
-  }
-
-  Found read(const Milp::Solution& solution) const {
-    const auto is_taken = [&](Milp::Variable variable) {
-      return solution.values[static_cast<std::size_t>(variable)] > 0.5;
-    };
-    Found found = {.parameters = {},
+  Found read(const Solution& solution) const {
+    const Classes& classes = formulation_.classes();
+    Found found = {.parameters = parameters_of(solution),
                    .decided = {.axis = question_.axis, .nodes = std::vector<Choice>(graph_.nodes.size())},
                    .seconds = solution.cost,
                    .bound = solution.bound,
-                   .variables = milp_.num_variables(),
-                   .rows = milp_.num_rows()};
-    for (const auto& source : graph_.sources) {
-      if (graph_.at(source.value).role != Role::Parameter) continue;
-      for (const auto& [placement, terms] : made_[classes_.of_value[source.value.index]])
-        if (is_taken(terms.front().first)) found.parameters[source.name] = placement;
-    }
+                   .variables = formulation_.milp().num_variables(),
+                   .rows = formulation_.milp().num_rows(),
+                   .is_in_time = solution.is_in_time,
+                   .told = to_text(solution),
+                   .question = question_};
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
-      const std::size_t index = classes_.of_node[i];
+      const std::size_t index = classes.of_node[i];
       if (index == kNone) continue;
-      for (std::size_t way = 0; way < ways_.of_node(index).size(); ++way)
-        if (is_taken(first_way_[index] + static_cast<int>(way)))
-          found.decided.nodes[i] = ways_.of_node(index)[way];
+      const auto& ways = formulation_.ways().of_node(index);
+      for (std::size_t way = 0; way < ways.size(); ++way)
+        if (is_taken(solution, formulation_.first_way(index) + static_cast<int>(way)))
+          found.decided.nodes[i] = ways[way];
     }
     return found;
   }
+  std::map<std::string, Placement> parameters_of(const Solution& solution) const {
+    std::map<std::string, Placement> parameters;
+    for (const Parameter& parameter : parameters_)
+      for (const auto& [placement, terms] : formulation_.placements(parameter.value))
+        if (is_taken(solution, terms.front().first)) parameters[parameter.name] = placement;
+    return parameters;
+  }
+
+  std::vector<Layer> layers_of(const Solution& solution) const {
+    std::vector<Layer> layers;
+    const auto at = [&](const std::string& path) -> Layer& {
+      const auto found = std::ranges::find(layers, path, &Layer::path);
+      return found != layers.end() ? *found : layers.emplace_back(Layer{.path = path});
+    };
+    for (const NodeClass& node : formulation_.classes().nodes)
+      at(rewrite::folded(graph_.nodes[node.first].module));
+    for (const auto& [variable, kind, layer] : formulation_.costs()) {
+      const double seconds =
+          formulation_.milp().cost_of(variable) * solution.values[static_cast<std::size_t>(variable)];
+      if (seconds == 0) continue;
+      Layer& of = at(layer);
+      (kind == Cost::Kind::Work ? of.work : kind == Cost::Kind::Kept ? of.kept : of.changed) += seconds;
+    }
+    const auto parameters = parameters_of(solution);
+    for (Layer& layer : layers) layer.parameters = own(layer.path, parameters);
+    return layers;
+  }
+  std::map<std::string, Placement> own(const std::string& path,
+                                       const std::map<std::string, Placement>& all) const {
+    std::map<std::string, Placement> own;
+    for (const Parameter& parameter : parameters_)
+      if (parameter.layer == path)
+        own.emplace(rewrite::folded(parameter.name).substr(path.empty() ? 0 : path.size() + 1),
+                    all.at(parameter.name));
+    return own;
+  }
+
+  std::optional<Layer::Next> next_best(const Layer& layer, const Solution& best) const {
+    std::size_t largest = kNone;
+    for (const Parameter& parameter : parameters_)
+      if (parameter.layer == layer.path && formulation_.placements(parameter.value).size() > 1 &&
+          (largest == kNone || elements_of(parameter.value) > elements_of(largest)))
+        largest = parameter.value;
+    if (largest == kNone) return std::nullopt;
+    Milp milp = formulation_.milp();
+    for (const auto& [placement, terms] : formulation_.placements(largest))
+      if (is_taken(best, terms.front().first)) milp.forbid(terms.front().first);
+    try {
+      const Solution next = milp.solve(question_.gap, question_.budget);
+      return Layer::Next{.parameters = own(layer.path, parameters_of(next)),
+                         .more = std::max(0.0, next.cost - best.cost)};
+    } catch (const Error&) {
+      return std::nullopt;  // there is no other, or not in time
+    }
+  }
+  std::int64_t elements_of(std::size_t value) const {
+    return ir::num_elements(graph_.at(formulation_.classes().values[value].first).type);
+  }
+
+  struct Parameter {
+    std::string name;
+    std::size_t value;  // its class
+    std::string layer;
+  };
 
   const ir::Graph& graph_;
   const Mesh& mesh_;
   const Question& question_;
-  const Rates rates_;
-  const int ranks_;
-  const Classes classes_;
-  const Ways ways_;
-  double all_flops_ = 0, all_bytes_ = 0;
-  Milp milp_;
-  Milp::Variable one_ = 0;                              // is 1
-  std::vector<Milp::Variable> first_way_;               // by node class: of its first choice; others follow
-  std::vector<ByPlacement> made_;                       // by value class
-  std::map<Reader, ByPlacement> read_;                  // by node class and input
-  std::map<std::size_t, std::vector<Change>> changes_;  // by value class
+  const Formulation formulation_;
+  std::vector<Parameter> parameters_;
 };
 
 }  // namespace
 
 Found find(const ir::Graph& graph, const Mesh& mesh, const Question& question) {
   return asked(graph, mesh, question, [&] { return Finder(graph, mesh, question).run(); });
+}
+
+std::vector<Layer> explain(const ir::Graph& graph, const Mesh& mesh, const Found& found) {
+  return Finder(graph, mesh, found.question).explain(found.told);
 }
 
 }  // namespace shoal::planner

@@ -1,43 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds how a step is cut over one axis of the mesh: a placement of every parameter, and of every node the way to
 // run that together take the least time, as DESIGN's rules for layouts and the rates below have it. An integer
-// program over classes of nodes (classes.h), solved exactly (milp.h):
-//
-//   x[node, way]             the way that the node runs; one of them
-//   y[parameter, placement]  likewise
-//   e[value, reader, p, q]   the value is made as p and read as q: what is made, and what is read, say so
-//   f[value, p, q]           that it is changed so, once for all its readers: what is sent is paid for here
+// program over classes of nodes (classes.h, formulation.h), solved exactly (milp.h).
 //
 // Ways and cuts are found by going through the graph, forwards and backwards, until there are no new ones: a
 // projection to queries, keys and values is cut in three blocks because attention is cut by heads. The batch is
-// never cut here, unless somebody has said what is split: that is what other axes are for.
+// never cut here, unless somebody asks for it or has said what is split: that is what other axes are for.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "shoal/ir/graph.h"
+#include "shoal/planner/rates.h"
 #include "shoal/rewrite/place.h"
 #include "shoal/sharding/layout.h"
 #include "shoal/sharding/mesh.h"
 
 namespace shoal::planner {
-
-// What a device of the axis does in a second.
-struct Rates {
-  double flops = 5e10;
-  double memory = 1e10;   // bytes that ops over elements read and write
-  double link = 1e9;      // bytes that a rank sends
-  double latency = 1e-5;  // seconds for each message
-  // What of a matrix each rank keeps whole counts as if so many times its bytes were sent each step: memory is
-  // what an axis is there for.
-  double kept = 4;
-
-  friend bool operator==(const Rates&, const Rates&) = default;
-};
 
 struct Question {
   std::size_t axis = 0;
@@ -48,11 +33,32 @@ struct Question {
   // Parameters that have to be cut; where there are any, all others are whole, and the axis may cut samples.
   std::set<std::string> split = {};
   std::set<std::string> in_blocks = {};  // parameters whose parts have whole blocks (sharding/state_blocks.h)
+  bool cuts_samples = false;   // the axis may cut the batch where no other does, and matrices may stay whole
+  std::int64_t most_kept = 0;  // bytes of parameters that a rank may keep of the whole model; 0: any
+  double budget = 0;      // seconds of search, after which the best so far is taken; 0: as many as it takes
+  std::string told = {};  // Found::told of a rank that has searched, which is taken as it is
   Rates rates = {};
   double gap = 1e-3;  // how much more than the least it may take, as a share
   bool folds = true;  // what stands alike in alike layers is cut alike
 
   friend bool operator==(const Question&, const Question&) = default;
+};
+
+// What a class of layers costs as it was decided, in seconds of a step.
+struct Layer {
+  std::string path;                                            // numbers in it are '*'
+  std::map<std::string, sharding::Placement> parameters = {};  // its own, by what follows the path
+  double work = 0;                                             // of the rank that has the most of it
+  double changed = 0;  // until values lie as they are read: messages, and copies
+  double kept = 0;     // Rates::kept
+  // The best way in which its largest parameter lies otherwise, and how much longer all of the step takes.
+  struct Next {
+    std::map<std::string, sharding::Placement> parameters = {};
+    double more = 0;
+    friend bool operator==(const Next&, const Next&) = default;
+  };
+  std::optional<Next> next = {};
+  friend bool operator==(const Layer&, const Layer&) = default;
 };
 
 struct Found {
@@ -62,9 +68,16 @@ struct Found {
   double bound = 0;    // there is no way that takes less
   int variables = 0;
   int rows = 0;
+  bool is_in_time = true;  // else the budget ran out
+  std::string told;        // for Question::told
+  Question question;
 };
 
-// The latest few answers are kept (asked.h).
+// The latest few answers are kept (asked.h). Throws Infeasible where no placement keeps so little, with the least;
+// Timeout where the budget is over before there is any.
 Found find(const ir::Graph& graph, const sharding::Mesh& mesh, const Question& question);
+
+// In the order of the step. Of the graph that `found` is of; searches once more for each class of layers.
+std::vector<Layer> explain(const ir::Graph& graph, const sharding::Mesh& mesh, const Found& found);
 
 }  // namespace shoal::planner

@@ -4,6 +4,8 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <limits>
 #include <map>
 #include <random>
@@ -116,7 +118,8 @@ return output "y" %6
   }
 }
 
-TEST_CASE("the samples of the batch are not cut, even if nothing else is as cheap") {
+TEST_CASE(
+    "the samples of the batch are not cut, even if nothing else is as cheap, unless somebody asks for it") {
   const ir::Graph graph = ir::from_text(R"(graph captured
 %0 = parameter "w" : f32[8, 1]
 %1 = input "x" : f32[64, 16, 8]
@@ -133,14 +136,19 @@ return output "y" %3
   };
   CHECK(made(1) == "S(0, outer=64)");  // positions
   CHECK(made(4) == "P(sum)");          // samples are cut by the data axis, and positions are within them
-  const Found alone = find(ir::from_text(R"(graph captured
+  const ir::Graph product = ir::from_text(R"(graph captured
 %0 = parameter "w" : f32[8, 1]
 %1 = input "x" : f32[64, 8]
 %2 : f32[64, 1] = aten::mm(self=%1, mat2=%0) @forward ""
 return output "y" %2
-)"),
-                           mesh, {.parameters = {{"w", sharding::Replicate{}}}, .batch_dims = {{"x", 0}}});
-  CHECK(to_text(alone.decided.nodes[0].out[0]) == "P(sum)");
+)");
+  for (const bool cuts_samples : {false, true}) {
+    const Found alone = find(product, mesh,
+                             {.parameters = {{"w", sharding::Replicate{}}},
+                              .batch_dims = {{"x", 0}},
+                              .cuts_samples = cuts_samples});
+    CHECK(to_text(alone.decided.nodes[0].out[0]) == (cuts_samples ? "S(0)" : "P(sum)"));
+  }
 }
 
 TEST_CASE("what is a large part is shared, also where messages cost more than that saves") {
@@ -264,11 +272,19 @@ ir::Graph drawn(std::mt19937& random) {
   return graph;
 }
 
-// What a choice for every node and parameter costs, by the words of find.h; matrices are cut, and products split.
+// What a choice for every node and parameter costs, by the words of find.h; products are split, and matrices cut unless
+// the axis may cut the samples instead.
 class AllThereIs {
  public:
-  AllThereIs(const ir::Graph& graph, const sharding::Mesh& mesh, const Rates& rates)
-      : graph_(graph), mesh_(mesh), rates_(rates), ranks_(mesh.axes[0].size), at_(graph.values.size()) {
+  AllThereIs(const ir::Graph& graph, const sharding::Mesh& mesh, const Question& question)
+      : graph_(graph),
+        mesh_(mesh),
+        rates_(question.rates),
+        cuts_samples_(question.cuts_samples),
+        most_kept_(question.most_kept > 0 ? static_cast<double>(question.most_kept)
+                                          : std::numeric_limits<double>::infinity()),
+        ranks_(mesh.axes[0].size),
+        at_(graph.values.size()) {
     const rewrite::Candidates candidates(graph, mesh);
     for (const ir::Node& node : graph.nodes) {
       const std::size_t inputs = ir::inputs_of(node).size();
@@ -283,7 +299,7 @@ class AllThereIs {
           for (std::size_t i = 0; i < list->size(); ++i)
             if (const auto* shard = std::get_if<sharding::Shard>(&(*list)[i])) {
               const bool is_weight = list == &choice.in && node.op == "aten::mm" && i == 1;
-              is_good &= is_weight || shard->dim != 0;  // dim 0 has the samples
+              is_good &= is_weight || cuts_samples_ || shard->dim != 0;  // dim 0 has the samples
             }
         if (is_good && std::ranges::find(choices, choice) == choices.end()) choices.push_back(choice);
       }
@@ -297,7 +313,7 @@ class AllThereIs {
         parameters_.push_back(source.value);
       else
         at_[source.value.index] = sharding::Replicate{};
-    choose_parameter(0, 0);
+    choose_parameter(0, 0, 0);
     return least_;
   }
 
@@ -306,14 +322,16 @@ class AllThereIs {
     return static_cast<double>(ir::bytes_of(graph_.at(value).type));
   }
 
-  void choose_parameter(std::size_t index, double cost) {
+  void choose_parameter(std::size_t index, double cost, double kept) {
+    if (kept > most_kept_) return;
     if (index == parameters_.size()) return choose_node(0, cost);
     const ir::ValueId value = parameters_[index];
-    const double whole = bytes_of(value) * rates_.kept / rates_.link;
-    for (const int dim : {0, 1}) {
-      at_[value.index] = sharding::Shard{.dim = dim};
-      choose_parameter(index + 1, cost + whole / ranks_);
-    }
+    const auto choose = [&](const Placement& placement, double bytes) {
+      at_[value.index] = placement;
+      choose_parameter(index + 1, cost + bytes * rates_.kept / rates_.link, kept + bytes);
+    };
+    for (const int dim : {0, 1}) choose(sharding::Shard{.dim = dim}, bytes_of(value) / ranks_);
+    if (cuts_samples_) choose(sharding::Replicate{}, bytes_of(value));
   }
   void choose_node(std::size_t index, double cost) {
     if (index == graph_.nodes.size()) {
@@ -358,7 +376,9 @@ class AllThereIs {
 
   const ir::Graph& graph_;
   const sharding::Mesh& mesh_;
-  const Rates& rates_;
+  const Rates rates_;
+  const bool cuts_samples_;
+  const double most_kept_;
   const int ranks_;
   std::vector<std::vector<Choice>> choices_;
   std::vector<ir::ValueId> parameters_;
@@ -369,21 +389,89 @@ class AllThereIs {
 
 }  // namespace
 
-TEST_CASE("on 100 random small graphs the cost is what trying everything finds") {
+TEST_CASE("on 100 random small graphs, meshes and limits the cost is what trying everything finds") {
   std::mt19937 random(1);
-  int cut = 0;
+  int cut = 0, whole = 0, limited = 0;
   for (int i = 0; i < 100; ++i) {
     const ir::Graph graph = drawn(random);
     const auto mesh = sharding::mesh_from_text(i % 2 == 0 ? "tensor=2" : "tensor=4");
     Rates rates;
     rates.latency = i % 3 == 0 ? 1e-9 : 1e-7;
     rates.flops = i % 5 == 0 ? 1e8 : 5e9;
-    const Found found = find(graph, mesh, {.batch_dims = {{"x", 0}}, .rates = rates, .gap = 0});
+    Question question = {.batch_dims = {{"x", 0}}, .rates = rates, .gap = 0};
+    const auto check = [&] {
+      const Found found = find(graph, mesh, question);
+      CHECK(found.seconds / AllThereIs(graph, mesh, question).least() == doctest::Approx(1).epsilon(1e-6));
+      return found;
+    };
+    const auto is_cut = [](const auto& each) { return rewrite::is_cut(each.second); };
     CAPTURE(i);
     CAPTURE(ir::to_text(graph));
-    CHECK(found.seconds / AllThereIs(graph, mesh, rates).least() == doctest::Approx(1).epsilon(1e-6));
-    cut +=
-        std::ranges::any_of(found.parameters, [](const auto& each) { return rewrite::is_cut(each.second); });
+    cut += std::ranges::any_of(check().parameters, is_cut);
+    question.cuts_samples = true;
+    question.rates.kept = 1e-3;
+    const Found free = check();
+    whole += !std::ranges::all_of(free.parameters, is_cut);
+    double all = 0;
+    for (const auto& source : graph.sources)
+      if (graph.at(source.value).role == ir::Role::Parameter)
+        all += static_cast<double>(ir::bytes_of(graph.at(source.value).type));
+    if (all == 0) continue;
+    const double share = std::uniform_real_distribution(1.0 / mesh.axes[0].size, 1.0)(random);
+    question.most_kept = static_cast<std::int64_t>(std::ceil(all * share));
+    limited += check().seconds > free.seconds * (1 + 1e-9);
   }
   CHECK(cut > 20);
+  CHECK(whole > 20);
+  CHECK(limited > 10);
+}
+
+TEST_CASE("a limit that no placement keeps is refused, and the least is said") {
+  const ir::Graph graph = ir::from_text(kPerceptron);  // two matrices of 64 KiB
+  const auto mesh = sharding::mesh_from_text("tensor=2");
+  CHECK(find(graph, mesh, {.most_kept = 65536}).seconds > 0);
+  CHECK_THROWS_WITH_AS(
+      find(graph, mesh, {.most_kept = 65535}),
+      "planner.kept is 64.0KiB (65535 bytes), and over 2 ranks of 'tensor' no placement leaves a rank "
+      "less than 64.0KiB (65536 bytes) of the model's parameters. Remedy: that much, or more ranks",
+      Error);
+}
+
+TEST_CASE("a search that has no time says so, and the answer of one that has had is taken as it is") {
+  const ir::Graph graph = ir::from_text(kPerceptron);
+  const auto mesh = sharding::mesh_from_text("tensor=2");
+  CHECK_THROWS_WITH_AS(find(graph, mesh, {.budget = 1e-9}), doctest::Contains("planner.budget"), Error);
+  const Found searched = find(graph, mesh, {.budget = 1000});
+  CHECK(searched.is_in_time);
+  const Found told = find(graph, mesh, {.budget = 1e-9, .told = searched.told});
+  CHECK(told.decided.nodes == searched.decided.nodes);
+  CHECK(text_of(told.parameters) == text_of(searched.parameters));
+  CHECK(told.seconds == searched.seconds);
+}
+
+TEST_CASE("each layer says what it costs, and what its next best would") {
+  const ir::Graph graph = ir::from_text(kPerceptron);
+  const auto mesh = sharding::mesh_from_text("tensor=2");
+  const Found found = find(graph, mesh, {.batch_dims = {{"x", 0}}, .gap = 0});
+  const auto layers = explain(graph, mesh, found);
+  REQUIRE(layers.size() == 3);
+  CHECK(layers[0].path == "h.*.up");
+  CHECK(text_of(layers[0].parameters) == "weight S(1)\n");
+  CHECK(layers[1].path == "h.*");
+  CHECK(layers[2].path == "h.*.down");
+  double all = 0;
+  for (const Layer& layer : layers) all += layer.work + layer.changed + layer.kept;
+  CHECK(all == doctest::Approx(found.seconds));
+  CHECK_FALSE(layers[1].next);
+  for (const std::size_t index :
+       {0, 2}) {  // as good as the best among all others is what asking for it finds
+    REQUIRE(layers[index].next);
+    const auto& [name, placement] = *layers[index].next->parameters.begin();
+    CHECK(placement != layers[index].parameters.at(name));
+    const std::string path = index == 0 ? "h.0.up." : "h.0.down.";
+    const Found other =
+        find(graph, mesh, {.parameters = {{path + name, placement}}, .batch_dims = {{"x", 0}}, .gap = 0});
+    CHECK(layers[index].next->more == doctest::Approx(other.seconds - found.seconds));
+    CHECK(layers[index].next->more > 0);
+  }
 }

@@ -37,6 +37,7 @@ struct Highs {
   HighsInt (*status)(const void*);
   HighsInt (*solution)(const void*, double*, double*, double*, double*);
   HighsInt (*double_info)(const void*, const char*, double*);
+  HighsInt (*int_info)(const void*, const char*, HighsInt*);
 };
 
 }  // namespace
@@ -74,6 +75,7 @@ static Highs load() {
   find(library, "Highs_getModelStatus", highs.status);
   find(library, "Highs_getSolution", highs.solution);
   find(library, "Highs_getDoubleInfoValue", highs.double_info);
+  find(library, "Highs_getIntInfoValue", highs.int_info);
   return highs;
 }
 
@@ -102,14 +104,20 @@ void Milp::add_row(double low, double high, const std::vector<std::pair<Variable
     }
 }
 
-Milp::Solution Milp::solve(double gap) const {
-  constexpr HighsInt kByRows = 2, kMinimise = 1, kOptimal = 7;
+void Milp::set_costs(const std::vector<std::pair<Variable, double>>& terms) {
+  std::ranges::fill(costs_, 0);
+  for (const auto& [variable, cost] : terms) costs_[static_cast<std::size_t>(variable)] += cost;
+}
+
+Milp::Solution Milp::solve(double gap, double seconds) const {
+  constexpr HighsInt kByRows = 2, kMinimise = 1, kOptimal = 7, kOutOfTime = 13, kFeasible = 2;
   const Highs& solver = highs();
   const std::unique_ptr<void, void (*)(void*)> model(solver.create(), solver.destroy);
   solver.set_bool(model.get(), "output_flag", 0);
   solver.set_int(model.get(), "threads", 1);
   solver.set_double(model.get(), "mip_rel_gap", gap);
   solver.set_double(model.get(), "mip_abs_gap", 0);
+  if (seconds > 0) solver.set_double(model.get(), "time_limit", seconds);
   const std::vector<double> zeros(costs_.size());
   // HiGHS takes what is below 1e-7 for nothing, whatever the unit.
   constexpr double kMost = 1e4;
@@ -135,8 +143,13 @@ Milp::Solution Milp::solve(double gap) const {
   solver.double_info(model.get(), "mip_dual_bound", &solution.bound);
   solution.cost /= scale;
   solution.bound /= scale;
-  SHOAL_CHECK(is_there && status == kOptimal, Infeasible, "planner: no placement was found (HiGHS's status ",
-              status, ")");
+  HighsInt found = 0;
+  solver.int_info(model.get(), "primal_solution_status", &found);
+  solution.is_in_time = status != kOutOfTime;
+  SHOAL_CHECK(solution.is_in_time || found == kFeasible, Timeout, "planner: no placement was found in ",
+              seconds, " s (planner.budget). Remedy: more, or 0: as many as it takes");
+  SHOAL_CHECK(is_there && (status == kOptimal || !solution.is_in_time), Infeasible,
+              "planner: no placement was found (HiGHS's status ", status, ")");
   return solution;
 }
 

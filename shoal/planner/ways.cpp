@@ -93,7 +93,7 @@ bool Ways::cuts_samples(const Placement& placement, std::size_t value) const {
     if (samples.dim != shard->dim) continue;
     if (question_.data_ranks > 1)
       return true;  // an axis further out cuts that dim, which this one could not join
-    if (!question_.split.empty()) return false;
+    if (question_.cuts_samples || !question_.split.empty()) return false;
     const std::int64_t number =
         shape_of(value)[static_cast<std::size_t>(samples.dim)] / (samples.outer * samples.unit);
     if (shard->outer >= samples.outer && shard->outer < samples.outer * number) return true;

@@ -75,6 +75,14 @@ void check_same(const runtime::Group& group, const std::string& what, const std:
                                       : "'. Every rank has to run the same code with the same settings");
 }
 
+std::string from_first(const runtime::Group& group, const std::function<std::string()>& make) {
+  std::string text;
+  together(group, [&] {
+    if (group.rank() == 0) text = make();
+  });
+  return texts_of_all(group, text, sizes_of_all(group, text)).front();
+}
+
 bool on_all(const runtime::Group& group, bool is_so) {
   return rows_of_all(group, at::full({1}, is_so ? 1 : 0, at::kLong)).all().item<bool>();
 }

@@ -18,6 +18,9 @@ void check_same(const runtime::Group& group, const std::string& what, const std:
 // Every rank does it; where it throws on any of them, all of them throw what the first of these did.
 void together(const runtime::Group& group, const std::function<void()>& act);
 
+// What the first of them makes, on all.
+std::string from_first(const runtime::Group& group, const std::function<std::string()>& make);
+
 // Whether it is so on all ranks.
 bool on_all(const runtime::Group& group, bool is_so);
 

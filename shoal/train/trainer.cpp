@@ -678,6 +678,7 @@ class Trainer::State {
     settings.update.parts = optimizer_.parts();  // where gradients lie is theirs to say
     settings.stages = ranks_->stages();
     settings.is_settled = ranks_->is_settled();
+    settings.from_first = [this](const auto& make) { return train::from_first(ranks_->control(), make); };
     if (!model_.parameters().empty()) settings.device = model_.parameters().front().tensor.device().str();
     return settings;
   }

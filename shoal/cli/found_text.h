@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "shoal/compile/compile.h"
+
+namespace shoal::cli {
+
+// What was found of an axis, and why: each class of layers, how it lies, what that costs by kind, the next best and what
+// it costs more. The whole has to have placements that were found.
+std::string found_text(const compile::Whole& whole);
+
+}  // namespace shoal::cli

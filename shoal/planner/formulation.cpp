@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/planner/formulation.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "shoal/base/error.h"
+#include "shoal/ir/flops.h"
+#include "shoal/ir/text.h"
+#include "shoal/ir/views.h"
+#include "shoal/sharding/state_blocks.h"
+
+namespace shoal::planner {
+
+using ir::Role;
+using ir::ValueId;
+using rewrite::Choice;
+using sharding::Mesh;
+using sharding::Placement;
+using sharding::Replicate;
+
+// An axis that shares layers is there to share work and memory: what is a larger part of all flops, or of all
+// bytes of matrices, than this is cut, if it can be, also where messages would cost more than it saves.
+static constexpr double kHeavy = 0.0005, kLarge = 0.01;
+
+static Formulation::Terms& at(Formulation::ByPlacement& all, const Placement& placement) {
+  const auto found = std::ranges::find(all, placement, &std::pair<Placement, Formulation::Terms>::first);
+  return found != all.end() ? found->second : all.emplace_back(placement, Formulation::Terms{}).second;
+}
+
+static Formulation::Terms scaled(Formulation::Terms terms, double by) {
+  for (auto& [variable, weight] : terms) weight *= by;
+  return terms;
+}
+
+Formulation::Formulation(const ir::Graph& graph, const Mesh& mesh, const Question& question)
+    : graph_(graph),
+      mesh_(mesh),
+      question_(question),
+      rates_(question.rates),
+      ranks_(mesh.axes[question.axis].size),
+      classes_(classes_of(graph, marks(), question.folds)),
+      ways_(graph, mesh, question, classes_) {
+  weigh();
+  one_ = milp_.add_variable(0, false);
+  milp_.add_row(1, 1, {{one_, 1}});
+  add_parameters();
+  add_nodes();
+  add_readers();
+  add_messages();
+  if (question.most_kept > 0) milp_.add_row(0, 1, scaled(kept_, 1 / static_cast<double>(question.most_kept)));
+}
+
+std::string Formulation::layer_of(std::size_t value) const {
+  const ValueClass& of = classes_.values[value];
+  if (of.node != kNone) return rewrite::folded(node_of(of.node).module);
+  const std::string* name = graph_.at(of.first).role == Role::Parameter ? name_of(of.first) : nullptr;
+  const std::size_t dot = name != nullptr ? name->rfind('.') : std::string::npos;
+  return dot == std::string::npos ? "" : rewrite::folded(name->substr(0, dot));
+}
+
+double Formulation::least_kept() const {
+  Milp milp = milp_;
+  milp.set_costs(kept_);
+  return milp.solve().cost;
+}
+
+Milp::Variable Formulation::add_cost(double seconds, bool is_whole, Cost::Kind kind,
+                                     const std::string& layer) {
+  const auto variable = milp_.add_variable(seconds, is_whole);
+  costs_.push_back({variable, kind, layer});
+  return variable;
+}
+
+// What keeps classes apart.
+std::vector<std::string> Formulation::marks() const {
+  std::vector<std::string> marks(graph_.values.size());
+  for (const auto& source : graph_.sources)
+    if (const auto known = question_.parameters.find(source.name);
+        known != question_.parameters.end() && graph_.at(source.value).role == Role::Parameter)
+      marks[source.value.index] = sharding::to_text(known->second);
+    else if (question_.split.contains(source.name) && graph_.at(source.value).role == Role::Parameter)
+      marks[source.value.index] = "split";
+  for (const auto& [value, placement] : question_.values)
+    marks[value.index] += concat('=', sharding::to_text(placement));
+  return marks;
+}
+
+// --- The program.
+
+void Formulation::weigh() {
+  for (const NodeClass& node : classes_.nodes)
+    all_flops_ += ir::flops_of(graph_, graph_.nodes[node.first]) * node.count;
+  for (std::size_t value = 0; value < classes_.values.size(); ++value)
+    if (is_matrix(value)) all_bytes_ += bytes_of(value) * classes_.values[value].count;
+}
+bool Formulation::is_matrix(std::size_t value) const {
+  const ir::Value& of = graph_.at(classes_.values[value].first);
+  return of.role == Role::Parameter && (of.type.shape.size() == 2 || of.type.shape.size() == 3);
+}
+bool Formulation::has_to_split(std::size_t index) const {
+  const double flops = ir::flops_of(graph_, node_of(index)) * classes_.nodes[index].count;
+  return flops > kHeavy * all_flops_ && std::ranges::any_of(ways_.of_node(index), [&](const Choice& choice) {
+           return ways_.share_of(choice, node_of(index)) < 1;
+         });
+}
+bool Formulation::has_to_be_cut(std::size_t value) const {
+  if (!question_.split.empty()) return is_split(value) && shape_of(value).size() > 1;
+  if (question_.cuts_samples) return false;
+  return is_matrix(value) && !ways_.cuts_of(value).empty() &&
+         bytes_of(value) * classes_.values[value].count > kLarge * all_bytes_;
+}
+
+bool Formulation::is_split(std::size_t value) const {
+  const std::string* name = name_of(classes_.values[value].first);
+  return name != nullptr && question_.split.contains(*name);
+}
+const std::string* Formulation::name_of(ValueId parameter) const {
+  const auto found = std::ranges::find(graph_.sources, parameter, &ir::Source::value);
+  return found == graph_.sources.end() ? nullptr : &found->name;
+}
+
+double Formulation::bytes_of(std::size_t value) const {
+  const auto bytes = static_cast<double>(ir::bytes_of(graph_.at(classes_.values[value].first).type));
+  return ways_.has_samples(value) ? bytes / question_.data_ranks : bytes;
+}
+
+// The cuts that a parameter may have.
+std::vector<Placement> Formulation::cuts_of(std::size_t value) const {
+  std::vector<Placement> cuts = ways_.cuts_of(value);
+  if (question_.in_blocks.empty()) return cuts;
+  const ValueId first = classes_.values[value].first;
+  const auto is_in_blocks = [&](const ir::Source& source) {
+    return classes_.of_value[source.value.index] == value && question_.in_blocks.contains(source.name);
+  };
+  if (std::ranges::none_of(graph_.sources, is_in_blocks)) return cuts;
+  std::erase_if(cuts, [&](const Placement& cut) {
+    sharding::Layout layout = sharding::replicated(mesh_);
+    layout.placements[question_.axis] = cut;
+    return !sharding::layout_of_maxima(mesh_, layout, graph_.at(first).type.shape);
+  });
+  return cuts;
+}
+
+void Formulation::add_parameters() {
+  made_.resize(classes_.values.size());
+  for (std::size_t value = 0; value < classes_.values.size(); ++value) {
+    const ValueClass& of = classes_.values[value];
+    if (of.node != kNone) continue;
+    if (graph_.at(of.first).role != Role::Parameter) {
+      if (graph_.at(of.first).role != Role::Gradient) at(made_[value], Replicate{}) = {{one_, 1}};
+      continue;
+    }
+    const auto known = known_of(of.first);
+    Terms any;
+    const std::vector<Placement> cuts = cuts_of(value);
+    SHOAL_CHECK(known || question_.split.empty() || !has_to_be_cut(value) || !cuts.empty(), InvalidInput,
+                "split: parameter ", *name_of(of.first), " cannot be cut over ", ranks_, " ranks of '",
+                mesh_.axes[question_.axis].name, "': ", ir::to_text(graph_.at(of.first).type),
+                ". Remedy: leave it out of the scope or the line");
+    std::vector<Placement> placements = {Replicate{}};
+    placements.insert(placements.end(), cuts.begin(), cuts.end());
+    for (const Placement& placement : placements) {
+      if (known ? placement != *known : ways_.leaves_some_without(placement, shape_of(value))) continue;
+      if (!known && !rewrite::is_cut(placement) && has_to_be_cut(value) && !cuts.empty()) continue;
+      if (!known && rewrite::is_cut(placement) && !question_.split.empty() && !is_split(value)) continue;
+      const double kept =
+          bytes_of(value) * ways_.share_of(placement, shape_of(value)) * rates_.kept / rates_.link;
+      const auto variable = add_cost(of.count * kept, true, Cost::Kind::Kept, layer_of(value));
+      kept_.emplace_back(variable, of.count * bytes_of(value) * ways_.share_of(placement, shape_of(value)));
+      at(made_[value], placement) = {{variable, 1}};
+      any.emplace_back(variable, 1);
+    }
+    SHOAL_CHECK(!any.empty(), Internal, "planner: no placement for %", of.first.index);
+    milp_.add_row(1, 1, any);
+  }
+  for (const auto& source : graph_.sources)
+    if (graph_.at(source.value).role == Role::Gradient)
+      made_[classes_.of_value[source.value.index]] = placements_of(source.name);
+}
+std::optional<Placement> Formulation::known_of(ValueId parameter) const {
+  for (const auto& source : graph_.sources)
+    if (source.value == parameter)
+      if (const auto known = question_.parameters.find(source.name); known != question_.parameters.end())
+        return ways_.plain(known->second, graph_.at(parameter).type.shape);
+  return std::nullopt;
+}
+// A gradient lies as its parameter does.
+Formulation::ByPlacement Formulation::placements_of(const std::string& parameter) const {
+  for (const auto& source : graph_.sources)
+    if (source.name == parameter && graph_.at(source.value).role == Role::Parameter)
+      return made_[classes_.of_value[source.value.index]];
+  return {{Replicate{}, {{one_, 1}}}};
+}
+
+double Formulation::work_of(std::size_t index) const {
+  const ir::Node& node = node_of(index);
+  double bytes = 0;
+  bool has_samples = false;
+  for (std::size_t i = 0; i < ir::inputs_of(node).size(); ++i)
+    for (const std::size_t value : ways_.read_by({index, i})) has_samples |= ways_.has_samples(value);
+  if (!ir::is_view(node.op)) {
+    for (const ValueId input : ir::inputs_of(node))
+      bytes += static_cast<double>(ir::bytes_of(graph_.at(input).type));
+    for (const auto& output : node.outputs)
+      if (output) bytes += static_cast<double>(ir::bytes_of(graph_.at(*output).type));
+  }
+  const double seconds = std::max(ir::flops_of(graph_, node) / rates_.flops, bytes / rates_.memory);
+  return has_samples ? seconds / question_.data_ranks : seconds;
+}
+
+void Formulation::add_nodes() {
+  for (std::size_t i = 0; i < classes_.nodes.size(); ++i) {
+    const ir::Node& node = node_of(i);
+    const double work = work_of(i) * classes_.nodes[i].count;
+    const bool is_shared = has_to_split(i);
+    Terms any;
+    for (const Choice& choice : ways_.of_node(i)) {
+      const auto variable =
+          add_cost(work * ways_.share_of(choice, node), true, Cost::Kind::Work, rewrite::folded(node.module));
+      any.emplace_back(variable, 1);
+      if (is_shared && ways_.share_of(choice, node) == 1) milp_.forbid(variable);
+      for (std::size_t j = 0; j < choice.in.size(); ++j)
+        at(read_[{i, j}], choice.in[j]).emplace_back(variable, 1);
+      for (std::size_t j = 0; j < choice.out.size(); ++j)
+        if (node.outputs[j])
+          at(made_[classes_.of_value[node.outputs[j]->index]], choice.out[j]).emplace_back(variable, 1);
+    }
+    first_way_.push_back(any.front().first);
+    milp_.add_row(1, 1, any);
+  }
+}
+
+// A value is made in some way, and read in some way.
+void Formulation::add_readers() {
+  std::map<std::size_t, Values> known;
+  for (const auto& [value, placement] : question_.values)
+    known[classes_.of_value[value.index]].insert(value.index);
+  for (const auto& [of, values] : known) {
+    const Placement& placement = question_.values.at(classes_.values[of].first);
+    ByPlacement handed_on = {{ways_.plain(placement, shape_of(of)), {{one_, 1}}}};
+    add_change(of, handed_on, values);
+    made_[of] = std::move(handed_on);
+  }
+  for (const auto& [value, readers] : ways_.readers())
+    for (const auto& [reader, values] : readers) add_change(value, read_.at(reader), values);
+  struct Result {
+    std::string parameter;  // whose gradient it is
+    Values values;
+  };
+  std::map<std::pair<std::size_t, std::string>, Result> results;
+  for (const auto& [role, name, value] : graph_.results) {
+    const std::size_t of = classes_.of_value[value.index];
+    if (of == kNone) continue;
+    const std::string parameter = role == Role::Gradient ? name : "";
+    Result& result = results[{of, rewrite::folded(parameter)}];
+    result.parameter = parameter;
+    result.values.insert(value.index);
+  }
+  for (const auto& [key, result] : results)
+    add_change(
+        key.first,
+        result.parameter.empty() ? ByPlacement{{Replicate{}, {{one_, 1}}}} : placements_of(result.parameter),
+        result.values);
+}
+void Formulation::add_change(std::size_t value, const ByPlacement& read, const Values& values) {
+  const ByPlacement& made = made_[value];
+  std::vector<Terms> from(made.size()), to(read.size());
+  for (std::size_t p = 0; p < made.size(); ++p)
+    for (std::size_t q = 0; q < read.size(); ++q) {
+      if (!seconds_of(made[p].first, read[q].first, value)) continue;
+      const auto variable = milp_.add_variable(0, false);
+      from[p].emplace_back(variable, 1);
+      to[q].emplace_back(variable, 1);
+      changes_[value].push_back({made[p].first, read[q].first, variable, values});
+    }
+  const auto equal = [&](Terms sum, const Terms& whole) {
+    for (const auto& [variable, weight] : whole) sum.emplace_back(variable, -weight);
+    milp_.add_row(0, 0, sum);
+  };
+  for (std::size_t p = 0; p < made.size(); ++p) equal(from[p], made[p].second);
+  for (std::size_t q = 0; q < read.size(); ++q) equal(to[q], read[q].second);
+}
+
+std::optional<double> Formulation::seconds_of(const Placement& from, const Placement& to,
+                                              std::size_t value) const {
+  if (from == to) return 0;
+  const double bytes = bytes_of(value);
+  const auto sent = rewrite::bytes_sent(from, to, bytes, ranks_);
+  if (!sent) return std::nullopt;
+  // A part that is kept, or taken from a message, is copied.
+  const double copied = bytes / rates_.memory;
+  return *sent == 0 ? copied / ranks_ : *sent / rates_.link + rates_.latency + copied;
+}
+
+// Values of a class that the same readers read are changed for all of them at once.
+void Formulation::add_messages() {
+  for (const auto& [value, changes] : changes_) {
+    std::vector<bool> is_done(changes.size());
+    for (std::size_t i = 0; i < changes.size(); ++i) {
+      const double seconds = seconds_of(changes[i].from, changes[i].to, value).value();
+      if (is_done[i] || seconds == 0) continue;
+      std::map<std::uint32_t, std::vector<Milp::Variable>> readers;  // by value
+      for (std::size_t j = i; j < changes.size(); ++j) {
+        if (changes[j].from != changes[i].from || changes[j].to != changes[i].to) continue;
+        is_done[j] = true;
+        for (const std::uint32_t each : changes[j].values) readers[each].push_back(changes[j].variable);
+      }
+      std::map<std::vector<Milp::Variable>, int> alike;
+      for (const auto& [each, variables] : readers) ++alike[variables];
+      for (const auto& [variables, count] : alike) {
+        const auto message = add_cost(seconds * count, false, Cost::Kind::Changed, layer_of(value));
+        for (const auto variable : variables)
+          milp_.add_row(0, std::numeric_limits<double>::infinity(), {{message, 1}, {variable, -1}});
+      }
+    }
+  }
+}
+
+}  // namespace shoal::planner

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What may be said of the search for placements, what it says of itself, and what it refuses."""
+
+import json
+import re
+
+import pytest
+
+TENSOR = ["-n", 2, "--parallelism.tensor_parallel_degree=2"]
+NUMBER = r"(\d\S*)"
+
+
+def found(shoal, recipe, *options, ranks=TENSOR):
+    """The lines about what was found, the heading first."""
+    result = shoal("plan", recipe, *ranks, *options)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    begin = next(i for i, line in enumerate(lines) if line.startswith("placements over tensor: found"))
+    end = next(i for i, line in enumerate(lines) if line.startswith("memory of a rank"))
+    return lines[begin:end]
+
+
+def refused(shoal, recipe, *options, ranks=TENSOR):
+    result = shoal("plan", recipe, *ranks, *options)
+    assert result.returncode in {1, 2}, result.stdout  # no way, or not well said
+    return result.stderr
+
+
+def milliseconds(line):
+    return float(re.search(rf"{NUMBER} ms of a step depend on it", line)[1])
+
+
+def test_each_class_of_layers_says_what_it_costs_and_what_the_next_best_would(shoal, tiny):
+    heading, columns, *layers = found(shoal, tiny)
+    assert columns.split() == "ms by layer work layouts memory how it lies; the next best".split()
+    row = rf"  (\S+|\(the model\)) +{NUMBER} +{NUMBER} +{NUMBER} +(.*)"
+    rows = [re.fullmatch(row, line.rstrip() + " ") for line in layers]
+    assert all(rows), layers
+    total = sum(float(each[i]) for each in rows for i in (2, 3, 4))
+    assert total == pytest.approx(milliseconds(heading), rel=0.02)
+    says = {each[1]: each[5].strip() for each in rows}
+    first, next_best = says["transformer.h.*.mlp.c_fc"].split("; ")
+    assert first == "bias S(0), weight S(1)"
+    assert re.fullmatch(rf"(bias \S+, )?weight \S+: {NUMBER} more", next_best)
+    assert "weight S(1)" not in next_best
+    assert "; " not in says["transformer.ln_f"]  # whole, and never otherwise
+
+
+def test_a_limit_that_is_too_low_is_refused_with_the_least(shoal, tiny):
+    said = refused(shoal, tiny, "--planner.kept=1KiB")
+    least = re.search(
+        r"planner.kept is 1.0KiB \(1024 bytes\), and over 2 ranks of 'tensor' no placement leaves a rank less than "
+        r"\S+ \((\d+) bytes\) of the model's parameters. Remedy: that much, or more ranks",
+        said,
+    )
+    assert least, said
+    found(shoal, tiny, f"--planner.kept={least[1]}B")
+    assert "planner.kept is" in refused(shoal, tiny, f"--planner.kept={int(least[1]) - 1}B")
+
+
+def test_a_search_without_time_says_so(shoal, tiny):
+    said = refused(shoal, tiny, "--planner.budget=1e-9")
+    assert (
+        "no placement was found in 1e-09 s (planner.budget). Remedy: more, or 0: as many as it takes" in said
+    )
+
+
+def test_processes_with_a_budget_train_as_without(shoal, tiny):
+    losses = []
+    for budget in ("0", "60"):
+        result = shoal("train", tiny, *TENSOR, f"--planner.budget={budget}", "--training.dtype=float64")
+        assert result.returncode == 0, result.stderr
+        lines = (tiny.parent / "out" / "metrics.jsonl").read_text().splitlines()
+        losses.append([line["loss"] for line in map(json.loads, lines) if "loss" in line])
+    assert losses[0] == losses[1]
+    said = shoal("train", tiny, *TENSOR, "--planner.budget=1e-9")
+    assert said.returncode == 1
+    assert "no placement was found in 1e-09 s (planner.budget)" in said.stderr
+
+
+def test_the_axis_cuts_the_batch_only_where_that_is_said(shoal, tiny, tmp_path):
+    plan = tmp_path / "found.plan"
+    kept = found(shoal, tiny, f"--save-plan={plan}")
+    assert "planner" not in plan.read_text()
+    free = found(shoal, tiny, "--planner.tensor_batch=true", f"--save-plan={plan}")
+    assert milliseconds(free[0]) <= milliseconds(kept[0])
+    assert "planner tensor_batch=true\n" in plan.read_text()
+    text = plan.read_text()
+    found(shoal, tiny, f"--plan={plan}", f"--save-plan={plan}")
+    assert plan.read_text() == text
+    assert "leave one of them out" in refused(shoal, tiny, f"--plan={plan}", "--planner.kept=1GiB")
+
+
+def test_placements_are_found_for_the_machines_of_a_file(shoal, tiny, tmp_path):
+    plan = tmp_path / "found.plan"
+    found(shoal, tiny, "--planner.cluster=clusters/h100.toml", f"--save-plan={plan}")
+    line = next(line for line in plan.read_text().splitlines() if line.startswith("planner"))
+    rates = dict(word.split("=") for word in line.split()[1:])
+    assert float(rates["link"]) == pytest.approx(450e9)
+    assert float(rates["latency"]) == pytest.approx(5e-6)
+    # Over two hosts of a device each it is the network's.
+    text = open("clusters/h100.toml").read().replace("devices = 8", "devices = 1")
+    (tmp_path / "thin.toml").write_text(text)
+    found(shoal, tiny, f"--planner.cluster={tmp_path}/thin.toml", f"--save-plan={plan}")
+    assert float(re.search(r"latency=(\S+)", plan.read_text())[1]) == pytest.approx(10e-6)
+    (tmp_path / "few.toml").write_text(text.replace("count = 128", "count = 1"))
+    assert "has 1 devices, and there are 2 ranks" in refused(
+        shoal, tiny, f"--planner.cluster={tmp_path}/few.toml"
+    )
+    assert "no/where.toml" in refused(shoal, tiny, "--planner.cluster=no/where.toml")
+
+
+def test_what_is_said_of_a_search_that_is_not_made_is_refused(shoal, tiny):
+    said = refused(shoal, tiny, "--planner.kept=1GiB", ranks=["-n", 2])
+    assert "planner: nothing is found on 'replicate=2 shard=1 tensor=1'" in said
+    assert "Remedy: a tensor degree" in said
