@@ -98,7 +98,10 @@ function(shoal_test)
     add_test(NAME ${T_NAME} COMMAND ${T_NAME}_test WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})
   endif()
   # Threads of OpenMP that have nothing to do leave the cores to ranks that are threads.
-  set_tests_properties(${tests} PROPERTIES LABELS ${T_LABEL} TIMEOUT 1800 ENVIRONMENT OMP_WAIT_POLICY=passive)
+  set_tests_properties(
+    ${tests}
+    PROPERTIES LABELS ${T_LABEL} TIMEOUT 1800 ENVIRONMENT OMP_WAIT_POLICY=passive
+  )
 endfunction()
 
 # Warnings, and the shared precompiled header for what links LibTorch.

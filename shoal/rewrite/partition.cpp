@@ -48,6 +48,12 @@ class Partitioning {
         versions_(old_.values.size()),
         is_staged_(std::ranges::any_of(old_.nodes, [](const ir::Node& node) { return node.stage > 0; })) {
     made_.form = ir::Form::Local;
+    if (!is_staged_) return;
+    readers_.resize(old_.values.size());
+    for (std::size_t i = 0; i < old_.nodes.size(); ++i) {
+      const auto inputs = ir::inputs_of(old_.nodes[i]);
+      for (std::size_t j = 0; j < inputs.size(); ++j) readers_[inputs[j].index].emplace_back(i, j);
+    }
   }
 
   ir::Graph run() {
@@ -72,7 +78,8 @@ class Partitioning {
   struct Version {
     Layout layout;
     ValueId id;
-    int stage = 0;  // that brought it here
+    int stage = 0;                 // that brought it here
+    Phase phase = Phase::Forward;  // likewise
   };
 
   Shape local_shape(const Layout& layout, ValueId value) const {
@@ -119,11 +126,13 @@ class Partitioning {
     if (versions.empty()) make_again(value);
     const bool is_source = !old_.at(value).producer;
     const auto is_here = [&](const Version& version) {  // each stage gathers a parameter for itself
-      return !is_source || version.stage == stage_ || &version == &versions.front();
+      return &version == &versions.front() || (is_source ? version.stage == stage_ : has_run(version));
     };
     for (const Version& version : versions)
       if (is_here(version) && same_parts(version.layout, wanted, value)) return version.id;
     if (const auto view = viewed_again(value, wanted)) return *view;
+    const int reader = stage_;
+    if (is_staged_ && !is_source) stage_ = first_to_read(value, wanted);
     std::optional<std::vector<Step>> best;
     Version from;
     std::int64_t lowest = 0;
@@ -138,8 +147,26 @@ class Partitioning {
       from = version;
     }
     const ValueId made = follow(value, from, *best);
-    versions_[value.index].push_back({wanted, made, stage_});
+    versions_[value.index].push_back({wanted, made, stage_, phase_});
+    stage_ = reader;
     return made;
+  }
+
+  // Of a pipeline: forward runs from the first stage on, backward from the last.
+  bool has_run(const Version& version) const {
+    if (!is_staged_ || version.phase != phase_) return true;
+    return phase_ == Phase::Forward ? version.stage <= stage_ : version.stage >= stage_;
+  }
+  // Of the stages that read the value so in this phase, the one that runs first, wherever its node stands: what it is
+  // brought to is there for all of them.
+  int first_to_read(ValueId value, const Layout& wanted) const {
+    int first = stage_;
+    for (const auto& [node, input] : readers_[value.index]) {
+      const auto& [phase, stage] = std::tie(old_.nodes[node].phase, old_.nodes[node].stage);
+      if (phase == phase_ && same_parts(placed_.nodes[node].in[input], wanted, value))
+        first = phase_ == Phase::Forward ? std::min(first, stage) : std::max(first, stage);
+    }
+    return first;
   }
 
   // A view of what its input has been brought to already.
@@ -151,7 +178,7 @@ class Partitioning {
       if (!same_parts(again.out[0], wanted, value)) continue;
       const ValueId input = ir::inputs_of(node)[0];
       const bool is_there = std::ranges::any_of(versions_[input.index], [&](const Version& version) {
-        return same_parts(version.layout, again.in[0], input);
+        return has_run(version) && same_parts(version.layout, again.in[0], input);
       });
       if (!is_there && !viewed_again(input, again.in[0])) continue;
       auto versions = std::move(versions_[value.index]);
@@ -355,7 +382,9 @@ class Partitioning {
   const Gathered gathered_;
   ir::Graph made_;
   std::vector<std::vector<Version>> versions_;  // by value of the whole graph
-  Phase phase_ = Phase::Forward;                // of what is being added
+  std::vector<std::vector<std::pair<std::size_t, std::size_t>>>
+      readers_;                   // likewise: node and input, of stages
+  Phase phase_ = Phase::Forward;  // of what is being added
   std::string module_;
   int stage_ = 0;
   const bool is_staged_;
