@@ -64,6 +64,7 @@ void note(Rank& rank, std::int64_t killed_before) {
   report.num_calls = log.num_calls;
   report.kind = log.kind;
   report.error = log.error;
+  report.left_out = left_out(log, rank.rank);
   report.last = report.current = "";
   report.calls.clear();
   const std::size_t num_kept = std::min(log.records.size(), kCallsKept);
@@ -73,11 +74,13 @@ void note(Rank& rank, std::int64_t killed_before) {
         concat("call ", record.number, record.group.empty() ? "" : " of " + record.group),
         comm::describe(record.call));
   }
+  bool is_only_a_send = false;
   for (const FlightRecord& record : log.records) {
     if (record.state == CallState::Done) {
       report.last = describe(record);
-    } else if (report.current.empty()) {
+    } else if (report.current.empty() || (is_only_a_send && record.call.op != comm::Op::Send)) {
       report.current = describe(record);
+      is_only_a_send = record.call.op == comm::Op::Send;  // which waits by itself while the rank goes on
     }
   }
   if (report.current.empty() && !log.module.empty()) report.current = log.module;
