@@ -131,6 +131,16 @@ static bool waits_for(const RankReport& rank, const RankReport& other) {
          });
 }
 
+std::optional<Culprit> standstill_of(std::span<const RankReport> ranks) {
+  const auto leaver = leaver_of(ranks);
+  if (!leaver) return {};
+  const RankReport& left = *std::ranges::find(ranks, leaver->ranks[0], &RankReport::rank);
+  const RankReport& asks = *std::ranges::find(ranks, left.left_out->to, &RankReport::rank);
+  const bool ended = std::ranges::any_of(ranks, &RankReport::ended);
+  const bool is_both = left.waits && asks.waits && waits_for(left, asks) && waits_for(asks, left);
+  return is_both && !ended ? leaver : std::nullopt;
+}
+
 static std::optional<Culprit> two_that_wait(std::span<const RankReport> ranks) {
   for (const RankReport& rank : ranks)
     for (const RankReport& other : ranks)
@@ -160,6 +170,7 @@ Culprit culprit_of(std::span<const RankReport> ranks) {
   if (own) return one(*own, own->how);
   const auto stopped = std::ranges::find_if(ranks, &RankReport::stopped);
   if (stopped != ranks.end()) return one(*stopped, "stopped, while others waited for it");
+  if (const auto standstill = standstill_of(ranks)) return *standstill;
   if (ended && left && is_about_others(*ended))
     return one(*left, concat(left->how, ", while others waited for it"));
   if (ended && ended->kind == ErrorKind::Timeout) {
@@ -232,6 +243,7 @@ std::string to_text(std::span<const RankReport> ranks) {
                    {"last", rank.last},
                    {"current", rank.current},
                    {"calls", rank.calls},
+                   {"waits", rank.waits},
                    {"left_out", left_out_as_json(rank)},
                    {"tail", rank.tail}});
   // What a rank printed need not be UTF-8.
@@ -258,6 +270,7 @@ std::vector<RankReport> reports_of(const std::string& text) {
       row.at("last").get_to(rank.last);
       row.at("current").get_to(rank.current);
       row.at("calls").get_to(rank.calls);
+      row.at("waits").get_to(rank.waits);
       if (const json& left_out = row.at("left_out"); !left_out.is_null())
         rank.left_out = {.to = left_out.at("to").get<int>(),
                          .call = left_out.at("call").get<std::string>(),

@@ -44,6 +44,7 @@ struct RankReport {
   std::string last, current;  // "call 17, all_reduce(f32 x 1000, sum), in h.3.mlp"; empty where there is none
   // The last few, the newest last: "call 17 of [0,1]", "barrier()".
   std::vector<std::pair<std::string, std::string>> calls;
+  bool waits = false;  // for the last of them, and does nothing else
   std::optional<LeftOut> left_out;
   std::vector<std::string> tail;  // of its output
   friend bool operator==(const RankReport&, const RankReport&) = default;
@@ -53,6 +54,10 @@ struct Culprit {
   std::vector<int> ranks;
   std::string why;
 };
+// Of ranks that all run: who has left out a message, so that it and the rank that asks for it wait for each other
+// for ever.
+std::optional<Culprit> standstill_of(std::span<const RankReport> ranks);
+
 Culprit culprit_of(std::span<const RankReport> ranks);
 
 std::string verdict_of(const Culprit& culprit);  // "rank 1 failed first: exit code 3"

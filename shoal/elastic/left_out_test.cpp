@@ -124,6 +124,7 @@ static std::vector<RankReport> reports_without(const Job& job, int leaver, std::
           concat("call ", record.number, record.group.empty() ? "" : " of " + record.group),
           describe(record.call));
     report.left_out = left_out(log, rank);
+    report.waits = error.empty() && !report.current.empty();
     report.error = error;
     report.kind = error.empty() ? ErrorKind::Timeout : ErrorKind::InvalidInput;
     report.ended = true;
@@ -159,6 +160,36 @@ TEST_CASE("whichever send a rank of a pipeline leaves out, in whichever step, th
       }
     }
   MESSAGE(named, " named alone, ", both, " with the other end");
+}
+
+TEST_CASE(
+    "ranks that wait for each other after a send that was left out stand still, and none that computes "
+    "does") {
+  const Job job = {.ranks = 3};
+  std::size_t stood = 0;
+  for (const int leaver : {0, 1, 2}) {
+    const auto program = program_of(job, leaver);
+    for (std::size_t send = program.size(); send < 3 * program.size(); ++send) {
+      if (program[send % program.size()].op != Op::Send) continue;
+      std::vector<RankReport> reports = reports_without(job, leaver, send);
+      CHECK_FALSE(standstill_of(reports));  // they have ended
+      for (RankReport& report : reports) report.ended = false;
+      const auto standstill = standstill_of(reports);
+      CHECK(standstill.has_value() == reports[0].error.empty());
+      if (!standstill) continue;
+      ++stood;
+      CHECK(standstill->ranks == std::vector{leaver});
+      CHECK(culprit_of(reports).why == standstill->why);
+      const int asks = reports[static_cast<std::size_t>(leaver)].left_out.value_or(LeftOut{}).to;
+      for (RankReport& report : reports) {
+        if (report.rank != leaver && report.rank != asks) continue;
+        report.waits = false;
+        CHECK_FALSE(standstill_of(reports));
+        report.waits = true;
+      }
+    }
+  }
+  CHECK(stood == 8);  // of each step the last send to each neighbour
 }
 
 }  // namespace left_out_test

@@ -57,9 +57,8 @@ void take_rest(Rank& rank) {
   }
 }
 
-void note(Rank& rank, std::int64_t killed_before) {
-  RankReport& report = rank.report;
-  rank.noted = true;
+RankReport seen_of(const Rank& rank) {
+  RankReport report = rank.report;
   const FlightLog log = rank.flight->read();
   report.num_calls = log.num_calls;
   report.kind = log.kind;
@@ -84,6 +83,14 @@ void note(Rank& rank, std::int64_t killed_before) {
     }
   }
   if (report.current.empty() && !log.module.empty()) report.current = log.module;
+  report.waits = !log.records.empty() && log.records.back().state == CallState::Waiting;
+  return report;
+}
+
+void note(Rank& rank, std::int64_t killed_before) {
+  RankReport& report = rank.report;
+  report = seen_of(rank);
+  rank.noted = true;
   report.stopped = !rank.status && is_stopped(rank.started.process);
   report.how = report.stopped ? "stopped" : "running";
   if (!rank.status) return;
