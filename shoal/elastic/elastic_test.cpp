@@ -260,12 +260,18 @@ TEST_CASE("that a rank waits for a call, and does nothing else, stands in its re
   const auto work = waiting->receive({&byte, 1, DType::UInt8}, 0);
   CHECK(flight.num_calls() == 1);
   CHECK(state() == CallState::UnderWay);
-  std::thread waits([&] { work->wait(20s); });
-  while (state() != CallState::Waiting) std::this_thread::yield();
+  std::string error;
+  std::jthread waits([&] { error = error_of([&] { work->wait(20s); }); });
+  while (state() == CallState::UnderWay) std::this_thread::yield();
+  CHECK(state() == CallState::Waiting);
   std::uint8_t sent = 3;
   ranks[0]->send({&sent, 1, DType::UInt8}, 1)->wait(20s);
   waits.join();
+  CHECK(error.empty());
   CHECK(state() == CallState::Done);
+  for (int call = 0; call < 1000; ++call) flight.begin({}, 0, "");
+  flight.waits(0);  // which is not kept any more
+  CHECK(flight.read().records.back().state == CallState::UnderWay);
 }
 
 // --- Processes and output.

@@ -64,17 +64,24 @@ struct Missing {
 };
 }  // namespace
 
+namespace {
+struct Held {
+  std::optional<Missing> missing;
+  bool is_same = false;  // nothing is
+};
+}  // namespace
+
 // Holds the last calls against those that end with the one at `last`, from the newest on. Whole: the rank made no
 // calls before.
-static std::optional<Missing> held_against(const Records& calls, std::size_t last, bool is_whole) {
+static Held held_against(const Records& calls, std::size_t last, bool is_whole) {
   std::optional<Missing> missing;
   std::size_t now = calls.size(), matched = 0;
   for (std::size_t then = last + 1; then > 0; --then) {
-    if (!missing && now == last + 1) return {};  // all since then is the same
+    if (!missing && now == last) return {.is_same = true};
     const FlightRecord& call = calls[then - 1];
     if (is_same(calls[now - 1], call)) {
       --now;
-      if (++matched >= kBefore && missing) return missing;
+      if (++matched >= kBefore && missing) return {.missing = missing};
     } else if (!missing && is_tagged_send(call)) {
       missing = {call.call, call.group, now};
       matched = 0;
@@ -82,14 +89,18 @@ static std::optional<Missing> held_against(const Records& calls, std::size_t las
       return {};
     }
   }
-  return is_whole ? missing : std::nullopt;
+  return {.missing = is_whole ? missing : std::nullopt};
 }
 
 // By the step before: the calls since it are the same, but for one.
 static std::optional<Missing> missing_since_last_step(const Records& calls, bool is_whole) {
-  for (std::size_t at = calls.size() - 1; at-- > 0;)
-    if (is_same(calls[at], calls.back()))
-      if (auto missing = held_against(calls, at, is_whole)) return missing;
+  bool has_messages = false;  // a step has
+  for (std::size_t at = calls.size() - 1; at-- > 0;) {
+    has_messages = has_messages || calls[at + 1].call.tag.message != 0;
+    if (!is_same(calls[at], calls.back())) continue;
+    const auto [missing, same] = held_against(calls, at, is_whole);
+    if (missing || (same && has_messages)) return missing;
+  }
   return {};
 }
 
