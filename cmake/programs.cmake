@@ -9,6 +9,17 @@ if(TARGET shoal_cli AND EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/shoal/cli/main.cpp)
   target_link_libraries(shoal PRIVATE shoal_cli)
   target_compile_definitions(shoal PRIVATE SHOAL_VERSION="${PROJECT_VERSION}")
   shoal_compiled_as_ours(shoal)
+
+  # The same for a test whose ranks leave out a message: calls of Job::recorded come to it.
+  set(recorded _ZN5shoal7elastic3Job8recordedESt10unique_ptrINS_4comm12CommunicatorESt14default_deleteIS4_EE)
+  add_executable(shoal_skipping shoal/cli/main.cpp tests/python/cli/skipping.cpp)
+  target_link_libraries(shoal_skipping PRIVATE shoal_cli)
+  target_link_options(shoal_skipping PRIVATE LINKER:--wrap=${recorded})
+  target_compile_definitions(
+    shoal_skipping
+    PRIVATE SHOAL_VERSION="${PROJECT_VERSION}" SHOAL_RECORDED="${recorded}"
+  )
+  shoal_compiled_as_ours(shoal_skipping)
 endif()
 
 set(all shoal_train shoal_simulate)

@@ -8,10 +8,11 @@
 #include <utility>
 
 #include "shoal/comm/call.h"
+#include "shoal/comm/located.h"
 
 namespace shoal::comm {
 
-class Skipping final : public RequestCommunicator {
+class Skipping final : public RequestCommunicator, public Located {
  public:
   // `left`: how many sends with a tag still come before that one, in this group and in those that are made of it.
   Skipping(std::unique_ptr<Communicator> inner, std::shared_ptr<int> left)
@@ -25,6 +26,9 @@ class Skipping final : public RequestCommunicator {
     return std::make_unique<Skipping>(inner_->subgroup(ranks), left_);
   }
   void abort(std::string_view reason, ErrorKind kind) noexcept override { inner_->abort(reason, kind); }
+  void in_module(std::string_view module) override {
+    if (auto* located = dynamic_cast<Located*>(inner_.get())) located->in_module(module);
+  }
 
  private:
   std::unique_ptr<Work> submit(Request request) override {

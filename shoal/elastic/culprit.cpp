@@ -44,24 +44,28 @@ static std::string compared_call(std::span<const RankReport> ranks, const std::s
 
 // The ranks that an error names: "rank 1" of the group "[0,2]" is the job's rank 2.
 static std::vector<int> ranks_named(const std::string& error, const std::string& call) {
-  std::vector<std::vector<int>> groups;
-  for (std::size_t at = call.find('['); at != std::string::npos; at = call.find('[', at + 1)) {
-    std::istringstream words(call.substr(at + 1));
-    groups.emplace_back();
-    char separator = ',';
-    for (int rank = 0; separator == ',' && words >> rank >> separator;) groups.back().push_back(rank);
-  }
   std::vector<int> named;
   constexpr std::string_view kRank = "rank ";
   for (std::size_t at = error.find(kRank); at != std::string::npos; at = error.find(kRank, at + 1)) {
     int rank = -1;
     std::istringstream(error.substr(at + kRank.size())) >> rank;
-    for (auto group = groups.rbegin(); group != groups.rend(); ++group)
-      rank =
-          rank >= 0 && rank < static_cast<int>(group->size()) ? (*group)[static_cast<std::size_t>(rank)] : -1;
+    rank = job_rank_of(call, rank);
     if (rank >= 0 && std::ranges::find(named, rank) == named.end()) named.push_back(rank);
   }
   return named;
+}
+
+// A rank that has left out the very message that another one has asked it for.
+static std::optional<Culprit> leaver_of(std::span<const RankReport> ranks) {
+  for (const RankReport& rank : ranks)
+    for (const RankReport& other : ranks) {
+      if (!rank.left_out || other.rank != rank.left_out->to) continue;
+      const auto& [to, call, receive, send] = *rank.left_out;
+      if (std::ranges::find(other.calls, std::pair(call, receive)) == other.calls.end()) continue;
+      return Culprit{{rank.rank},
+                     concat("left out ", send, ", for which rank ", to, " waits in ", call, ", ", receive)};
+    }
+  return {};
 }
 
 // Of ranks whose calls were compared and differ: those in the minority; all where there is none.
@@ -74,6 +78,9 @@ static Culprit odd_ones_out(std::span<const RankReport> ranks, const RankReport&
   const bool is_about_messages =
       first.error.find(" send(") != std::string::npos || first.error.find(" receive(") != std::string::npos;
   Culprit culprit = {.why = first.error};
+  if (is_about_messages)
+    if (const auto leaver = leaver_of(ranks))
+      return {leaver->ranks, concat(leaver->why, " (", first.error, ")")};
   if (by_call.size() < 2 || is_about_messages) {
     culprit.ranks = ranks_named(first.error, compared);
   } else {
@@ -101,6 +108,49 @@ static std::vector<int> ranks_not_come(const std::string& error) {
   return ranks;
 }
 
+// Whether a rank is in a call in which the other one has not come yet.
+static bool waits_for(const RankReport& rank, const RankReport& other) {
+  if (!rank.current.starts_with("call ")) return false;
+  const std::size_t comma = rank.current.find(", ");
+  const std::string call = rank.current.substr(0, comma), what = rank.current.substr(comma + 2);
+  const auto is_between = [&](const std::string& message, const RankReport& from, const RankReport& to) {
+    const std::string peer = message.starts_with("send(") ? concat(", to ", group_rank_of(call, to.rank))
+                                                          : concat(", from ", group_rank_of(call, from.rank));
+    return message.find(peer + ")") != std::string::npos || message.find(peer + ",") != std::string::npos;
+  };
+  const auto made = [&](auto is_other_end) {
+    return std::ranges::any_of(
+        other.calls, [&](const auto& its) { return its.first == call && is_other_end(its.second); });
+  };
+  if (group_rank_of(call, other.rank) < 0) return false;
+  if (!is_message(what)) return !made([](const std::string& its) { return !is_message(its); });
+  const bool sends = what.starts_with("send(");
+  const RankReport &from = sends ? rank : other, &to = sends ? other : rank;
+  return is_between(what, from, to) && !made([&](const std::string& its) {
+           return is_message(its) && its.starts_with("send(") != sends && is_between(its, from, to);
+         });
+}
+
+std::optional<Culprit> standstill_of(std::span<const RankReport> ranks) {
+  const auto leaver = leaver_of(ranks);
+  if (!leaver) return {};
+  const RankReport& left = *std::ranges::find(ranks, leaver->ranks[0], &RankReport::rank);
+  const RankReport& asks = *std::ranges::find(ranks, left.left_out->to, &RankReport::rank);
+  const bool ended = std::ranges::any_of(ranks, &RankReport::ended);
+  const bool is_both = left.waits && asks.waits && waits_for(left, asks) && waits_for(asks, left);
+  return is_both && !ended ? leaver : std::nullopt;
+}
+
+static std::optional<Culprit> two_that_wait(std::span<const RankReport> ranks) {
+  for (const RankReport& rank : ranks)
+    for (const RankReport& other : ranks)
+      if (rank.rank < other.rank && waits_for(rank, other) && waits_for(other, rank))
+        return Culprit{{rank.rank, other.rank},
+                       concat("rank ", rank.rank, " waits for rank ", other.rank, " in ", rank.current,
+                              ", and rank ", other.rank, " for rank ", rank.rank, " in ", other.current)};
+  return {};
+}
+
 Culprit culprit_of(std::span<const RankReport> ranks) {
   const RankReport* own = nullptr;
   const RankReport* left = nullptr;
@@ -120,11 +170,14 @@ Culprit culprit_of(std::span<const RankReport> ranks) {
   if (own) return one(*own, own->how);
   const auto stopped = std::ranges::find_if(ranks, &RankReport::stopped);
   if (stopped != ranks.end()) return one(*stopped, "stopped, while others waited for it");
+  if (const auto standstill = standstill_of(ranks)) return *standstill;
   if (ended && left && is_about_others(*ended))
     return one(*left, concat(left->how, ", while others waited for it"));
   if (ended && ended->kind == ErrorKind::Timeout) {
     if (const auto missing = ranks_not_come(ended->error); !missing.empty())
       return {missing, "did not call join, and others waited for it"};
+    if (const auto leaver = leaver_of(ranks)) return *leaver;
+    if (const auto two = two_that_wait(ranks)) return *two;
     std::uint64_t fewest = ended->num_calls;
     for (const RankReport& rank : ranks) fewest = std::min(fewest, rank.num_calls);
     if (fewest < ended->num_calls) {
@@ -166,6 +219,12 @@ std::string summary_of(std::span<const RankReport> ranks, const Culprit& culprit
   return text;
 }
 
+static json left_out_as_json(const RankReport& rank) {
+  if (!rank.left_out) return nullptr;
+  const auto& [to, call, receive, send] = *rank.left_out;
+  return {{"to", to}, {"call", call}, {"receive", receive}, {"send", send}};
+}
+
 std::string to_text(std::span<const RankReport> ranks) {
   json all = json::array();
   for (const RankReport& rank : ranks)
@@ -184,6 +243,8 @@ std::string to_text(std::span<const RankReport> ranks) {
                    {"last", rank.last},
                    {"current", rank.current},
                    {"calls", rank.calls},
+                   {"waits", rank.waits},
+                   {"left_out", left_out_as_json(rank)},
                    {"tail", rank.tail}});
   // What a rank printed need not be UTF-8.
   return all.dump(-1, ' ', false, json::error_handler_t::replace);
@@ -209,6 +270,12 @@ std::vector<RankReport> reports_of(const std::string& text) {
       row.at("last").get_to(rank.last);
       row.at("current").get_to(rank.current);
       row.at("calls").get_to(rank.calls);
+      row.at("waits").get_to(rank.waits);
+      if (const json& left_out = row.at("left_out"); !left_out.is_null())
+        rank.left_out = {.to = left_out.at("to").get<int>(),
+                         .call = left_out.at("call").get<std::string>(),
+                         .receive = left_out.at("receive").get<std::string>(),
+                         .send = left_out.at("send").get<std::string>()};
       row.at("tail").get_to(rank.tail);
       ranks.push_back(std::move(rank));
     }

@@ -3,10 +3,13 @@
 // reads no clock and asks no process.
 //
 //   first   a rank that ended on its own account: by a signal, or with an error that is not about others
-//           where that error compares calls: the rank whose call differs from most
+//           where that error compares calls: the rank whose call differs from most; of a message the rank that
+//           left it out, where that is known
 //   else    a rank that is stopped
 //   else    a rank that ended as if all were well while others waited for it
 //   else    the ranks that never came to the job
+//   else    a rank that left out a message for which another one waits
+//   else    two ranks that wait for each other
 //   else    the ranks that have made the fewest calls: the others wait for them
 #pragma once
 
@@ -18,6 +21,7 @@
 #include <vector>
 
 #include "shoal/base/error.h"
+#include "shoal/elastic/left_out.h"
 
 namespace shoal::elastic {
 
@@ -40,6 +44,8 @@ struct RankReport {
   std::string last, current;  // "call 17, all_reduce(f32 x 1000, sum), in h.3.mlp"; empty where there is none
   // The last few, the newest last: "call 17 of [0,1]", "barrier()".
   std::vector<std::pair<std::string, std::string>> calls;
+  bool waits = false;  // for the last of them, and does nothing else
+  std::optional<LeftOut> left_out;
   std::vector<std::string> tail;  // of its output
   friend bool operator==(const RankReport&, const RankReport&) = default;
 };
@@ -48,6 +54,10 @@ struct Culprit {
   std::vector<int> ranks;
   std::string why;
 };
+// Of ranks that all run: who has left out a message, so that it and the rank that asks for it wait for each other
+// for ever.
+std::optional<Culprit> standstill_of(std::span<const RankReport> ranks);
+
 Culprit culprit_of(std::span<const RankReport> ranks);
 
 std::string verdict_of(const Culprit& culprit);  // "rank 1 failed first: exit code 3"

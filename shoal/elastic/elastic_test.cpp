@@ -251,6 +251,29 @@ TEST_CASE("collectives and messages are numbered apart, as errors number them") 
                                           "call 1, barrier()"});
 }
 
+TEST_CASE("that a rank waits for a call, and does nothing else, stands in its recorder") {
+  auto ranks = comm::inproc(2);
+  Flight flight;
+  const auto waiting = recorded(std::move(ranks[1]), flight, 20s);
+  std::uint8_t byte = 0;
+  const auto state = [&] { return flight.read().records.at(0).state; };
+  const auto work = waiting->receive({&byte, 1, DType::UInt8}, 0);
+  CHECK(flight.num_calls() == 1);
+  CHECK(state() == CallState::UnderWay);
+  std::string error;
+  std::jthread waits([&] { error = error_of([&] { work->wait(20s); }); });
+  while (state() == CallState::UnderWay) std::this_thread::yield();
+  CHECK(state() == CallState::Waiting);
+  std::uint8_t sent = 3;
+  ranks[0]->send({&sent, 1, DType::UInt8}, 1)->wait(20s);
+  waits.join();
+  CHECK(error.empty());
+  CHECK(state() == CallState::Done);
+  for (int call = 0; call < 1000; ++call) flight.begin({}, 0, "");
+  flight.waits(0);  // which is not kept any more
+  CHECK(flight.read().records.back().state == CallState::UnderWay);
+}
+
 // --- Processes and output.
 
 TEST_CASE("output is cut into lines with the rank before each, and the last ones are kept") {

@@ -131,6 +131,12 @@ std::uint64_t Flight::begin(const comm::Call& call, std::uint64_t number, std::s
   return place;
 }
 
+void Flight::waits(std::uint64_t place) {
+  Slot& slot = shared_->slots[place % kSlots];
+  if (slot.stamp.load(std::memory_order_relaxed) != place + 1) return;
+  slot.state.store(static_cast<std::uint32_t>(CallState::Waiting), std::memory_order_relaxed);
+}
+
 void Flight::end(std::uint64_t place, CallState state) {
   Slot& slot = shared_->slots[place % kSlots];
   if (slot.stamp.load() != place + 1) return;  // 1,000 calls ago
@@ -154,6 +160,8 @@ void Flight::failed(ErrorKind kind, std::string_view error) {
   keep(head.error, error);
   head.has_error.store(1);
 }
+
+std::uint64_t Flight::num_calls() const { return shared_->head.num_calls.load(); }
 
 FlightLog Flight::read() const {
   const Head& head = shared_->head;
@@ -191,7 +199,7 @@ std::string describe(const FlightRecord& record) {
 std::string to_text(const FlightLog& log) {
   std::string text = concat(log.num_calls, " calls, the last ", log.records.size(), ":\n");
   for (const FlightRecord& record : log.records) {
-    const bool ended = record.state != CallState::UnderWay;
+    const bool ended = record.state == CallState::Done || record.state == CallState::Failed;
     text += concat(describe(record), ": ",
                    record.state == CallState::Done     ? "done"
                    : record.state == CallState::Failed ? "failed"

@@ -19,7 +19,12 @@
 
 namespace shoal::elastic {
 
-enum class CallState : std::uint32_t { UnderWay, Done, Failed };
+enum class CallState : std::uint32_t {
+  UnderWay,
+  Done,
+  Failed,
+  Waiting
+};  // Waiting: and its rank does nothing else
 
 struct FlightRecord {
   std::uint64_t number = 0;  // as errors have it: of the group's collectives, or the two ranks' messages
@@ -58,12 +63,15 @@ class Flight {
   // Gives the call's place in the recorder. No module: the one that was entered.
   std::uint64_t begin(const comm::Call& call, std::uint64_t number, std::string_view group,
                       std::string_view module = "");
+  void waits(std::uint64_t place);  // for this call: the rank does nothing else
   void end(std::uint64_t place, CallState state);
   // ", in group [0,2], in h.3.mlp": the parts that there are; nothing for a call of long ago.
   std::string where(std::uint64_t place) const;
   void failed(ErrorKind kind, std::string_view error);  // the first one stays
 
-  FlightLog read() const;  // any process, whatever the writer does meanwhile
+  // Any process, whatever the writer does meanwhile.
+  FlightLog read() const;
+  std::uint64_t num_calls() const;
 
  private:
   struct Head;

@@ -31,6 +31,7 @@
 #include "shoal/elastic/local_rank.h"
 #include "shoal/elastic/machine.h"
 #include "shoal/elastic/process.h"
+#include "shoal/elastic/standstill.h"
 #include "shoal/rendezvous/deadline.h"
 
 namespace shoal::elastic {
@@ -119,6 +120,7 @@ class Launcher {
   std::string why_;
   int passed_on_ = 0;  // the signal that the launcher got
   bool terminated_ = false, killed_ = false;
+  Standstill standstill_;
 };
 
 void Launcher::begin(int attempt) {
@@ -202,9 +204,9 @@ bool Launcher::all_ended() const {
   return std::ranges::all_of(ranks_, [](const Rank& rank) { return rank.status.has_value(); });
 }
 
-// Milliseconds until something is due; -1: never.
+// Milliseconds until something is due, or to be looked at; -1: never.
 int Launcher::patience() const {
-  if (!ending_ || killed_) return -1;
+  if (!ending_ || killed_) return ending_ ? -1 : Standstill::kLook;
   const auto limit = passed_on_ != 0 ? kGrace : terminated_ ? kTerminate : kLastWords;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(*ending_ + limit - Clock::now());
   return static_cast<int>(std::max<std::int64_t>(left.count(), 0));
@@ -219,19 +221,20 @@ void Launcher::watch() {
       if (!std::exchange(announced, true)) hosts_.announce_done();
       if (hosts_.all_done()) break;
     }
-    std::vector<pollfd> wanted = {{.fd = signals_, .events = POLLIN},
-                                  {.fd = hosts_.event(), .events = POLLIN}};
+    std::vector<pollfd> wanted = {{signals_, POLLIN, 0}, {hosts_.event(), POLLIN, 0}};
     for (const auto* processes : {&ranks_, &servers_})
       for (const Rank& process : *processes) {
-        wanted.push_back({.fd = process.started.out, .events = POLLIN});
-        wanted.push_back({.fd = process.started.err, .events = POLLIN});
+        wanted.push_back({process.started.out, POLLIN, 0});
+        wanted.push_back({process.started.err, POLLIN, 0});
       }
     poll(wanted.data(), wanted.size(), patience());
     for (Rank& rank : ranks_) take_output(rank);
     for (Rank& server : servers_) take_output(server);
     take_signals();
     reap();
-    if (const std::string why = hosts_.ended_elsewhere(); !why.empty() && !ending_) fail_here(why);
+    std::string why = hosts_.ended_elsewhere();
+    if (why.empty() && launch_.num_hosts == 1) why = standstill_.look(ranks_);
+    if (!why.empty() && !ending_) fail_here(why);
     advance_end();
   }
   for (Rank& rank : ranks_) take_rest(rank);

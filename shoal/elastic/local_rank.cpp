@@ -57,13 +57,13 @@ void take_rest(Rank& rank) {
   }
 }
 
-void note(Rank& rank, std::int64_t killed_before) {
-  RankReport& report = rank.report;
-  rank.noted = true;
+RankReport seen_of(const Rank& rank) {
+  RankReport report = rank.report;
   const FlightLog log = rank.flight->read();
   report.num_calls = log.num_calls;
   report.kind = log.kind;
   report.error = log.error;
+  report.left_out = left_out(log, rank.rank);
   report.last = report.current = "";
   report.calls.clear();
   const std::size_t num_kept = std::min(log.records.size(), kCallsKept);
@@ -73,14 +73,24 @@ void note(Rank& rank, std::int64_t killed_before) {
         concat("call ", record.number, record.group.empty() ? "" : " of " + record.group),
         comm::describe(record.call));
   }
+  bool is_only_a_send = false;
   for (const FlightRecord& record : log.records) {
     if (record.state == CallState::Done) {
       report.last = describe(record);
-    } else if (report.current.empty()) {
+    } else if (report.current.empty() || (is_only_a_send && record.call.op != comm::Op::Send)) {
       report.current = describe(record);
+      is_only_a_send = record.call.op == comm::Op::Send;  // which waits by itself while the rank goes on
     }
   }
   if (report.current.empty() && !log.module.empty()) report.current = log.module;
+  report.waits = !log.records.empty() && log.records.back().state == CallState::Waiting;
+  return report;
+}
+
+void note(Rank& rank, std::int64_t killed_before) {
+  RankReport& report = rank.report;
+  report = seen_of(rank);
+  rank.noted = true;
   report.stopped = !rank.status && is_stopped(rank.started.process);
   report.how = report.stopped ? "stopped" : "running";
   if (!rank.status) return;

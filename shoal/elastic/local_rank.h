@@ -28,6 +28,8 @@ struct Rank {
 void take_output(Rank& rank);
 // What is still in its pipes, when it has ended: what others hold open is not waited for.
 void take_rest(Rank& rank);
+// What its recorder says.
+RankReport seen_of(const Rank& rank);
 // Writes down how far it is. `killed_before`: what num_killed_for_memory() was when it was started.
 void note(Rank& rank, std::int64_t killed_before);
 

@@ -30,6 +30,7 @@ class RecordedWork final : public comm::Work {
   }
 
   void wait(std::chrono::nanoseconds limit) override {
+    if (!is_recorded_) flight_.waits(place_);
     try {
       work_->wait(std::min(limit, limit_));
     } catch (const Error& error) {

@@ -25,6 +25,11 @@ class OneCall {
       return act();
     } catch (const Error& error) {
       if (!is_of_other_calls(error)) throw;
+      if (is_of_messages(error))
+        fail(error.kind(), "trainer: in ", name, " two ranks are at different messages (", error.what(),
+             "): one has left one out. Remedy: the same program, plan and version of Shoal on all ranks; "
+             "where "
+             "they are the same it is a fault of that rank: go on from the checkpoint");
       fail(error.kind(), "trainer: this rank is in ", name, ", another one calls something else (",
            error.what(), "). Remedy: all ranks call the same functions of their trainers, in the same order");
     }
@@ -57,6 +62,11 @@ class OneCall {
 
   static bool is_of_other_calls(const Error& error) {
     return error.kind() == ErrorKind::InvalidInput && std::string(error.what()).starts_with("comm: call ");
+  }
+
+  static bool is_of_messages(const Error& error) {
+    const std::string text = error.what();
+    return text.find(" send(") != std::string::npos || text.find(" receive(") != std::string::npos;
   }
 
   std::mutex mutex_;  // guards what follows

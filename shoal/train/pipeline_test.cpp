@@ -286,6 +286,8 @@ TEST_CASE("a send that a rank leaves out is told on both ranks where its next on
         for (const std::string& error : errors_without(schedule, rank, send)) {
           CAPTURE(error);
           CHECK(error.find(wanted) != std::string::npos);
+          CHECK(error.starts_with("trainer: in step() two ranks are at different messages (comm: call "));
+          CHECK(error.find("Remedy: the same program, plan and version") != std::string::npos);
         }
         CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(15));  // the limit is 30
       }

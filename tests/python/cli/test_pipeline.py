@@ -3,12 +3,14 @@
 
 import json
 import os
+import pathlib
 import re
 import signal
 import subprocess
+import time
 
 import pytest
-from processes import rank_of
+from processes import rank_of, running
 from test_ranks import lines_until
 
 STAGES = ["-n", 2, "--parallelism.pipeline_parallel_degree=2"]
@@ -143,3 +145,46 @@ def test_a_stage_that_fails_is_named_and_starts_again_with_the_same_losses(
     assert f"rank 1 failed first: {named}" in said
     assert "resume:  step" in said
     assert steps_in(torn) == steps_in(whole)
+
+
+def left_by(word):
+    """What processes with that word on their command line, or shared memory, are there."""
+    return running(word), sorted(path.name for path in pathlib.Path("/dev/shm").glob("*shoal*"))
+
+
+@pytest.mark.parametrize(
+    ("backend", "skip", "message"),
+    [
+        ("shm", "0:44", "micro-batch 0, message 1"),  # the next one comes
+        ("shm", "1:45", "micro-batch 1, message 1"),
+        ("shm", "0:45", "micro-batch 1, message 1"),  # the last of a step: none does
+        ("shm", "1:47", "micro-batch 1, message 3"),
+        ("gloo", "0:44", "micro-batch 0, message 1"),
+        ("gloo", "1:47", "micro-batch 1, message 3"),
+    ],
+)
+def test_a_stage_that_leaves_out_a_send_is_named_and_starts_again_with_the_same_losses(
+    shoal, tiny, backend, skip, message
+):
+    more = ["--training.steps=30", "--checkpoint.enable=true", "--checkpoint.interval=5", *BATCH]
+    more += ["--metrics.log_freq=1", "--validation.freq=0", "--sample.tokens=0"]
+    whole, torn = tiny.parent / "whole", tiny.parent / "torn"
+    before = left_by(tiny)
+    assert shoal("train", tiny, *STAGES, f"--job.dump_folder={whole}", *more).returncode == 0
+    skipping = shoal.path.resolve().parent / "shoal_skipping"
+    faulty = os.environ | {"SKIP": skip} | ({"SKIP_GLOO": "1"} if backend == "gloo" else {})
+    launcher = ["run", *STAGES[:2], "--limit=200", "--max-restarts=1", skipping]
+    begin = time.monotonic()
+    result = shoal(*launcher, "train", tiny, STAGES[2], f"--job.dump_folder={torn}", *more, env=faulty)
+    assert result.returncode == 0, result.stderr
+    assert time.monotonic() - begin < 100
+    rank, peer = int(skip[0]), 1 - int(skip[0])
+    named = (
+        rf"rank {rank} failed first: left out send\(f32 x \d+, to {peer}, {message}\), for which rank {peer} "
+    )
+    assert re.search(f"^shoal run: {named}waits in call", result.stderr, re.M), result.stderr
+    assert "call the same functions" not in result.stderr
+    assert re.search(r"resume:  step \d+ from ", result.stdout), result.stdout
+    assert steps_in(torn) == steps_in(whole)
+    assert len(steps_in(torn)) == 30
+    assert left_by(tiny) == before
