@@ -91,6 +91,8 @@ static void add_planning(CLI::App& command, cli::Options& options) {
       "--measure", options.measure,
       "Run a step of the first rank, without peers and on zeros, and hold its memory against the plan's");
   add_plan(command, options);
+  command.add_option("--picture", options.picture,
+                     "Draw each layer's layouts, and messages, as an HTML page");
   command.add_option("--diff", options.diff, "Compare two plans: files, or found for one that is found")
       ->expected(1, 2)
       ->type_name("A B");

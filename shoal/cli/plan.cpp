@@ -23,6 +23,7 @@
 #include "shoal/ir/flops.h"
 #include "shoal/observe/summary.h"
 #include "shoal/rewrite/report.h"
+#include "shoal/rewrite/report_page.h"
 #include "shoal/runtime/measure.h"
 
 namespace shoal::cli {
@@ -119,6 +120,16 @@ static void save(const std::string& text, const char* option, const std::string&
   SHOAL_CHECK(file.flush(), InvalidInput, option, ": ", path, " cannot be written: ", std::strerror(errno));
 }
 
+static std::string picture_of(const PlannedStep& step) {
+  const auto& [recipe, whole] = std::tie(step.recipe(), step.whole());
+  const std::string& plan = recipe.parallelism.plan;
+  return rewrite::report_html(
+      whole.mesh, step.step_report(),
+      concat(recipe.model.name, " on ", whole.mesh.size(), whole.mesh.size() == 1 ? " rank" : " ranks",
+             plan.empty() ? "" : concat(" by ", plan)),
+      whole.plan.pipeline_axis);
+}
+
 int plan(const Recipe& given, const Options& options) {
   if (!options.diff.empty()) return plan_diff(given, options);
   const auto begin = std::chrono::steady_clock::now();
@@ -126,6 +137,7 @@ int plan(const Recipe& given, const Options& options) {
   const auto& [recipe, whole] = std::tie(step.recipe(), step.whole());
   if (!step.choice().empty()) say(step.choice());
   if (!options.save_plan.empty()) save(to_text(whole.plan), "--save-plan", options.save_plan);
+  if (!options.picture.empty()) save(picture_of(step), "--picture", options.picture);
   say(concat("model: ", recipe.model.name, ", ", observe::with_commas(step.elements()), " parameters; ",
              observe::with_commas(static_cast<std::int64_t>(whole.graph.nodes.size())), " ops for ",
              step.sizes().microbatch, " samples at once"));

@@ -35,6 +35,7 @@ std::vector<Recipe> recipes_of(const Recipe& recipe, const Options& options) {
               "--plan is not for --diff, which names both plans");
   for (const auto& [option, is_said] : {std::pair("--dry-run", options.dry_run),
                                         {"--measure", options.measure},
+                                        {"--picture", !options.picture.empty()},
                                         {"--print-after", !options.print_after.empty()},
                                         {"--save-plan", !options.save_plan.empty()}})
     SHOAL_CHECK(!is_said, InvalidInput, option, " is of one plan, and --diff compares two. Remedy: without ",

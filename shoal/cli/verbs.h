@@ -30,6 +30,7 @@ struct Options {
   std::string print_after;  // compile::Settings
   bool measure = false;
   std::vector<std::string> diff;   // two plans to compare: files, or "found"; empty: none
+  std::string picture;             // a page to write
   std::vector<std::string> words;  // the recipe's file and the overrides, as they were given
 };
 

@@ -138,6 +138,7 @@ def test_a_step_is_timed_where_a_cluster_is_known(shoal, tiny):
         for option in [
             "--dry-run",
             "--measure",
+            "--picture=a.html",
             "--print-after=place",
             "--save-plan=a.plan",
         ]
