@@ -91,6 +91,11 @@ static void add_planning(CLI::App& command, cli::Options& options) {
       "--measure", options.measure,
       "Run a step of the first rank, without peers and on zeros, and hold its memory against the plan's");
   add_plan(command, options);
+  command.add_option("--picture", options.picture,
+                     "Draw each layer's layouts, and messages, as an HTML page");
+  command.add_option("--diff", options.diff, "Compare two plans: files, or found for one that is found")
+      ->expected(1, 2)
+      ->type_name("A B");
 }
 
 static constexpr std::array kVerbs = {
@@ -191,7 +196,8 @@ static int run(const Verb& verb, cli::Options options) {
     recipe = cli::read_recipe(options.words.front(), overrides);
     if (verb.has_ranks) {
       const int here = elastic::place_of(elastic::environment_of(environ)).size;
-      cli::check_ranks(recipe, options.ranks > 0 ? options.ranks : here);
+      for (const cli::Recipe& each : cli::recipes_of(recipe, options))
+        cli::check_ranks(each, options.ranks > 0 ? options.ranks : here);
     }
   } catch (const Error& error) {
     return failed(kWrongUse, error.what());

@@ -9,57 +9,38 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
-#include <optional>
 #include <string>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
 #include "shoal/cli/forecast.h"
 #include "shoal/cli/found_text.h"
-#include "shoal/cli/hollow.h"
-#include "shoal/cli/memory_choice.h"
-#include "shoal/cli/ranks.h"
+#include "shoal/cli/planned_step.h"
 #include "shoal/cli/run_checkpoints.h"
 #include "shoal/cli/verbs.h"
-#include "shoal/compile/accumulate.h"
 #include "shoal/compile/compile.h"
 #include "shoal/ir/flops.h"
 #include "shoal/observe/summary.h"
 #include "shoal/rewrite/report.h"
+#include "shoal/rewrite/report_page.h"
 #include "shoal/runtime/measure.h"
 
 namespace shoal::cli {
 
-// Of a micro-batch.
-static bool has_sums(const compile::Whole& whole) {
-  return std::ranges::any_of(whole.graph.sources, [&](const ir::Source& source) {
-    return whole.graph.at(source.value).role == ir::Role::Gradient;
-  });
-}
-
 // Every kind of rank: what it would run, lowered as a rank does it. The most that one has in memory.
-static Phase dry_run(const Recipe& recipe, const compile::Whole& whole, std::int64_t captured, int threads,
-                     bool says) {
-  const auto classes = kinds_of_ranks(whole);
-  if (says) say(concat("dry run: ", whole.mesh.size(), " ranks of ", classes.size(), " kinds"));
-  std::optional<compile::Whole> sums;
-  if (has_sums(whole)) sums = update_of_sums(whole);
-  Phase most;
-  for (const auto& kind : classes) {
-    const int first = kind.first();
+static Phase dry_run(const PlannedStep& step, bool says) {
+  const compile::Whole& whole = step.whole();
+  if (says) say(concat("dry run: ", whole.mesh.size(), " ranks of ", kinds_of_ranks(whole).size(), " kinds"));
+  return step.most([&](const rewrite::RankClass& kind, const Forecast& forecast) {
+    if (!says) return;
     const std::size_t count = kind.ranks.size();
-    const Forecast forecast = forecast_of(recipe, whole, captured, first, threads, sums ? &*sums : nullptr);
-    const program::Memory& step = forecast.step;
-    if (forecast.largest().bytes > most.bytes) most = forecast.largest();
-    if (!says) continue;
-    say(concat("  ", count, count == 1 ? " rank as rank " : " ranks as rank ", first, ": ",
-               program::size_of(forecast.program), " instructions, ", human_bytes(step.sources.total()),
-               " between steps, ", human_bytes(step.peak.total()), " at most in one"));
-  }
-  return most;
+    const program::Memory& memory = forecast.step;
+    say(concat("  ", count, count == 1 ? " rank as rank " : " ranks as rank ", kind.first(), ": ",
+               program::size_of(forecast.program), " instructions, ", human_bytes(memory.sources.total()),
+               " between steps, ", human_bytes(memory.peak.total()), " at most in one"));
+  });
 }
 
 static std::string text_of_seconds(double seconds) {
@@ -117,79 +98,63 @@ static void say_stages(const compile::Whole& whole) {
 }
 
 // What follows the micro-batches.
-static void say_update(const compile::Whole& microbatch, compile::Settings settings) {
-  const auto& [graph, plan, mesh] = std::tie(microbatch.graph, microbatch.plan, microbatch.mesh);
-  settings.then = compile::Then::UpdateSums;
-  settings.stages = microbatch.stages.owners.empty() ? nullptr : &microbatch.stages;
-  const auto made =
-      compile::compile(compile::graph_of_sums(graph, plan.precision.master), plan, mesh, 0, settings);
-  const std::string text =
-      rewrite::traffic_text(rewrite::report_of(made.whole.placed, made.local, 0), "the update after them");
+static void say_update(const PlannedStep& step) {
+  const std::string text = rewrite::traffic_text(step.update_report(), "the update after them");
   say(text.substr(0, text.size() - 1));
-  say(compile::reduces_each(plan, mesh) ? "gradients: reduced in each micro-batch, which keeps them in parts"
-                                        : "gradients: summed up on each rank, and reduced once a step");
+  say(compile::reduces_each(step.whole().plan, step.whole().mesh)
+          ? "gradients: reduced in each micro-batch, which keeps them in parts"
+          : "gradients: summed up on each rank, and reduced once a step");
 }
 
-static void save(const compile::Plan& plan, const std::string& path) {
+static void save(const std::string& text, const char* option, const std::string& path) {
   std::ofstream file(path, std::ios::binary);
-  file << to_text(plan);
-  SHOAL_CHECK(file.flush(), InvalidInput, "--save-plan: ", path,
-              " cannot be written: ", std::strerror(errno));
+  file << text;
+  SHOAL_CHECK(file.flush(), InvalidInput, option, ": ", path, " cannot be written: ", std::strerror(errno));
+}
+
+static std::string picture_of(const PlannedStep& step) {
+  const auto& [recipe, whole] = std::tie(step.recipe(), step.whole());
+  const std::string& plan = recipe.parallelism.plan;
+  return rewrite::report_html(
+      whole.mesh, step.step_report(),
+      concat(recipe.model.name, " on ", whole.mesh.size(), whole.mesh.size() == 1 ? " rank" : " ranks",
+             plan.empty() ? "" : concat(" by ", plan)),
+      whole.plan.pipeline_axis);
 }
 
 int plan(const Recipe& given, const Options& options) {
+  if (!options.diff.empty()) return plan_diff(given, options);
   const auto begin = std::chrono::steady_clock::now();
-  const MemoryChoice choice = within_limit(given, options.ranks, threads_of_rank(options.ranks));
-  if (!choice.text.empty()) say(choice.text);
-  const Recipe& recipe = choice.recipe;
-  const Parallelism parallelism = parallelism_of(recipe, options.ranks);
-  const auto& [mesh, world, tensors, plan, plan_name, folder, limit] = parallelism;
-  const StepSizes sizes = sizes_of(recipe, parallelism);
-  const torch::nn::AnyModule model = hollow_model(recipe);
-  std::int64_t elements = 0;
-  std::vector<std::string> names;
-  for (const auto& parameter : model.ptr()->named_parameters()) {
-    if (!compile::is_table(plan, parameter.key())) elements += parameter.value().numel();
-    names.push_back(parameter.key());
-  }
-  check_fits(plan, mesh, names, plan_name);
-  auto [graph, captured] = captured_step(recipe, model, sizes.microbatch);
-  const OptimizerPart part{{}, optimizer_of(recipe)};
-  compile::Settings settings = settings_of(recipe, part, options.print_after);
-  settings.plan_name = plan_name;
-  const bool is_one = sizes.num_microbatches == 1;
-  const bool is_staged = compile::num_stages_of(plan, mesh) > 1;
-  if (!is_one || is_staged) settings.then = compile::Then::Accumulate;
-  const compile::Whole whole = compile::compile_whole(std::move(graph), plan, mesh, settings);
-  if (!options.save_plan.empty()) save(whole.plan, options.save_plan);
-  say(concat("model: ", recipe.model.name, ", ", observe::with_commas(elements), " parameters; ",
+  const PlannedStep step(given, options.ranks, options.print_after);
+  const auto& [recipe, whole] = std::tie(step.recipe(), step.whole());
+  if (!step.choice().empty()) say(step.choice());
+  if (!options.save_plan.empty()) save(to_text(whole.plan), "--save-plan", options.save_plan);
+  if (!options.picture.empty()) save(picture_of(step), "--picture", options.picture);
+  say(concat("model: ", recipe.model.name, ", ", observe::with_commas(step.elements()), " parameters; ",
              observe::with_commas(static_cast<std::int64_t>(whole.graph.nodes.size())), " ops for ",
-             sizes.microbatch, " samples at once"));
-  const compile::Compiled first = compile::compile_local(whole, 0);
-  const std::string of =
-      is_one ? "a step" : concat("each of ", sizes.num_microbatches, " micro-batches of a step");
-  const std::string text =
-      rewrite::to_text(mesh, rewrite::report_of(whole.placed, first.local, 0, plan.pipeline_axis), of);
+             step.sizes().microbatch, " samples at once"));
+  const std::string of = step.sizes().num_microbatches == 1
+                             ? "a step"
+                             : concat("each of ", step.sizes().num_microbatches, " micro-batches of a step");
+  const std::string text = rewrite::to_text(whole.mesh, step.report(), of);
   say(text.substr(0, text.size() - 1));
   if (whole.found) {
     const std::string found = found_text(whole);
     say(found.substr(0, found.size() - 1));
   }
-  if (first.fit) say_fit(*first.fit);
-  if (is_staged) say_stages(whole);
-  if (!is_one || is_staged) say_update(whole, settings);
-  const int threads = threads_of_rank(options.ranks);
-  const Forecast forecast = forecast_of(recipe, whole, captured, 0, threads);
+  if (step.first().fit) say_fit(*step.first().fit);
+  if (!whole.stages.owners.empty()) say_stages(whole);
+  if (!step.is_in_one()) say_update(step);
+  const Forecast forecast = step.forecast();
   const std::string memory = to_text(forecast);
   say(memory.substr(0, memory.size() - 1));
-  if (options.dry_run || !recipe.memory.limit.empty())
-    check_limit(recipe, dry_run(recipe, whole, captured, threads, options.dry_run));
+  if (options.dry_run || !recipe.memory.limit.empty()) check_limit(recipe, dry_run(step, options.dry_run));
   if (options.measure) {
-    at::set_num_threads(threads);
-    const std::string measured = to_text(runtime::measure(forecast.program, forecast.step, mesh, 0));
+    at::set_num_threads(step.threads());
+    const std::string measured = to_text(runtime::measure(forecast.program, forecast.step, whole.mesh, 0));
     say(measured.substr(0, measured.size() - 1));
   }
-  say_times(first.whole.times);
+  say_times(step.first().whole.times);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   char took[64];
   std::snprintf(took, sizeof took, "planned in %.1f s, ", seconds.count());

@@ -29,6 +29,8 @@ struct Options {
   bool dry_run = false;
   std::string print_after;  // compile::Settings
   bool measure = false;
+  std::vector<std::string> diff;   // two plans to compare: files, or "found"; empty: none
+  std::string picture;             // a page to write
   std::vector<std::string> words;  // the recipe's file and the overrides, as they were given
 };
 
@@ -41,6 +43,11 @@ int capture(const Recipe& recipe, const Options& options);
 int generate(const Recipe& recipe, const Options& options);
 int verify(const Recipe& recipe, const Options& options);
 int plan(const Recipe& recipe, const Options& options);
+int plan_diff(const Recipe& recipe, const Options& options);  // of `plan`, with options.diff
+
+// The recipes that are run: of a diff one with each plan. Throws InvalidInput where it is said with what it has no
+// use for.
+std::vector<Recipe> recipes_of(const Recipe& recipe, const Options& options);
 
 // Of `shoal checkpoint`. A path is one checkpoint, or a folder of them.
 int checkpoint_inspect(const std::vector<std::string>& paths);

@@ -162,10 +162,12 @@ static void add_line(std::vector<LayerLine>& lines, LayerLine line) {
     return other.path == line.path && other.is_parameter == line.is_parameter && other.shape == line.shape &&
            other.kept == line.kept && other.used == line.used;
   });
-  if (known != lines.end())
-    ++known->count;
-  else
+  if (known == lines.end()) {
     lines.push_back(std::move(line));
+    return;
+  }
+  ++known->count;
+  known->paths.push_back(std::move(line.paths.front()));
 }
 
 static std::vector<LayerLine> layers_of(const Placed& placed) {
@@ -179,7 +181,8 @@ static std::vector<LayerLine> layers_of(const Placed& placed) {
                      .shape = graph.at(value).type.shape,
                      .kept = placed.kept[i],
                      .used = placed.values[value.index],
-                     .count = 1});
+                     .count = 1,
+                     .paths = {name}});
   }
   const auto parameters = of_parameters(graph);
   std::map<std::string, std::size_t> last;  // by module, the node that makes what it hands on
@@ -199,7 +202,8 @@ static std::vector<LayerLine> layers_of(const Placed& placed) {
                      .shape = graph.at(value).type.shape,
                      .kept = placed.values[value.index],
                      .used = placed.values[value.index],
-                     .count = 1});
+                     .count = 1,
+                     .paths = {graph.nodes[node].module}});
   }
   return lines;
 }
@@ -246,6 +250,20 @@ static std::string purpose_of(const ir::Graph& local, const ir::Node& node,
   return node.phase == Phase::Update || gradients[node.outputs[0]->index] ? "gradients" : "activations";
 }
 
+// Into those of its kind.
+static void add_traffic(std::vector<Traffic>& all, Traffic traffic) {
+  const auto known = std::ranges::find_if(all, [&](const Traffic& other) {
+    return std::tie(other.module, other.what, other.op, other.axis, other.phase) ==
+           std::tie(traffic.module, traffic.what, traffic.op, traffic.axis, traffic.phase);
+  });
+  if (known == all.end()) {
+    all.push_back(std::move(traffic));
+    return;
+  }
+  known->count += traffic.count;
+  known->bytes += traffic.bytes;
+}
+
 static std::vector<Traffic> traffic_of(const Mesh& mesh, const ir::Graph& local, int rank) {
   const auto gradients = to_be_gradients(local), parameters = of_parameters(local);
   const auto type_of = [&](ValueId value) -> const ir::TensorType& { return local.at(value).type; };
@@ -254,21 +272,13 @@ static std::vector<Traffic> traffic_of(const Mesh& mesh, const ir::Graph& local,
     const auto message = sharding::message_of(node, type_of, mesh, rank);
     if (!message) continue;
     const std::string what = purpose_of(local, node, gradients, parameters);
-    Traffic traffic = {.module = what == "gradients" || what == "norm" ? "" : folded(node.module),
-                       .what = what,
-                       .op = std::string(name_of(message->kind)),
-                       .axis = message->axis,
-                       .phase = node.phase};
-    auto known = std::ranges::find_if(found, [&](const Traffic& other) {
-      return std::tie(other.module, other.what, other.op, other.axis, other.phase) ==
-             std::tie(traffic.module, traffic.what, traffic.op, traffic.axis, traffic.phase);
-    });
-    if (known == found.end()) {
-      found.push_back(std::move(traffic));
-      known = std::prev(found.end());
-    }
-    ++known->count;
-    known->bytes += message->bytes();
+    add_traffic(found, {.module = what == "gradients" || what == "norm" ? "" : folded(node.module),
+                        .what = what,
+                        .op = std::string(name_of(message->kind)),
+                        .axis = message->axis,
+                        .phase = node.phase,
+                        .count = 1,
+                        .bytes = message->bytes()});
   }
   return found;
 }
@@ -325,6 +335,15 @@ Report report_of(const Placed& placed, const ir::Graph& local, int rank, std::st
   report.traffic = traffic_of(placed.mesh, local, rank);
   report.whole = whole_ops(placed, pipeline_axis);
   return report;
+}
+
+Report of_step(Report microbatch, std::int64_t num_microbatches, const Report& update) {
+  for (Traffic& traffic : microbatch.traffic) {
+    traffic.count *= num_microbatches;
+    traffic.bytes *= num_microbatches;
+  }
+  for (const Traffic& traffic : update.traffic) add_traffic(microbatch.traffic, traffic);
+  return microbatch;
 }
 
 }  // namespace shoal::rewrite

@@ -58,6 +58,7 @@ struct LayerLine {
   sharding::Layout kept;  // of a parameter, between steps
   sharding::Layout used;
   std::int64_t count = 0;
+  std::vector<std::string> paths;  // so many, without '*'
   friend bool operator==(const LayerLine&, const LayerLine&) = default;
 };
 
@@ -73,6 +74,9 @@ struct Report {
 // `local`: what partition made of it for a rank.
 // Ops are not cut along the pipeline's axis, but dealt out.
 Report report_of(const Placed& placed, const ir::Graph& local, int rank, std::string_view pipeline_axis = "");
+
+// Of a step: so many micro-batches, and the update after them.
+Report of_step(Report microbatch, std::int64_t num_microbatches, const Report& update);
 
 // Ranks that have equal shapes of everything. What is known of one rank's program and traffic is known of its
 // class. Ranks of two stages are of two classes.

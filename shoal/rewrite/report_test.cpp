@@ -126,6 +126,35 @@ TEST_CASE("an op that runs whole though the batch is cut is named, with its work
   CHECK(report.shares[0].flops == 0.5);
 }
 
+TEST_CASE("a step sends what its micro-batches and the update do") {
+  const auto sent = [](const char* what, std::int64_t count, std::int64_t bytes) {
+    return Traffic{
+        .module = "", .what = what, .op = "all_reduce", .axis = "shard", .count = count, .bytes = bytes};
+  };
+  Report microbatch, update;
+  microbatch.traffic = {sent("activations", 2, 10), sent("gradients", 1, 100)};
+  update.traffic = {sent("gradients", 1, 7), sent("norm", 1, 8)};
+  CHECK(of_step(microbatch, 3, update).traffic ==
+        std::vector<Traffic>{sent("activations", 6, 30), sent("gradients", 4, 307), sent("norm", 1, 8)});
+}
+
+TEST_CASE("layers whose paths differ in numbers alone are one line, which has the paths") {
+  const Placed placed = place(ir::from_text(R"(graph captured
+%0 = parameter "h.3.weight" : f32[16, 16]
+%1 = parameter "h.12.weight" : f32[16, 16]
+%2 = input "x" : f32[8, 16]
+%3 : f32[8, 16] = aten::mm(self=%2, mat2=%0) @forward "h.3"
+%4 : f32[8, 16] = aten::mm(self=%3, mat2=%1) @forward "h.12"
+return output "y" %4
+)"),
+                              kData, {.parameters = {}, .inputs = {{"x", kRows}}, .outputs = {}});
+  const Report report = report_of(placed, local_graph(placed, 0), 0);
+  REQUIRE(report.layers.size() == 2);
+  CHECK(report.layers[0].path == "h.*.weight");
+  CHECK(report.layers[0].paths == std::vector<std::string>{"h.3.weight", "h.12.weight"});
+  CHECK(report.layers[1].paths == std::vector<std::string>{"h.3", "h.12"});
+}
+
 TEST_CASE("ranks with equal shapes are of one kind") {
   const Mesh mesh = {.axes = {{"replicate", 3}}};  // 8 rows: 3, 3, 2
   const Placed placed =

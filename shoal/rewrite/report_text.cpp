@@ -1,52 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // A report as people read it.
-#include <algorithm>
 #include <cstdio>
 #include <string_view>
 
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
 #include "shoal/rewrite/report.h"
+#include "shoal/rewrite/report_words.h"
 
 namespace shoal::rewrite {
 
-using sharding::Layout;
 using sharding::Mesh;
-using sharding::Replicate;
-using sharding::Shape;
-using sharding::Shard;
-
-// Axes of one rank place nothing.
-static std::string text_of(const Mesh& mesh, const Layout& layout) {
-  std::string text;
-  for (std::size_t axis = 0; axis < mesh.axes.size(); ++axis)
-    if (!std::holds_alternative<Replicate>(layout.placements[axis]) && mesh.axes[axis].size > 1)
-      text += concat(text.empty() ? "" : " ", mesh.axes[axis].name, "=",
-                     sharding::to_text(layout.placements[axis]));
-  return text.empty() ? "whole" : text;
-}
-
-static std::string padded(std::string text, std::size_t width) {
-  text.resize(std::max(text.size() + 1, width), ' ');
-  return text;
-}
-
-static std::string percent(double share) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f %%", 100 * share);
-  return text;
-}
 
 static std::string flops_in_words(double flops) {
   char text[32];
   std::snprintf(text, sizeof text, "%.4g", flops);
   return text;
-}
-
-static std::string text_of(const Shape& shape) {
-  std::string text;
-  for (const std::int64_t size : shape) text += concat(text.empty() ? "" : ", ", size);
-  return concat("[", text, "]");
 }
 
 // The first groups of ranks along each axis.
@@ -81,10 +50,8 @@ static std::string text_of_layers(const Mesh& mesh, const Report& report) {
     text += parameters ? "parameters, as they are kept -> as they are used:\n" : "outputs of modules:\n";
     for (const LayerLine& line : report.layers) {
       if (line.is_parameter != parameters) continue;
-      const std::string name = concat(line.path.empty() ? "(the model)" : line.path,
-                                      line.count > 1 ? concat(" x", line.count) : "");
-      text += concat(padded("  " + name, 46), padded(text_of(line.shape), 18), text_of(mesh, line.kept),
-                     line.used == line.kept ? "" : " -> " + text_of(mesh, line.used), '\n');
+      text += concat(padded("  " + name_of(line), 46), padded(shape_text(line.shape), 18),
+                     layouts_text(mesh, line), '\n');
     }
   }
   return text;

@@ -2,15 +2,11 @@
 """Perfetto itself reads the traces that are written."""
 
 import json
-import shutil
 
+import browser
 import perfetto
-import pytest
 
-pytestmark = pytest.mark.skipif(
-    shutil.which(perfetto.BROWSER) is None,
-    reason=f"no {perfetto.BROWSER}: tools/setup.sh --tests installs it",
-)
+pytestmark = browser.needed
 
 SPANS = """select s.name, ts, s.dur, process.name, thread.name, extract_arg(s.arg_set_id, 'args.bytes')
 from slice s join thread_track t on s.track_id = t.id join thread using (utid) join process using (upid)
