@@ -12,7 +12,7 @@ namespace shoal::planner {
 
 Found asked(const ir::Graph& graph, const sharding::Mesh& mesh, const Question& question,
             const std::function<Found()>& search) {
-  constexpr std::size_t kKept = 4;
+  constexpr std::size_t kKept = 16;
   struct Asked {
     ir::Graph graph;
     sharding::Mesh mesh;

@@ -49,8 +49,8 @@ def test_each_class_of_layers_says_what_it_costs_and_what_the_next_best_would(sh
 def test_a_limit_that_is_too_low_is_refused_with_the_least(shoal, tiny):
     said = refused(shoal, tiny, "--planner.kept=1KiB")
     least = re.search(
-        r"planner.kept is 1.0KiB \(1024 bytes\), and over 2 ranks of 'tensor' no placement leaves a rank less "
-        r"than \S+ \((\d+) bytes\) of the model's parameters. Remedy: that much, or more ranks",
+        r"planner.kept is 1.0KiB \(1024 bytes\), and over 2 ranks of 'tensor' no placement leaves a rank "
+        r"less than \S+ \((\d+) bytes\) of the model's parameters. Remedy: that much, or more ranks",
         said,
     )
     assert least, said
