@@ -114,3 +114,16 @@ def test_what_is_said_of_a_search_that_is_not_made_is_refused(shoal, tiny):
     said = refused(shoal, tiny, "--planner.kept=1GiB", ranks=["-n", 2])
     assert "planner: nothing is found on 'replicate=2 shard=1 tensor=1'" in said
     assert "Remedy: a tensor degree" in said
+
+
+@pytest.mark.parametrize("model", ["gpt", "llama"])
+def test_for_its_machines_it_is_never_slower_than_a_plan_by_hand(shoal, model):
+    """By what is simulated of both; for other machines it may be."""
+    on = [f"--{key}.cluster=clusters/h100.toml" for key in ("planner", "profiling")]
+    untied = ["--model.tie_word_embeddings=false"] if model == "llama" else []
+    for plan in ("tensor", "sequence"):
+        by_hand = f"recipes/plans/{'gpt2' if model == 'gpt' else model}_{plan}.plan"
+        result = shoal("plan", f"recipes/{model}.toml", *TENSOR, *on, *untied, "--diff", "found", by_hand)
+        assert result.returncode == 0, result.stderr
+        said = re.search(rf"time of a step, simulated +{NUMBER} ms +{NUMBER} ms", result.stdout)
+        assert float(said[1]) <= float(said[2]), result.stdout
