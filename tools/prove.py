@@ -23,7 +23,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "proofs.md"
 PYTEST = "{python} -m pytest -q -s -p no:cacheprovider tests/python/"
 TRIALS = "{python} tests/fault/launch_trials.py "
-MATRIX = "{build}/parallel_test --test-case="
+# Of OpenMP's threads those that wait leave the cores to ranks that are threads.
+MATRIX = "OMP_WAIT_POLICY=passive {build}/parallel_test --test-case="
 
 
 def resumed(results, case):

@@ -115,6 +115,7 @@ class Parallelism:
         schedule: str = "1f1b",
         microbatches: int = 0,
         stages: Sequence[str] = (),
+        stages_per_rank: int = 0,
     ) -> None:
         """`plan`: text, or the path of a file with it. `replicated_inputs`: items of the batch that all ranks
         have alike. `gathers_again`: with ZeRO-3, parameters are gathered for backward again instead of being
@@ -136,6 +137,7 @@ class Parallelism:
         other libraries share (torch.from_numpy) leaves that memory. `schedule`, of a pipeline: "gpipe",
         "1f1b", "eager_1f1b", "zb_h1" or "zb_h2", or, with two stages a rank, "looped_bfs",
         "interleaved_1f1b", "zbv" or "dualpipev".
+        `stages_per_rank`: of "interleaved_1f1b" and "looped_bfs"; 0: two.
         `microbatches`: how many a step's batch is cut into; 0: one a stage.
         `stages`: where all but the first begin, as paths of modules (["h.6"]); none: where work is
         balanced."""

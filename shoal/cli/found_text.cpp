@@ -45,7 +45,8 @@ static std::map<std::string, sharding::Placement> others(
 
 static std::string heading(const compile::Whole& whole) {
   const planner::Found& found = *whole.found;
-  const double gap = found.seconds > 0 ? 100 * (found.seconds - found.bound) / found.seconds : 0;
+  const double gap =
+      found.seconds > 0 ? 100 * (found.seconds - std::max(found.bound, 0.0)) / found.seconds : 0;
   char text[128];
   std::snprintf(text, sizeof text, "%.3g ms of a step depend on it, %.2f %% above the least possible",
                 1e3 * found.seconds, std::max(gap, 0.0));

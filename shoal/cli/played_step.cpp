@@ -64,7 +64,7 @@ static std::vector<simulate::Run> runs_of(const PlayedStep& step, const PlayedKi
   if (const int ranks = compile::pipeline_ranks_of(plan, mesh); ranks > 1) {
     const int rank = mesh.coordinate(kind.ranks.front(), mesh.axis(plan.pipeline_axis));
     const schedule::Timeline timeline =
-        train::timeline_of(plan.schedule, ranks, static_cast<std::size_t>(microbatches));
+        train::timeline_of(plan, ranks, static_cast<std::size_t>(microbatches));
     runs = program::runs_of(timeline, rank, std::vector(static_cast<std::size_t>(microbatches), &program));
   } else {
     for (int microbatch = 0; microbatch < microbatches; ++microbatch)

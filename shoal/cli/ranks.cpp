@@ -145,6 +145,8 @@ static compile::Plan plan_of(const Recipe& recipe) {
   if (planner != plain) plan.planner = planner;
   const auto& said = recipe.parallelism;
   if (!said.pipeline_parallel_schedule.empty()) plan.schedule = said.pipeline_parallel_schedule;
+  if (said.pipeline_parallel_stages_per_rank > 0)
+    plan.stages_per_rank = static_cast<int>(said.pipeline_parallel_stages_per_rank);
   if (said.pipeline_parallel_microbatches > 0)
     plan.microbatches = static_cast<int>(said.pipeline_parallel_microbatches);
   for (const std::string& pattern : table_patterns(recipe)) plan.tables.push_back(pattern);
@@ -225,7 +227,7 @@ void check_ranks(const Recipe& recipe, int ranks) {
   if (ranks == 1) return;
   const auto& [mesh, world, tensors, plan, plan_name, folder, limit] = parallelism;
   if (const int pipeline = compile::pipeline_ranks_of(plan, mesh); pipeline > 1)
-    train::timeline_of(plan.schedule, pipeline, num_microbatches);
+    train::timeline_of(plan, pipeline, num_microbatches);
   std::vector<std::string> names;
   const auto shapes = shapes_of(hollow_model(recipe));
   for (const auto& [name, shape] : shapes) names.push_back(name);

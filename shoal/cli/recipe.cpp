@@ -192,6 +192,8 @@ std::vector<Option> options_of(Recipe& recipe) {
        {"parallelism", "pipeline_parallel_schedule", &parallelism.pipeline_parallel_schedule, 0, 0,
         "gpipe, 1f1b, eager_1f1b, zb_h1, zb_h2; looped_bfs, interleaved_1f1b, zbv, dualpipev with two stages "
         "a rank; \"\": the plan's, or 1f1b"},
+       {"parallelism", "pipeline_parallel_stages_per_rank", &parallelism.pipeline_parallel_stages_per_rank, 0,
+        1e6, "of interleaved_1f1b and looped_bfs; 0: the plan's, or the schedule's"},
        {"parallelism", "pipeline_parallel_microbatches", &parallelism.pipeline_parallel_microbatches, 0, 1e9,
         "of a batch; 0: the plan's, or a stage each"},
        {"parallelism", "plan", &parallelism.plan, 0, 0, "file that says how layers are cut"},

@@ -108,10 +108,11 @@ struct Recipe {
     std::int64_t data_parallel_replicate_degree = -1;
     std::int64_t data_parallel_shard_degree = 1;
     std::int64_t tensor_parallel_degree = 1;
-    std::int64_t pipeline_parallel_degree = 1;        // the outermost axis
-    std::string pipeline_parallel_schedule;           // Plan::schedule; "": as the plan says
-    std::int64_t pipeline_parallel_microbatches = 0;  // Plan::microbatches
-    std::string plan;                                 // a file; "": none
+    std::int64_t pipeline_parallel_degree = 1;           // the outermost axis
+    std::string pipeline_parallel_schedule;              // Plan::schedule; "": as the plan says
+    std::int64_t pipeline_parallel_stages_per_rank = 0;  // Plan::stages_per_rank
+    std::int64_t pipeline_parallel_microbatches = 0;     // Plan::microbatches
+    std::string plan;                                    // a file; "": none
   } parallelism;
   struct {
     std::int64_t stage = -1;  // Parallelism::zero_stage

@@ -80,15 +80,19 @@ class Line {
   void read_pipeline() {
     plan_.pipeline_axis = name();
     for (std::string_view word = next(); !word.empty(); word = next()) {
-      const auto [key, value] = setting(word, "schedule=NAME, or microbatches=NUMBER");
+      const auto [key, value] = setting(word, "schedule=NAME, stages_per_rank=NUMBER or microbatches=NUMBER");
       if (key == "schedule")
         plan_.schedule = value;
+      else if (key == "stages_per_rank")
+        plan_.stages_per_rank = static_cast<int>(integer(word, value));
       else if (key == "microbatches")
         plan_.microbatches = static_cast<int>(integer(word, value));
       else
         fail(ErrorKind::InvalidInput, where_, "'", word,
-             "' is neither schedule=NAME nor microbatches=NUMBER");
+             "' is none of schedule=NAME, stages_per_rank=NUMBER and microbatches=NUMBER");
     }
+    SHOAL_CHECK(plan_.stages_per_rank >= 0, InvalidInput, where_, "stages_per_rank=", plan_.stages_per_rank,
+                "; it is at least 1, or 0: as many as the schedule has");
     SHOAL_CHECK(plan_.microbatches >= 0, InvalidInput, where_, "microbatches=", plan_.microbatches,
                 "; it is at least 1, or 0: as many as there are stages");
   }

@@ -16,7 +16,8 @@
 //   split        h.*.mlp                             of it: parameters of these modules are cut, all others whole
 //   planner      tensor_batch=true kept=300MiB budget=5   what the search may, and may not (Planner); and
 //                link=2.5e10 latency=2e-6            of the machines it is for, flops and memory too
-//   pipeline     pipeline schedule=1f1b microbatches=8   the axis whose ranks have stages, in which order
+//   pipeline     pipeline schedule=1f1b microbatches=8   the axis whose ranks have stages, in which order; of
+//                interleaved_1f1b and looped_bfs stages_per_rank=3 too
 //   stage        h.6                                 where each but the first begins; none: found
 //   accumulate   reduce=each                         of several micro-batches
 //   table        emb.*.weight                        parameters whose rows are in tables (rewrite/tables.h)
@@ -87,6 +88,7 @@ struct Plan {
   // --- stages
   std::string pipeline_axis = "pipeline";
   std::string schedule = "1f1b";
+  int stages_per_rank = 0;               // 0: as many as the schedule has by itself
   int microbatches = 0;                  // that a step's batch is cut into; 0: as many as there are stages
   std::vector<std::string> stages = {};  // where each but the first begins (rewrite/stages.h); none: found
   // --- accumulate: gradients of several micro-batches are reduced once a step, or one after the other, which

@@ -75,7 +75,7 @@ int pipeline_ranks_of(const Plan& plan, const Mesh& mesh) {
 std::vector<int> ranks_of_stages(const Plan& plan, const Mesh& mesh) {
   const int ranks = pipeline_ranks_of(plan, mesh);
   if (ranks == 1) return {0};
-  return schedule::named(plan.schedule).build(ranks, 1).rank_of_stage;
+  return schedule::named(plan.schedule).build(ranks, 1, plan.stages_per_rank).rank_of_stage;
 }
 
 int num_stages_of(const Plan& plan, const Mesh& mesh) {

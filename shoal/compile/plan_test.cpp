@@ -26,6 +26,10 @@ TEST_CASE("a plan is read, printed, and says where it is wrong") {
   CHECK(wrong("parameter a tensor=S(x)").find("my.plan:1") != std::string::npos);
   CHECK(wrong("parameter a tensor=R tensor=S(0)").find("axis 'tensor' is there twice") != std::string::npos);
   CHECK(wrong("parameter a").find("no placement") != std::string::npos);
+  CHECK(wrong("pipeline pipeline stages=3")
+            .find("'stages=3' is none of schedule=NAME, stages_per_rank=NUMBER") != std::string::npos);
+  CHECK(wrong("pipeline pipeline stages_per_rank=-1") ==
+        "my.plan:1: stages_per_rank=-1; it is at least 1, or 0: as many as the schedule has");
   CHECK(wrong("planner kept=much") == "my.plan:1: 'much' is no number of bytes, as 25MiB is");
   CHECK(wrong("planner budget=-1") ==
         "my.plan:1: planner: the budget is -1 s; it is 0 at least, which is as many as it takes");
@@ -64,6 +68,9 @@ TEST_CASE("every move's settings are in a plan, and read back they are the same"
                   .kept = 300 << 20,
                   .budget = 2.5,
                   .rates = {.link = 2.5e10, .latency = 0}},
+      .schedule = "looped_bfs",
+      .stages_per_rank = 3,
+      .microbatches = 8,
       .reduces_each = false,
       .precision = {.compute = DType::BFloat16, .lower = {"aten::exp"}, .full = {"aten::bmm"}},
       .recompute = {.mode = rewrite::RecomputeMode::Full, .modules = {"h.*", "head"}, .collectives = true},
@@ -75,7 +82,8 @@ TEST_CASE("every move's settings are in a plan, and read back they are the same"
   CHECK(to_text(plan) ==
         "mesh dp=2 fsdp=-1 tp=2\nbatch dp fsdp\ninput mask dim=1\ninput table whole\n"
         "zero fsdp stage=2 gathers=once\nparameter w tp=S(1)\nsplit h.*.mlp\n"
-        "planner tensor_batch=true kept=300MiB budget=2.5 link=2.5e+10 latency=0\naccumulate reduce=once\n"
+        "planner tensor_batch=true kept=300MiB budget=2.5 link=2.5e+10 latency=0\n"
+        "pipeline pipeline schedule=looped_bfs stages_per_rank=3 microbatches=8\naccumulate reduce=once\n"
         "precision bfloat16 lower=aten::exp full=aten::bmm\n"
         "recompute full h.* head collectives=again\noffload optimizer_state activations least=1MiB\n"
         "gather_ahead 1000\n"

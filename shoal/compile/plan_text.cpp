@@ -66,9 +66,10 @@ std::string to_text(const Plan& plan) {
     text += '\n';
   }
   if (plan.pipeline_axis != defaults.pipeline_axis || plan.schedule != defaults.schedule ||
-      plan.microbatches != 0) {
+      plan.stages_per_rank != 0 || plan.microbatches != 0) {
     text += concat("pipeline ", plan.pipeline_axis);
     if (plan.schedule != defaults.schedule) text += concat(" schedule=", plan.schedule);
+    if (plan.stages_per_rank != 0) text += concat(" stages_per_rank=", plan.stages_per_rank);
     if (plan.microbatches != 0) text += concat(" microbatches=", plan.microbatches);
     text += '\n';
   }

@@ -82,7 +82,7 @@ class Finder {
     const auto next = [&] {
       const std::size_t space = std::min(text.find(' '), text.size());
       double number = 0;
-      std::from_chars(text.data(), text.data() + space, number);
+      std::from_chars(text.begin(), text.begin() + space, number);
       text.remove_prefix(std::min(space + 1, text.size()));
       return number;
     };

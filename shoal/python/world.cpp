@@ -73,6 +73,7 @@ struct Said {
   std::optional<std::string> offload;
   std::optional<std::string> offload_folder;
   std::optional<std::string> schedule;
+  std::optional<int> stages_per_rank;
   std::optional<int> microbatches;
   std::optional<std::vector<std::string>> stages;
 };
@@ -112,10 +113,13 @@ static Degrees degrees_of(std::optional<int> replicate, int shard, int tensor, i
   set(degrees.plan.batch_axes, said.batch_axes);
   set(degrees.plan.zero_axis, said.zero_axis);
   set(degrees.plan.schedule, said.schedule);
+  set(degrees.plan.stages_per_rank, said.stages_per_rank);
   set(degrees.plan.microbatches, said.microbatches);
   set(degrees.plan.stages, said.stages);
   SHOAL_CHECK(degrees.plan.microbatches >= 0, InvalidInput, "parallelism: microbatches is ",
               degrees.plan.microbatches, "; it is at least 1, or 0: a stage each");
+  SHOAL_CHECK(degrees.plan.stages_per_rank >= 0, InvalidInput, "parallelism: stages_per_rank is ",
+              degrees.plan.stages_per_rank, "; it is at least 1, or 0: as many as the schedule has");
   if (said.reduces_each) degrees.plan.reduces_each = said.reduces_each;
   if (said.precision) degrees.plan.precision = compile::precision_from_text(*said.precision);
   if (said.offload) degrees.plan.offload = compile::offload_from_text(*said.offload);
@@ -168,7 +172,7 @@ void bind_world(py::module_& module) {
                       std::optional<std::string> precision, std::optional<std::string> recompute,
                       std::optional<std::string> offload, const py::object& offload_folder,
                       std::optional<std::string> schedule, std::optional<int> microbatches,
-                      std::optional<std::vector<std::string>> stages) {
+                      std::optional<std::vector<std::string>> stages, std::optional<int> stages_per_rank) {
             return degrees_of(replicate, shard, tensor, pipeline, zero_stage, plan,
                               {.replicated_inputs = std::move(replicated_inputs),
                                .gathers_again = gathers_again,
@@ -182,6 +186,7 @@ void bind_world(py::module_& module) {
                                .offload = std::move(offload),
                                .offload_folder = path_in(offload_folder),
                                .schedule = std::move(schedule),
+                               .stages_per_rank = stages_per_rank,
                                .microbatches = microbatches,
                                .stages = std::move(stages)},
                               limit, mesh);
@@ -196,13 +201,15 @@ void bind_world(py::module_& module) {
           py::arg("recompute") = py::none(), py::arg("offload") = py::none(),
           py::arg("offload_folder") = py::none(), py::arg("schedule") = py::none(),
           py::arg("microbatches") = py::none(), py::arg("stages") = py::none(),
+          py::arg("stages_per_rank") = py::none(),
           "What is not given is as the plan says. mesh: axes of any names, outer to inner, {\"dp\": 2, "
           "\"tp\": -1}, in place of replicate, shard and tensor; batch_axes then names those that cut the "
           "batch, zero_axis the one whose ranks keep parts. reduces_each: the gradients of each micro-batch "
           "are reduced, and not their sum alone. pipeline: ranks that have a stage of the model each, or "
           "two, cut where work is balanced, or where `stages` says that each but the first begins "
           "([\"h.6\"]); schedule is \"gpipe\", \"1f1b\", \"eager_1f1b\", \"zb_h1\" or \"zb_h2\", or, with "
-          "two stages a rank, \"looped_bfs\", \"interleaved_1f1b\", \"zbv\" or \"dualpipev\"; "
+          "two stages a rank, \"looped_bfs\", \"interleaved_1f1b\", \"zbv\" or \"dualpipev\", of which the "
+          "first two may have others (stages_per_rank); "
           "microbatches how many a step's batch is cut into, one a "
           "stage by default. precision: \"bfloat16\" or \"float16\" for products of matrices, the rest "
           "is float32; float16's loss is scaled (\"float16 scale=1024 grows_after=500\"); of one rank "

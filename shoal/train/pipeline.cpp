@@ -11,8 +11,8 @@
 
 namespace shoal::train {
 
-schedule::Timeline timeline_of(const std::string& schedule, int ranks, std::size_t microbatches) {
-  return schedule::named(schedule).build(ranks, static_cast<int>(microbatches));
+schedule::Timeline timeline_of(const compile::Plan& plan, int ranks, std::size_t microbatches) {
+  return schedule::named(plan.schedule).build(ranks, static_cast<int>(microbatches), plan.stages_per_rank);
 }
 
 // Calls see(path, size) for each item that is cut, and returns whether there is one.

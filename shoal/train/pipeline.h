@@ -13,8 +13,9 @@
 
 namespace shoal::train {
 
-// Throws InvalidInput naming those there are where the name is none.
-schedule::Timeline timeline_of(const std::string& schedule, int ranks, std::size_t microbatches);
+// By the plan's schedule. Throws InvalidInput where there is none of that name, naming those there are, or where its
+// ranks cannot have so many stages.
+schedule::Timeline timeline_of(const compile::Plan& plan, int ranks, std::size_t microbatches);
 
 // One batch in so many parts along the samples' dims, the larger ones first; whole where nothing is cut. Throws
 // InvalidInput where there are fewer samples than parts.

@@ -901,8 +901,7 @@ class Trainer::State {
   bool accumulate_through_stages(std::size_t count, const std::function<Batch(std::size_t)>& microbatch,
                                  const std::function<void()>& after, StepResult& result) {
     using Kind = Normaliser::Kind;
-    const auto timeline =
-        train::timeline_of(ranks_->parallelism().plan.schedule, ranks_->pipeline_ranks(), count);
+    const auto timeline = train::timeline_of(ranks_->parallelism().plan, ranks_->pipeline_ranks(), count);
     if (timeline.note != std::exchange(note_, timeline.note) && !note_.empty() && ranks_->rank().number == 0)
       TORCH_WARN(note_);
     std::vector<Ready> all;

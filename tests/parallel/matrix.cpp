@@ -101,10 +101,17 @@ static StepResult take(Trainer& trainer, const std::vector<Batch>& microbatches)
   return microbatches.size() == 1 ? trainer.step(microbatches[0]) : trainer.step_over(microbatches);
 }
 
+// Of the pipeline.
+static compile::Plan stages_of(const Strategy& strategy) {
+  return {.schedule = strategy.schedule,
+          .stages_per_rank = strategy.stages_per_rank,
+          .microbatches = strategy.cut};
+}
+
 // A pipeline cuts a single batch, by itself into as many micro-batches as it has stages, or as there are samples.
 static std::vector<Batch> cut_up(std::vector<Batch> microbatches, const Strategy& strategy) {
   if (microbatches.size() > 1 || strategy.pipeline == 1) return microbatches;
-  const int stages = train::timeline_of(strategy.schedule, strategy.pipeline, 1).num_stages();
+  const int stages = train::timeline_of(stages_of(strategy), strategy.pipeline, 1).num_stages();
   const std::int64_t count =
       strategy.cut != 0 ? strategy.cut : train::most_microbatches(microbatches[0], stages, {});
   std::vector<Batch> parts;
@@ -154,7 +161,7 @@ static std::vector<simulate::Run> runs_of(const Played& played, const sharding::
   if (strategy.pipeline > 1) {
     const int count = static_cast<int>(programs.size()) - 1;
     runs = program::runs_of(
-        train::timeline_of(strategy.schedule, strategy.pipeline, static_cast<std::size_t>(count)),
+        train::timeline_of(stages_of(strategy), strategy.pipeline, static_cast<std::size_t>(count)),
         mesh.coordinate(rank, mesh.axis("pipeline")), {programs.begin(), programs.end() - 1});
     simulate::append_runs(runs, *programs.back(), count);
   } else {
@@ -229,12 +236,10 @@ static Outcome compared(const cases::ModelCase& model, const Strategy& strategy,
       communicators[rank] = counted(std::move(communicators[rank]), sent[rank]);
     comm::run_as_threads(std::move(communicators), [&](comm::Communicator& world) {
       at::set_num_threads(1);
-      compile::Plan plan;
-      if (!strategy.plan.empty()) plan = compile::plan_from_text(plan_text(strategy.plan));
+      compile::Plan plan = stages_of(strategy);
+      if (!strategy.plan.empty()) plan.lines = compile::plan_from_text(plan_text(strategy.plan)).lines;
       plan.zero_stage = strategy.zero_stage;
       plan.bucket_bytes = 4096;
-      plan.schedule = strategy.schedule;
-      plan.microbatches = strategy.cut;
       // Messages go on beside what computes in every second cell, though here nobody is faster for it.
       if ((strategy.ranks() / 2 + strategy.microbatches) % 2 == 0)
         plan.overlap_bytes = plan.prefetch_bytes = 16384;

@@ -22,6 +22,7 @@ struct Strategy {
   int cut = 0;           // into so many micro-batches by the trainer; 0: as many as it takes by itself
   int pipeline = 1;
   std::string schedule = "1f1b";
+  int stages_per_rank = 0;  // Plan::stages_per_rank
 
   int ranks() const { return pipeline * replicate * shard * tensor; }
 };

@@ -135,6 +135,23 @@ TEST_CASE("what two stages read alike is brought there by the one that runs firs
              {name, "looped_bfs"}});
 }
 
+TEST_CASE("a rank has three stages, and four" * doctest::skip(matrix::is_sanitized())) {
+  for (const auto& model : cases::kModels)
+    for (const char* schedule : {"looped_bfs", "interleaved_1f1b"})
+      for (const int stages : {1, 3, 4}) {
+        if (const std::string name = model.name; name != "gpt2" && name != "resnet") continue;
+        check({&model,
+               {.name = "ZeRO-3",
+                .shard = 2,
+                .zero_stage = 3,
+                .microbatches = 4,
+                .pipeline = 2,
+                .schedule = schedule,
+                .stages_per_rank = stages},
+               {model.name, schedule, concat(stages, " stages a rank")}});
+      }
+}
+
 TEST_CASE("four axes at once: pipeline, data, ZeRO-3 and tensor on 16 ranks") {
   for (const auto& model : cases::kModels) {
     const std::string name = model.name;

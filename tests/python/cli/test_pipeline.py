@@ -72,12 +72,19 @@ def test_a_plan_says_which_rank_has_which_stages(shoal, tiny):
     assert result.returncode == 0, result.stderr
     found = re.findall(r"^stage (\d) on rank (\d): from ", result.stdout, re.M)
     assert found == [("0", "0"), ("1", "1"), ("2", "0"), ("3", "1")]
+    result = shoal("plan", tiny, *STAGES, *options, "--parallelism.pipeline_parallel_stages_per_rank=3")
+    found = re.findall(r"^stage (\d) on rank (\d): from ", result.stdout, re.M)
+    assert found == [(str(stage), str(stage % 2)) for stage in range(6)]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--parallelism.pipeline_parallel_schedule=1f2b"], "1f2b"),
+        (
+            ["--parallelism.pipeline_parallel_stages_per_rank=3"],
+            "1f1b: 3 stages a rank; it has 1",
+        ),
         (["--parallelism.pipeline_parallel_microbatches=3"], "cannot be cut into 3 micro-batches"),
         (["--parallelism.tensor_parallel_degree=2"], "degrees pipeline 2 x replicate"),
     ],
