@@ -239,6 +239,13 @@ class Send final : public Call, public UnderWay {
   void go_on() override {
     if (!is_gone_) is_gone_ = under_way_.back().work->done();
   }
+  void arrive() override {
+    for (; !under_way_.empty(); under_way_.pop_front()) {
+      under_way_.front().work->wait(group_.limit);
+      copies_.push_back(std::move(under_way_.front().copy));
+    }
+    is_gone_ = true;
+  }
 
  private:
   struct Sent {
@@ -259,6 +266,11 @@ class Send final : public Call, public UnderWay {
 
   // That of a message which has come to its end, or a new one.
   at::Tensor next_copy(const at::Tensor& in) {
+    if (!copies_.empty()) {
+      at::Tensor copy = std::move(copies_.back());
+      copies_.pop_back();
+      return copy;
+    }
     if (!under_way_.empty() && under_way_.front().work->done()) {
       under_way_.front().work->wait(group_.limit);
       at::Tensor copy = std::move(under_way_.front().copy);
@@ -272,7 +284,8 @@ class Send final : public Call, public UnderWay {
 
   int to_;
   std::deque<Sent> under_way_;
-  bool is_gone_ = true;  // the last one, and with it those before
+  std::vector<at::Tensor> copies_;  // of messages that have come to their end
+  bool is_gone_ = true;             // the last one, and with it those before
 };
 
 using Make = std::unique_ptr<Message> (*)(const Program&, const Compute&, const Group&);

@@ -30,7 +30,8 @@ class Message : public Kernel, public comm::StreamCall {
 class UnderWay {
  public:
   virtual ~UnderWay() = default;
-  virtual void go_on() = 0;  // never blocks, never throws: what is wrong is told by the next call
+  virtual void go_on() = 0;   // never blocks, never throws: what is wrong is told by the next call
+  virtual void arrive() = 0;  // until other ranks have it, as Work::wait
 };
 
 // Throws InvalidInput where `groups` is null: the program is one of several ranks. Adds the kernel to `sends`

@@ -352,6 +352,10 @@ void Executor::check_types() { state_->checks_types.assign(state_->actions.size(
 void Executor::release() { state_->release(); }
 void Executor::release(std::size_t microbatch) { state_->release(state_->frame(microbatch)); }
 
+void Executor::finish_sends() const {
+  for (UnderWay* send : state_->sends) send->arrive();
+}
+
 void Executor::release_inputs() {
   for (const auto& source : state_->program.sources)
     if (source.role == ir::Role::Input || source.role == ir::Role::Scalar ||

@@ -66,6 +66,8 @@ class Executor {
   // Lets go of every value but the sources: of all micro-batches, or of one.
   void release();
   void release(std::size_t microbatch);
+  // Until other ranks have what was sent to them: a process may end after it.
+  void finish_sends() const;
   // Lets go of inputs, scalars and sums of gradients too, so that they are not kept alive between steps.
   void release_inputs();
 

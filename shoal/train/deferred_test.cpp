@@ -60,8 +60,13 @@ std::int64_t peak_of(const Act& act) {
   return runtime::memory_counts().peak_bytes - before;
 }
 
+// Of ranks that have a stage each, or share the batch.
+sharding::Mesh mesh_with(bool is_pipeline) {
+  return is_pipeline ? mesh_of(kRanks, 1, 1, 1, kRanks) : mesh_of(kRanks, 1, kRanks, 1);
+}
+
 // The losses of three steps on all ranks, as rank 0 has them.
-std::vector<double> losses_of(bool is_deferred, int zero_stage) {
+std::vector<double> losses_of(bool is_deferred, int zero_stage, bool is_pipeline = false) {
   std::vector<std::shared_ptr<Deep>> models;
   for (int rank = 0; rank < kRanks; ++rank) models.push_back(made(is_deferred));
   std::vector<double> losses;
@@ -70,10 +75,10 @@ std::vector<double> losses_of(bool is_deferred, int zero_stage) {
     Trainer trainer(
         models[static_cast<std::size_t>(world.rank())], loss_of, AdamW{.lr = 0.01},
         {.parallelism = Parallelism{
-             .mesh = mesh_of(kRanks, 1, kRanks, 1), .world = &world, .plan = {.zero_stage = zero_stage}}});
+             .mesh = mesh_with(is_pipeline), .world = &world, .plan = {.zero_stage = zero_stage}}});
     for (int step = 1; step <= 3; ++step) {
       const Tensor x = at::arange(4 * kWidth, at::kFloat).sin().mul(step).reshape({4, kWidth});
-      const double loss = trainer.step({{"x", x.narrow(0, 2 * world.rank(), 2)}}).loss;
+      const double loss = trainer.step({{"x", is_pipeline ? x : x.narrow(0, 2 * world.rank(), 2)}}).loss;
       if (world.rank() == 0) losses.push_back(loss);
     }
   });
@@ -92,9 +97,14 @@ TEST_CASE("a deferred model trains as an eager one, on one device and on ranks")
   }
   CHECK(losses[0] == losses[1]);
   for (const int zero_stage : {0, 3}) CHECK(losses_of(true, zero_stage) == losses_of(false, zero_stage));
+  CHECK(losses_of(true, 0, true) == losses_of(false, 0, true));
 }
 
-TEST_CASE("with ZeRO-3 no rank has more of a deferred model than its part and one tensor") {
+TEST_CASE(
+    "with ZeRO-3, and in a pipeline, no rank has more of a deferred model than its part and one tensor") {
+  bool is_pipeline = false;
+  SUBCASE("ZeRO-3") {}
+  SUBCASE("pipeline") { is_pipeline = true; }
   std::vector<std::shared_ptr<Deep>> models;
   const std::int64_t building = peak_of([&] {
     for (int rank = 0; rank < kRanks; ++rank) models.push_back(made(true));
@@ -103,10 +113,10 @@ TEST_CASE("with ZeRO-3 no rank has more of a deferred model than its part and on
   CHECK(building <= kTensor + small);
   const std::int64_t training = peak_of([&] {
     comm::run_as_threads(comm::inproc(kRanks), [&](comm::Communicator& world) {
-      const Trainer trainer(
-          models[static_cast<std::size_t>(world.rank())], loss_of, SGD{.lr = 0.01},
-          {.parallelism = Parallelism{
-               .mesh = mesh_of(kRanks, 1, kRanks, 1), .world = &world, .plan = {.zero_stage = 3}}});
+      Trainer trainer(models[static_cast<std::size_t>(world.rank())], loss_of, SGD{.lr = 0.01},
+                      {.parallelism = Parallelism{.mesh = mesh_with(is_pipeline),
+                                                  .world = &world,
+                                                  .plan = {.zero_stage = is_pipeline ? 0 : 3}}});
       models[static_cast<std::size_t>(world.rank())] = nullptr;
     });
   });

@@ -5,6 +5,8 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/StorageImpl.h>
 
+#include <algorithm>
+
 #include "shoal/aten/memory.h"
 #include "shoal/aten/types.h"
 #include "shoal/base/error.h"
@@ -79,26 +81,39 @@ Distribution::Distribution(Parallelism parallelism, const NamedTensors& paramete
 
 void Distribution::keep(const std::string& name, const at::Tensor& tensor) {
   const Shape shape = tensor.sizes().vec();
-  const auto owner = stages_ ? std::optional(stages_->place_of(name)) : std::nullopt;
-  const auto& pins =
-      pins_
-          .insert_or_assign(name, compile::pins_of(parallelism_.plan, parallelism_.mesh, name, shape,
-                                                   uncut_(name, shape), parallelism_.plan_name, owner))
-          .first->second;
+  const auto pins_for = [&](std::optional<int> owner) {
+    return compile::pins_of(parallelism_.plan, parallelism_.mesh, name, shape, uncut_(name, shape),
+                            parallelism_.plan_name, owner);
+  };
+  ParameterPins& pins = pins_[name];
+  pins = pins_for(stages_ ? std::optional(stages_->place_of(name)) : std::nullopt);
+  if (const auto keeper = keeper_of(tensor)) pins.kept = pins_for(keeper).kept;
   if (pins.kept == sharding::replicated(parallelism_.mesh))
     return offloading_.take_in(ir::Role::Parameter, tensor);
   cut(kept_.emplace(name, Kept{tensor.detach(), {}}).first->second, name);
 }
 
+std::optional<int> Distribution::keeper_of(const at::Tensor& parameter) {
+  if (stages_ || pipeline_ranks() == 1 || parameter.dim() == 0) return std::nullopt;
+  bytes_kept_.resize(static_cast<std::size_t>(pipeline_ranks()));
+  const auto least = std::ranges::min_element(bytes_kept_);
+  *least += static_cast<std::int64_t>(parameter.nbytes());
+  return static_cast<int>(least - bytes_kept_.begin());
+}
+
 void Distribution::settle(compile::Plan plan, std::optional<rewrite::Stages> stages) {
   const at::NoGradGuard no_grad;
-  materialize();
-  kept_.clear();
-  is_materialized_ = false;
   is_settled_ = true;
   parallelism_.plan = std::move(plan);
   stages_ = std::move(stages);
-  for (const auto& [name, tensor] : parameters_) keep(name, tensor);
+  for (const auto& [name, tensor] : parameters_) {  // one of them is whole at a time
+    if (const auto kept = kept_.find(name); kept != kept_.end()) {
+      if (!is_materialized_) gather(kept->second, name);
+      kept_.erase(kept);
+    }
+    keep(name, tensor);
+  }
+  is_materialized_ = false;
 }
 
 int Distribution::pipeline_rank() const {

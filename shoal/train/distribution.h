@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
@@ -32,8 +33,9 @@ class Distribution {
   using Uncut = std::function<compile::Uncut(const std::string& parameter, const sharding::Shape& shape)>;
 
   // Called by all ranks at once. Parameters and buffers become those of rank 0; parameters that are kept in
-  // parts leave the module, whose tensors are without memory until `materialize`. One after the other: of a
-  // module made under deferred_init one is in memory at a time. Throws InvalidInput where
+  // parts leave the module, whose tensors are without memory until `materialize`; so do those of a pipeline, each of
+  // which one of its ranks has until it is settled. One after the other: of a module made under deferred_init one is in
+  // memory at a time. Throws InvalidInput where
   // the ranks' models differ. `uncut`: what the update of a parameter wants so. Borrows `offloading`.
   Distribution(Parallelism parallelism, const NamedTensors& parameters, const NamedTensors& buffers,
                const Uncut& uncut, const Offloading& offloading);
@@ -69,6 +71,9 @@ class Distribution {
   };
 
   void keep(const std::string& name, const at::Tensor& tensor);
+  // Before a pipeline is settled: which of its ranks has the parameter meanwhile, so that none has the model. Nobody
+  // alone has numbers.
+  std::optional<int> keeper_of(const at::Tensor& parameter);
   void cut(Kept& kept, const std::string& name);
   void gather(Kept& kept, const std::string& name);
   const std::string& first_name(const std::string& parameter) const;
@@ -87,6 +92,7 @@ class Distribution {
   Uncut uncut_;
   const Offloading& offloading_;
   std::optional<rewrite::Stages> stages_;
+  std::vector<std::int64_t> bytes_kept_;  // by rank of the pipeline, until it is settled
   bool is_settled_ = false;
   bool is_materialized_ = false;
 };

@@ -255,6 +255,7 @@ class Trainer::State {
       fits = is_staged() ? accumulate_through_stages(count, microbatch, after, result)
                          : accumulate(count, microbatch, after, result);
       fits = fits && update_later(Then::UpdateSums, result);
+      for (const Runnable* each : ran_) each->executor().finish_sends();
     } catch (...) {
       undo();
       throw;
@@ -289,6 +290,7 @@ class Trainer::State {
     const double loss = runnable->loss();
     keep_outputs(*runnable);
     runnable->write_inputs(shared.part, ranks_.get());
+    runnable->executor().finish_sends();
     runnable->release();
     return loss;
   }

@@ -126,7 +126,7 @@ losses = []
 for make in (Net, lambda: shoal.deferred_init(Net)):
     torch.manual_seed(3)
     model = make()
-    parallelism = shoal.Parallelism(shard=2, zero_stage=3)
+    parallelism = shoal.Parallelism(DEGREES)
     optimizer = torch.optim.AdamW(model.parameters())
     trainer = shoal.Trainer(model, optimizer, loss, parallelism=parallelism, seed=0)
     rows = shoal.samples_of(4, parallelism)
@@ -135,10 +135,10 @@ assert losses[0] == losses[1], losses
 """
 
 
-def test_two_ranks_with_zero_3_train_it_as_an_eager_one(tmp_path):
+@pytest.mark.parametrize("degrees", ["shard=2, zero_stage=3", "pipeline=2"])
+def test_two_ranks_train_it_as_an_eager_one(tmp_path, degrees):
     script = tmp_path / "script.py"
-    script.write_text(
-        SCRIPT.replace("import shoal", f"import sys; sys.path.insert(0, {str(HERE)!r}); import shoal", 1)
-    )
+    text = SCRIPT.replace("import shoal", f"import sys; sys.path.insert(0, {str(HERE)!r}); import shoal", 1)
+    script.write_text(text.replace("DEGREES", degrees))
     done = run_ranks(2, str(script))
     assert done.returncode == 0, done.stderr[-3000:]
