@@ -150,7 +150,7 @@ PROOFS = {
         "every model in two to four stages, by every schedule, alone and with every other way to train on "
         "ranks, trains as one device does; stopped and started again it goes on",
         "docs/pipelines.md",
-        150,
+        75,
         resumed("pipelines.txt", "the whole matrix of pipelines*"),
         MATRIX + "'the cover of pipelines has*'",
     ),
