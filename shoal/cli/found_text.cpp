@@ -9,17 +9,15 @@
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
 #include "shoal/planner/find.h"
+#include "shoal/rewrite/report_words.h"
 
 namespace shoal::cli {
+
+using rewrite::padded;
 
 static std::string milliseconds(double seconds) {
   char text[32];
   std::snprintf(text, sizeof text, "%.3g", 1e3 * seconds);
-  return text;
-}
-
-static std::string padded(std::string text, std::size_t width) {
-  text.resize(std::max(text.size() + 1, width), ' ');
   return text;
 }
 

@@ -155,10 +155,7 @@ int plan(const Recipe& given, const Options& options) {
     say(measured.substr(0, measured.size() - 1));
   }
   say_times(step.first().whole.times);
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  char took[64];
-  std::snprintf(took, sizeof took, "planned in %.1f s, ", seconds.count());
-  say(concat(took, human_bytes(observe::peak_memory_bytes()), " of memory"));
+  say_took("planned", begin);
   return 0;
 }
 

@@ -2,7 +2,6 @@
 // shoal plan --diff A B: one recipe's step by two plans.
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <filesystem>
 #include <sstream>
 #include <string>
@@ -10,7 +9,6 @@
 #include <vector>
 
 #include "shoal/base/error.h"
-#include "shoal/base/text.h"
 #include "shoal/cli/planned_step.h"
 #include "shoal/cli/played_step.h"
 #include "shoal/cli/prediction.h"
@@ -90,10 +88,7 @@ int plan_diff(const Recipe& given, const Options& options) {
   }
   const std::string text = rewrite::diff_text(plans[0], plans[1]);
   say(text.substr(0, text.size() - 1));
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  char took[64];
-  std::snprintf(took, sizeof took, "planned in %.1f s, ", seconds.count());
-  say(concat(took, human_bytes(observe::peak_memory_bytes()), " of memory"));
+  say_took("planned", begin);
   return 0;
 }
 

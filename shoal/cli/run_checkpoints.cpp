@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "shoal/base/error.h"
+#include "shoal/base/text.h"
 #include "shoal/checkpoint/folder.h"
+#include "shoal/observe/summary.h"
 #include "shoal/train/training_state.h"
 
 namespace shoal::cli {
@@ -17,6 +19,13 @@ namespace fs = std::filesystem;
 void say(const std::string& line) {
   std::puts(line.c_str());
   std::fflush(stdout);
+}
+
+void say_took(std::string_view done, std::chrono::steady_clock::time_point since) {
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - since;
+  char text[32];
+  std::snprintf(text, sizeof text, " in %.1f s, ", seconds.count());
+  say(concat(done, text, human_bytes(observe::peak_memory_bytes()), " of memory"));
 }
 
 void warn(const std::string& line) { std::fprintf(stderr, "shoal: warning: %s\n", line.c_str()); }

@@ -147,10 +147,7 @@ int simulate_step(const Recipe& recipe, const Simulate& options) {
     file->write(std::as_bytes(std::span(html)));
     file->sync();
   }
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  char took[64];
-  std::snprintf(took, sizeof took, "played in %.1f s, ", seconds.count());
-  say(concat(took, human_bytes(observe::peak_memory_bytes()), " of memory"));
+  say_took("played", begin);
   return 0;
 }
 

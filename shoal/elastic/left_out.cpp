@@ -62,9 +62,7 @@ struct Missing {
   std::string group;
   std::size_t before = 0;  // the call before which it would be
 };
-}  // namespace
 
-namespace {
 struct Held {
   std::optional<Missing> missing;
   bool is_same = false;  // nothing is

@@ -171,7 +171,8 @@ class Finder {
       const Solution next = milp.solve(question_.gap, question_.budget);
       return Layer::Next{.parameters = own(layer.path, parameters_of(next)),
                          .more = std::max(0.0, next.cost - best.cost)};
-    } catch (const Error&) {
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::Infeasible && error.kind() != ErrorKind::Timeout) throw;
       return std::nullopt;  // there is no other, or not in time
     }
   }

@@ -166,7 +166,6 @@ static void add_line(std::vector<LayerLine>& lines, LayerLine line) {
     lines.push_back(std::move(line));
     return;
   }
-  ++known->count;
   known->paths.push_back(std::move(line.paths.front()));
 }
 
@@ -181,7 +180,6 @@ static std::vector<LayerLine> layers_of(const Placed& placed) {
                      .shape = graph.at(value).type.shape,
                      .kept = placed.kept[i],
                      .used = placed.values[value.index],
-                     .count = 1,
                      .paths = {name}});
   }
   const auto parameters = of_parameters(graph);
@@ -202,7 +200,6 @@ static std::vector<LayerLine> layers_of(const Placed& placed) {
                      .shape = graph.at(value).type.shape,
                      .kept = placed.values[value.index],
                      .used = placed.values[value.index],
-                     .count = 1,
                      .paths = {graph.nodes[node].module}});
   }
   return lines;

@@ -57,8 +57,8 @@ struct LayerLine {
   sharding::Shape shape;
   sharding::Layout kept;  // of a parameter, between steps
   sharding::Layout used;
-  std::int64_t count = 0;
-  std::vector<std::string> paths;  // so many, without '*'
+  std::vector<std::string> paths;  // of all that are alike, without '*'
+  std::int64_t count() const { return static_cast<std::int64_t>(paths.size()); }
   friend bool operator==(const LayerLine&, const LayerLine&) = default;
 };
 

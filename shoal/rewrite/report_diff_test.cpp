@@ -23,12 +23,11 @@ LayerLine weight(const Layout& layout, std::vector<std::string> paths) {
           .shape = {16, 10},
           .kept = layout,
           .used = layout,
-          .count = static_cast<std::int64_t>(paths.size()),
           .paths = paths};
 }
 
 LayerLine output(const Layout& layout, const std::string& path) {
-  return {.path = path, .shape = {8, 10}, .kept = layout, .used = layout, .count = 1, .paths = {path}};
+  return {.path = path, .shape = {8, 10}, .kept = layout, .used = layout, .paths = {path}};
 }
 
 Traffic gather(std::int64_t count, std::int64_t bytes) {

@@ -213,10 +213,8 @@ static std::string shape_html(const sharding::Shape& shape, const std::vector<st
 
 static std::string layout_html(const Mesh& mesh, const Layout& layout) {
   std::string text;
-  for (std::size_t axis = 0; axis < mesh.axes.size(); ++axis)
-    if (mesh.axes[axis].size > 1 && !std::holds_alternative<sharding::Replicate>(layout.placements[axis]))
-      text += concat("<span>", escaped(mesh.axes[axis].name), '=', sharding::to_text(layout.placements[axis]),
-                     " </span>");
+  for (const std::string& placement : placements_text(mesh, layout))
+    text += concat("<span>", escaped(placement), " </span>");
   return concat("<div class='layout'>", text.empty() ? "<span>whole</span>" : text, "</div>");
 }
 
@@ -237,7 +235,7 @@ struct Page {
     const auto dims = drawn_dims(line.shape, {line.used, line.kept});
     const bool is_kept_apart = line.kept != line.used;
     return concat("<figure><div class='name'>", name.empty() ? "" : concat("<b>", escaped(name), "</b> "),
-                  shape_html(line.shape, dims), line.count == times_of_card ? "" : times(line.count),
+                  shape_html(line.shape, dims), line.count() == times_of_card ? "" : times(line.count()),
                   "</div><div class='states'>",
                   is_kept_apart ? state("kept", line.kept, line, dims) + "<div class='to'>→</div>" : "",
                   state(is_kept_apart ? "used" : "", line.used, line, dims), "</div></figure>");
@@ -262,7 +260,7 @@ struct Page {
   std::string card(const Card& card) const {
     std::int64_t count = 0;
     for (const auto* lines : {&card.parameters, &card.outputs})
-      for (const LayerLine* line : *lines) count = std::max(count, line->count);
+      for (const LayerLine* line : *lines) count = std::max(count, line->count());
     std::string parameters, outputs, gathers;
     for (const LayerLine* line : card.parameters)
       parameters += figure(*line, line->path.substr(line->path.rfind('.') + 1), count);

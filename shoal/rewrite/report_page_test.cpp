@@ -27,8 +27,7 @@ LayerLine line(const std::string& path, bool is_parameter, const Layout& kept = 
           .shape = {16, 10},
           .kept = kept,
           .used = used,
-          .count = 4,
-          .paths = {}};
+          .paths = std::vector<std::string>(4, path)};
 }
 
 Traffic message(const std::string& module, const std::string& what, ir::Phase phase, std::int64_t bytes) {

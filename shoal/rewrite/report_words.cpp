@@ -10,12 +10,17 @@
 
 namespace shoal::rewrite {
 
-std::string layout_text(const sharding::Mesh& mesh, const sharding::Layout& layout) {
-  std::string text;
+std::vector<std::string> placements_text(const sharding::Mesh& mesh, const sharding::Layout& layout) {
+  std::vector<std::string> texts;
   for (std::size_t axis = 0; axis < mesh.axes.size(); ++axis)
     if (!std::holds_alternative<sharding::Replicate>(layout.placements[axis]) && mesh.axes[axis].size > 1)
-      text += concat(text.empty() ? "" : " ", mesh.axes[axis].name, "=",
-                     sharding::to_text(layout.placements[axis]));
+      texts.push_back(concat(mesh.axes[axis].name, '=', sharding::to_text(layout.placements[axis])));
+  return texts;
+}
+
+std::string layout_text(const sharding::Mesh& mesh, const sharding::Layout& layout) {
+  std::string text;
+  for (const std::string& each : placements_text(mesh, layout)) text += concat(text.empty() ? "" : " ", each);
   return text.empty() ? "whole" : text;
 }
 
@@ -32,7 +37,7 @@ std::string shape_text(const sharding::Shape& shape) {
 
 std::string name_of(const LayerLine& line) {
   return concat(line.path.empty() ? "(the model)" : line.path,
-                line.count > 1 ? concat(" x", line.count) : "");
+                line.count() > 1 ? concat(" x", line.count()) : "");
 }
 
 std::string percent(double share) {

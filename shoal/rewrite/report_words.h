@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "shoal/rewrite/report.h"
 #include "shoal/sharding/layout.h"
@@ -11,7 +12,9 @@
 
 namespace shoal::rewrite {
 
-// "shard=S(0) tensor=S(1)", or "whole". Axes of one rank place nothing.
+// "shard=S(0)", "tensor=S(1)"; none where it is whole. Axes of one rank place nothing.
+std::vector<std::string> placements_text(const sharding::Mesh& mesh, const sharding::Layout& layout);
+// "shard=S(0) tensor=S(1)", or "whole".
 std::string layout_text(const sharding::Mesh& mesh, const sharding::Layout& layout);
 // "tensor=S(1)", or "shard=S(0) -> whole" of a parameter that is kept otherwise than it is used.
 std::string layouts_text(const sharding::Mesh& mesh, const LayerLine& line);

@@ -27,9 +27,8 @@ class OneCall {
       if (!is_of_other_calls(error)) throw;
       if (is_of_messages(error))
         fail(error.kind(), "trainer: in ", name, " two ranks are at different messages (", error.what(),
-             "): one has left one out. Remedy: the same program, plan and version of Shoal on all ranks; "
-             "where "
-             "they are the same it is a fault of that rank: go on from the checkpoint");
+             "): one has left one out. Remedy: the same program, plan and version of Shoal on all ranks; ",
+             "where they are the same it is a fault of that rank: go on from the checkpoint");
       fail(error.kind(), "trainer: this rank is in ", name, ", another one calls something else (",
            error.what(), "). Remedy: all ranks call the same functions of their trainers, in the same order");
     }
