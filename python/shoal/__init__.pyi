@@ -136,9 +136,9 @@ class Parallelism:
         `offload_folder` (None: /var/tmp), which has to be on a disk, and has no name. A tensor whose memory
         other libraries share (torch.from_numpy) leaves that memory. `schedule`, of a pipeline: "gpipe",
         "1f1b", "eager_1f1b", "zb_h1" or "zb_h2", or, with two stages a rank, "looped_bfs",
-        "interleaved_1f1b", "zbv" or "dualpipev".
+        "interleaved_1f1b", "zbv" or "dualpipev"; or "FILE.csv", a row a rank, in PyTorch's letters.
         `stages_per_rank`: of "interleaved_1f1b" and "looped_bfs"; 0: two.
-        `microbatches`: how many a step's batch is cut into; 0: one a stage.
+        `microbatches`: how many a step's batch is cut into; 0: one a stage, or as many as the file has.
         `stages`: where all but the first begin, as paths of modules (["h.6"]); none: where work is
         balanced."""
     @property

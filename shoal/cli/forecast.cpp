@@ -21,7 +21,6 @@
 #include "shoal/program/workspace.h"
 #include "shoal/rewrite/dead_code.h"
 #include "shoal/train/distribution.h"
-#include "shoal/train/pipeline.h"
 
 namespace shoal::cli {
 
@@ -219,7 +218,8 @@ static std::int64_t in_flight_bytes(const Forecast& forecast, const Parallelism&
                                     std::int64_t num_microbatches, int rank) {
   const auto& [mesh, plan] = std::tie(parallelism.mesh, parallelism.plan);
   const auto count = static_cast<std::size_t>(num_microbatches);
-  const auto timeline = train::timeline_of(plan, compile::pipeline_ranks_of(plan, mesh), count);
+  const auto timeline =
+      compile::timeline_of(plan, compile::pipeline_ranks_of(plan, mesh), static_cast<int>(num_microbatches));
   const int place = mesh.coordinate(rank, mesh.axis(plan.pipeline_axis));
   const std::int64_t held = schedule::most_held(timeline)[static_cast<std::size_t>(place)].backward;
   std::int64_t sent = 0;  // of a micro-batch

@@ -12,7 +12,6 @@
 #include "shoal/ir/flops.h"
 #include "shoal/schedule/schedule.h"
 #include "shoal/simulate/programs.h"
-#include "shoal/train/pipeline.h"
 
 namespace shoal::cli {
 
@@ -63,8 +62,7 @@ static std::vector<simulate::Run> runs_of(const PlayedStep& step, const PlayedKi
   std::vector<simulate::Run> runs;
   if (const int ranks = compile::pipeline_ranks_of(plan, mesh); ranks > 1) {
     const int rank = mesh.coordinate(kind.ranks.front(), mesh.axis(plan.pipeline_axis));
-    const schedule::Timeline timeline =
-        train::timeline_of(plan, ranks, static_cast<std::size_t>(microbatches));
+    const schedule::Timeline timeline = compile::timeline_of(plan, ranks, microbatches);
     runs = program::runs_of(timeline, rank, std::vector(static_cast<std::size_t>(microbatches), &program));
   } else {
     for (int microbatch = 0; microbatch < microbatches; ++microbatch)

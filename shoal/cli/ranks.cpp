@@ -21,7 +21,6 @@
 #include "shoal/cost/cluster.h"
 #include "shoal/data/hash.h"
 #include "shoal/rewrite/place.h"
-#include "shoal/train/pipeline.h"
 
 namespace shoal::cli {
 
@@ -144,11 +143,15 @@ static compile::Plan plan_of(const Recipe& recipe) {
               path, "; leave one of them out");
   if (planner != plain) plan.planner = planner;
   const auto& said = recipe.parallelism;
-  if (!said.pipeline_parallel_schedule.empty()) plan.schedule = said.pipeline_parallel_schedule;
+  if (!said.pipeline_parallel_schedule.empty()) {
+    plan.schedule = said.pipeline_parallel_schedule;
+    plan.actions.reset();
+  }
   if (said.pipeline_parallel_stages_per_rank > 0)
     plan.stages_per_rank = static_cast<int>(said.pipeline_parallel_stages_per_rank);
   if (said.pipeline_parallel_microbatches > 0)
     plan.microbatches = static_cast<int>(said.pipeline_parallel_microbatches);
+  compile::read_schedule(plan);
   for (const std::string& pattern : table_patterns(recipe)) plan.tables.push_back(pattern);
   for (const Annotation& annotation : recipe.annotate) plan.splits.push_back(annotation.modules);
   return plan;
@@ -203,7 +206,7 @@ StepSizes sizes_of(const Recipe& recipe, const Parallelism& parallelism) {
               " samples cannot be cut into ", wanted, " micro-batches of one size on ", ranks,
               " ranks that share it (parallelism.pipeline_parallel_microbatches); choose a divisor of ",
               global / ranks);
-  std::int64_t cuts = wanted == 0 ? stages : wanted;
+  std::int64_t cuts = microbatches_of(parallelism.plan, parallelism.mesh);
   while (global % (cuts * ranks) != 0) --cuts;
   return {.microbatch = global / cuts, .num_microbatches = cuts};
 }
@@ -222,12 +225,12 @@ static void check_tables(const Recipe& recipe, int ranks) {
 
 void check_ranks(const Recipe& recipe, int ranks) {
   const Parallelism parallelism = parallelism_of(recipe, ranks);
-  const auto num_microbatches = static_cast<std::size_t>(sizes_of(recipe, parallelism).num_microbatches);
+  const auto num_microbatches = static_cast<int>(sizes_of(recipe, parallelism).num_microbatches);
   if (!recipe.tables.empty()) check_tables(recipe, ranks);
   if (ranks == 1) return;
   const auto& [mesh, world, tensors, plan, plan_name, folder, limit] = parallelism;
   if (const int pipeline = compile::pipeline_ranks_of(plan, mesh); pipeline > 1)
-    train::timeline_of(plan, pipeline, num_microbatches);
+    compile::timeline_of(plan, pipeline, num_microbatches);
   std::vector<std::string> names;
   const auto shapes = shapes_of(hollow_model(recipe));
   for (const auto& [name, shape] : shapes) names.push_back(name);

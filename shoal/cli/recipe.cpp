@@ -191,7 +191,7 @@ std::vector<Option> options_of(Recipe& recipe) {
         "that have stages of the model; -1: the rest"},
        {"parallelism", "pipeline_parallel_schedule", &parallelism.pipeline_parallel_schedule, 0, 0,
         "gpipe, 1f1b, eager_1f1b, zb_h1, zb_h2; looped_bfs, interleaved_1f1b, zbv, dualpipev with two stages "
-        "a rank; \"\": the plan's, or 1f1b"},
+        "a rank; a FILE.csv in PyTorch's letters; \"\": the plan's, or 1f1b"},
        {"parallelism", "pipeline_parallel_stages_per_rank", &parallelism.pipeline_parallel_stages_per_rank, 0,
         1e6, "of interleaved_1f1b and looped_bfs; 0: the plan's, or the schedule's"},
        {"parallelism", "pipeline_parallel_microbatches", &parallelism.pipeline_parallel_microbatches, 0, 1e9,

@@ -189,7 +189,7 @@ static void lower(Unit& unit) {
   const Whole& whole = unit.whole();
   // The next micro-batch's forward comes before this one's update.
   const bool is_staged = unit.then() == Then::Accumulate && num_stages_of(whole.plan, whole.mesh) > 1;
-  const bool is_split = is_staged && schedule::named(whole.plan.schedule).splits_backward;
+  const bool is_split = is_staged && splits_backward(whole.plan);
   program::Program& program = unit.made.program;
   program =
       program::lower(unit.made.local, is_staged ? program::Buffers::AfterForward : program::Buffers::InUpdate,

@@ -96,6 +96,8 @@ class Line {
     SHOAL_CHECK(plan_.microbatches >= 0, InvalidInput, where_, "microbatches=", plan_.microbatches,
                 "; it is at least 1, or 0: as many as there are stages");
   }
+  // All of them at once, when all are there.
+  void read_actions(std::string& rows) { rows += concat(std::exchange(text_, ""), '\n'); }
   void read_found() {
     plan_.found_axes.push_back(name());
     end();
@@ -303,9 +305,9 @@ class Line {
 static constexpr std::string_view kVerbs[] = {
     "mesh",      "batch", "input",      "zero",      "parameter", "output",       "find",
     "pipeline",  "stage", "accumulate", "recompute", "offload",   "gather_ahead", "buckets",
-    "precision", "table", "split",      "overlap",   "prefetch",  "planner"};
+    "precision", "table", "split",      "overlap",   "prefetch",  "planner",      "actions"};
 
-static void read_line(std::string_view text, const std::string& where, Plan& plan) {
+static void read_line(std::string_view text, const std::string& where, Plan& plan, std::string& actions) {
   text = text.substr(0, text.find('#'));
   const std::string_view verb = take_word(text);
   if (verb.empty()) return;
@@ -326,6 +328,8 @@ static void read_line(std::string_view text, const std::string& where, Plan& pla
     line.read_found();
   else if (verb == "pipeline")
     line.read_pipeline();
+  else if (verb == "actions")
+    line.read_actions(actions);
   else if (verb == "stage")
     line.read_stage();
   else if (verb == "accumulate")
@@ -357,11 +361,13 @@ static void read_line(std::string_view text, const std::string& where, Plan& pla
 
 Plan plan_from_text(std::string_view text, std::string_view name) {
   Plan plan;
+  std::string actions;
   for (int number = 1; !text.empty(); ++number) {
     const std::size_t end = std::min(text.find('\n'), text.size());
-    read_line(text.substr(0, end), concat(name, ":", number, ": "), plan);
+    read_line(text.substr(0, end), concat(name, ":", number, ": "), plan, actions);
     text.remove_prefix(std::min(end + 1, text.size()));
   }
+  set_actions(plan, actions, name);
   return plan;
 }
 

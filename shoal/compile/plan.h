@@ -17,7 +17,8 @@
 //   planner      tensor_batch=true kept=300MiB budget=5   what the search may, and may not (Planner); and
 //                link=2.5e10 latency=2e-6            of the machines it is for, flops and memory too
 //   pipeline     pipeline schedule=1f1b microbatches=8   the axis whose ranks have stages, in which order; of
-//                interleaved_1f1b and looped_bfs stages_per_rank=3 too
+//                interleaved_1f1b and looped_bfs stages_per_rank=3 too; or schedule=FILE.csv (schedule/csv.h)
+//   actions      0F0,0F1,0B0,0F2,0B1,0B2             of that file, a line a rank; none: it is read
 //   stage        h.6                                 where each but the first begins; none: found
 //   accumulate   reduce=each                         of several micro-batches
 //   table        emb.*.weight                        parameters whose rows are in tables (rewrite/tables.h)
@@ -48,6 +49,7 @@
 #include "shoal/rewrite/offload.h"
 #include "shoal/rewrite/precision.h"
 #include "shoal/rewrite/recompute.h"
+#include "shoal/schedule/schedule.h"
 #include "shoal/sharding/layout.h"
 #include "shoal/sharding/mesh.h"
 
@@ -87,9 +89,10 @@ struct Plan {
   Planner planner = {};
   // --- stages
   std::string pipeline_axis = "pipeline";
-  std::string schedule = "1f1b";
-  int stages_per_rank = 0;               // 0: as many as the schedule has by itself
-  int microbatches = 0;                  // that a step's batch is cut into; 0: as many as there are stages
+  std::string schedule = "1f1b";                   // or FILE.csv
+  std::optional<schedule::Timeline> actions = {};  // of that file (read_schedule)
+  int stages_per_rank = 0;                         // 0: as many as the schedule has by itself
+  int microbatches = 0;                            // that a step's batch is cut into; 0: microbatches_of
   std::vector<std::string> stages = {};  // where each but the first begins (rewrite/stages.h); none: found
   // --- accumulate: gradients of several micro-batches are reduced once a step, or one after the other, which
   // keeps them in parts. Not said: once at stages 0 and 1, each at 2 and 3, whose point is less memory.
@@ -145,11 +148,22 @@ bool is_split(const Plan& plan, std::string_view parameter);
 // ahead, and two are under way.
 void resolve_overlap(Plan& plan);
 
+// Reads the file that the schedule is, unless it was read before, or the schedule is one by name. Throws
+// InvalidInput naming what is wrong with it (schedule/csv.h), or where it has not plan.microbatches.
+void read_schedule(Plan& plan);
+
 // The ranks of the pipeline's axis: 1 where the mesh has none.
 int pipeline_ranks_of(const Plan& plan, const sharding::Mesh& mesh);
-// The rank along that axis of each stage, by the schedule. Throws InvalidInput where there is no such schedule.
+// The rank along that axis of each stage, by the schedule. Throws InvalidInput where there is no such schedule, or
+// it is of another number of ranks.
 std::vector<int> ranks_of_stages(const Plan& plan, const sharding::Mesh& mesh);
 int num_stages_of(const Plan& plan, const sharding::Mesh& mesh);  // 1: no pipeline
+// As many as the plan says; else as the schedule's file has, or one a stage.
+int microbatches_of(const Plan& plan, const sharding::Mesh& mesh);
+// The schedule on so many ranks of that axis. Throws InvalidInput as ranks_of_stages does, where a rank cannot
+// have so many stages, and where the schedule's file has fewer micro-batches.
+schedule::Timeline timeline_of(const Plan& plan, int ranks, int microbatches);
+bool splits_backward(const Plan& plan);  // whether the schedule does
 
 // The mesh of these axes for so many ranks. Throws InvalidInput where the sizes do not multiply to that.
 sharding::Mesh mesh_of(const std::vector<sharding::Axis>& axes, int ranks);

@@ -6,7 +6,6 @@
 #include "shoal/compile/found.h"
 #include "shoal/compile/plan.h"
 #include "shoal/rewrite/place.h"
-#include "shoal/schedule/schedule.h"
 
 namespace shoal::compile {
 
@@ -66,22 +65,6 @@ Mesh mesh_of(const std::vector<Axis>& axes, int ranks) {
   return mesh;
 }
 
-int pipeline_ranks_of(const Plan& plan, const Mesh& mesh) {
-  for (const Axis& axis : mesh.axes)
-    if (axis.name == plan.pipeline_axis) return axis.size;
-  return 1;
-}
-
-std::vector<int> ranks_of_stages(const Plan& plan, const Mesh& mesh) {
-  const int ranks = pipeline_ranks_of(plan, mesh);
-  if (ranks == 1) return {0};
-  return schedule::named(plan.schedule).build(ranks, 1, plan.stages_per_rank).rank_of_stage;
-}
-
-int num_stages_of(const Plan& plan, const Mesh& mesh) {
-  return static_cast<int>(ranks_of_stages(plan, mesh).size());
-}
-
 Layout parameter_layout(const Plan& plan, const Mesh& mesh, std::string_view parameter) {
   Layout layout = sharding::replicated(mesh);
   std::map<std::string, std::pair<Placement, std::string>> said;
@@ -131,7 +114,8 @@ void check_fits(const Plan& plan, const Mesh& mesh, const std::vector<std::strin
               "': each axis cuts the batch or the model's stages, or lines say what lies how. Remedy: a "
               "tensor degree, "
               "or nothing of the planner");
-  SHOAL_CHECK(plan.stages.empty() || mesh.size() == 1 || num_stages_of(plan, mesh) > 1, InvalidInput, name,
+  const int stages = num_stages_of(plan, mesh);  // also where the schedule is none of this mesh's
+  SHOAL_CHECK(plan.stages.empty() || mesh.size() == 1 || stages > 1, InvalidInput, name,
               ": a stage begins at '", plan.stages.empty() ? "" : plan.stages.front(), "', and no axis of '",
               to_text(mesh), "' is a pipeline ('", plan.pipeline_axis,
               "'). Remedy: a degree of it, or a plan without stages");

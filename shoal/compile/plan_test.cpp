@@ -127,6 +127,39 @@ TEST_CASE("every move's settings are in a plan, and read back they are the same"
   CHECK(wrong("input x dim=1 2").find("'2' is one word too many") != std::string::npos);
 }
 
+TEST_CASE("a plan has the actions of its schedule's file") {
+  const std::string text =
+      "pipeline pipeline schedule=my.csv\nactions 0F0,0B0,0F1,0B1\nactions 1F0,1B0,1F1,1I1,1W1\n";
+  Plan plan = plan_from_text(text);
+  CHECK(to_text(plan) == text);
+  CHECK(plan.actions->rank_of_stage == std::vector{0, 1});
+  CHECK(splits_backward(plan));
+  const sharding::Mesh mesh{{{"pipeline", 2}}};
+  CHECK(microbatches_of(plan, mesh) == 2);
+  CHECK(timeline_of(plan, 2, 1).note == "schedule my.csv: of its 2 micro-batches the first 1");
+  plan.microbatches = 1;
+  CHECK(microbatches_of(plan, mesh) == 1);
+  const auto wrong = [](const std::string& lines) {
+    return error_of([&] { plan_from_text("pipeline pipeline schedule=my.csv\n" + lines, "my.plan"); });
+  };
+  CHECK(wrong("actions 0F0,0X0") ==
+        "schedule my.csv: row 1, rank 0, cell 2 '0X0' is not STAGE, F, B, I or W, and MICROBATCH, as in 0F3; "
+        "sends "
+        "and receives follow from the order");
+  CHECK(wrong("actions 0F0,0F1,0B1,0B0") ==
+        "schedule my.csv: rank 0, action 3 '0B1': comes before micro-batch 0 of that stage, and a step adds "
+        "them up "
+        "in their order");
+  CHECK(wrong("pipeline pipeline schedule=zbv\nactions 0F0,0B0") ==
+        "my.plan: lines 'actions' are of a schedule that has a file, and 'zbv' is one by name. Remedy: "
+        "'pipeline "
+        "pipeline schedule=NAME.csv', or no such lines");
+  plan.schedule = "other.csv";
+  plan.actions.reset();
+  CHECK(error_of([&] { num_stages_of(plan, mesh); }) ==
+        "schedule other.csv: the file has not been read (compile::read_schedule)");
+}
+
 TEST_CASE("a mesh of any names is made of the ranks there are, or those that would fit are listed") {
   CHECK(to_text(mesh_of({{"dp", -1}, {"tp", 2}}, 6)) == "dp=3 tp=2");
   CHECK(error_of([] { mesh_of({{"dp", 4}, {"tp", 2}}, 6); })

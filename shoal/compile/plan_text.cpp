@@ -9,6 +9,7 @@
 #include "shoal/base/error.h"
 #include "shoal/compile/plan.h"
 #include "shoal/compile/plan_words.h"
+#include "shoal/schedule/csv.h"
 
 namespace shoal::compile {
 
@@ -72,6 +73,13 @@ std::string to_text(const Plan& plan) {
     if (plan.stages_per_rank != 0) text += concat(" stages_per_rank=", plan.stages_per_rank);
     if (plan.microbatches != 0) text += concat(" microbatches=", plan.microbatches);
     text += '\n';
+  }
+  if (plan.actions) {
+    const std::string rows = schedule::to_csv(*plan.actions);
+    for (std::size_t begin = 0, end = 0; begin < rows.size(); begin = end + 1) {
+      end = rows.find('\n', begin);
+      text += concat("actions ", std::string_view(rows).substr(begin, end - begin), '\n');
+    }
   }
   for (const auto& begin : plan.stages) text += concat("stage ", begin, '\n');
   if (plan.reduces_each) text += concat("accumulate reduce=", *plan.reduces_each ? "each" : "once", '\n');

@@ -12,6 +12,11 @@
 
 namespace shoal::compile {
 
+struct Plan;
+
+// Of a plan's lines `actions`, or of the file that its schedule is. None in `rows`: nothing. Throws InvalidInput.
+void set_actions(Plan& plan, std::string_view rows, std::string_view name);
+
 inline constexpr std::pair<std::string_view, DType> kFloats[] = {
     {"bfloat16", DType::BFloat16}, {"float16", DType::Float16}, {"float32", DType::Float32}};
 

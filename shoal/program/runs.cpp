@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shoal/program/runs.h"
 
-#include <map>
 #include <optional>
-#include <tuple>
 #include <utility>
 
 #include "shoal/base/error.h"
@@ -30,17 +28,9 @@ class Ordering {
       : timeline_(timeline), rank_(rank), programs_(programs), received_(timeline.actions.size()) {}
 
   std::vector<Run> run() {
-    std::map<std::tuple<Phase, int, bool>, int> next;  // micro-batch, by phase, stage and part
+    if (const auto fault = schedule::fault_of_order(timeline_))
+      fail(ErrorKind::InvalidInput, "schedule: ", to_text(*fault, timeline_));
     for (const Action& action : row_of(rank_)) {
-      const Phase phase = phase_of(action);
-      for (const bool is_weights : {false, true}) {
-        if (is_weights ? !has_weights(action) : !has_first_part(action)) continue;
-        int& wanted = next[{phase, action.stage, is_weights}];
-        SHOAL_CHECK(action.microbatch == wanted, InvalidInput, "schedule: rank ", rank_, " does ",
-                    to_text(action), " before micro-batch ", wanted,
-                    " of that stage, and a step adds them up in their order");
-        ++wanted;
-      }
       if (has_first_part(action)) run_first_part(action);
       if (!has_weights(action)) continue;
       add(find_weights(program_of(action), action.stage), action);

@@ -132,16 +132,16 @@ TEST_CASE(
 TEST_CASE("a schedule that a trainer cannot run is told") {
   Timeline timeline = schedule::named("gpipe").build(1, 2);
   std::swap(timeline.actions[0][2], timeline.actions[0][3]);
-  CHECK_THROWS_WITH_AS(
-      text_of(timeline, 0),
-      "schedule: rank 0 does 0B1 before micro-batch 0 of that stage, and a step adds them up in their "
-      "order",
-      Error);
+  CHECK_THROWS_WITH_AS(text_of(timeline, 0),
+                       "schedule: rank 0, action 3 '0B1': comes before micro-batch 0 of that stage, and a "
+                       "step adds them up in their "
+                       "order",
+                       Error);
   timeline = schedule::named("zb_h1").build(1, 2);
   timeline.actions = {{{Kind::Forward, 0, 0},
                        {Kind::InputGradient, 0, 0},
                        {Kind::Forward, 0, 1},
                        {Kind::InputGradient, 0, 1},
                        {Kind::WeightGradient, 0, 1}}};
-  CHECK_THROWS_WITH_AS(text_of(timeline, 0), doctest::Contains("does 0W1 before micro-batch 0"), Error);
+  CHECK_THROWS_WITH_AS(text_of(timeline, 0), doctest::Contains("'0W1': comes before micro-batch 0"), Error);
 }

@@ -112,6 +112,7 @@ static Degrees degrees_of(std::optional<int> replicate, int shard, int tensor, i
   set(degrees.plan.batch_dims, said.batch_dims);
   set(degrees.plan.batch_axes, said.batch_axes);
   set(degrees.plan.zero_axis, said.zero_axis);
+  if (said.schedule) degrees.plan.actions.reset();
   set(degrees.plan.schedule, said.schedule);
   set(degrees.plan.stages_per_rank, said.stages_per_rank);
   set(degrees.plan.microbatches, said.microbatches);
@@ -209,7 +210,7 @@ void bind_world(py::module_& module) {
           "two, cut where work is balanced, or where `stages` says that each but the first begins "
           "([\"h.6\"]); schedule is \"gpipe\", \"1f1b\", \"eager_1f1b\", \"zb_h1\" or \"zb_h2\", or, with "
           "two stages a rank, \"looped_bfs\", \"interleaved_1f1b\", \"zbv\" or \"dualpipev\", of which the "
-          "first two may have others (stages_per_rank); "
+          "first two may have others (stages_per_rank); or \"FILE.csv\", a row a rank, in PyTorch's letters; "
           "microbatches how many a step's batch is cut into, one a "
           "stage by default. precision: \"bfloat16\" or \"float16\" for products of matrices, the rest "
           "is float32; float16's loss is scaled (\"float16 scale=1024 grows_after=500\"); of one rank "

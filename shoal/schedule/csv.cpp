@@ -110,7 +110,7 @@ static std::string remedy_of(const Timeline& timeline) {
   return concat("; of ", timeline.num_microbatches(), " micro-batches it can run the first ", runs);
 }
 
-static Timeline with_microbatches(Timeline timeline, int microbatches, std::string_view file) {
+Timeline with_microbatches(Timeline timeline, int microbatches, std::string_view file) {
   const int own = timeline.num_microbatches();
   SHOAL_CHECK(microbatches <= own, InvalidInput, "schedule ", file, ": it has no ", microbatches,
               " micro-batches; ", own, " is the nearest that it can run");

@@ -16,5 +16,7 @@ std::string to_csv(const Timeline& timeline);
 // InvalidInput with `file`, its name, where it has fewer; with row, rank and action where it is no timeline that
 // runs, and with how many micro-batches it would.
 Timeline from_csv(std::string_view text, std::string_view file, int microbatches = 0);
+// Of one that was read, likewise.
+Timeline with_microbatches(Timeline timeline, int microbatches, std::string_view file);
 
 }  // namespace shoal::schedule

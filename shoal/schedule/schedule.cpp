@@ -100,6 +100,12 @@ Timeline first_microbatches(Timeline timeline, int microbatches) {
   return timeline;
 }
 
+bool splits_backward(const Timeline& timeline) {
+  return std::ranges::any_of(timeline.actions, [](const auto& row) {
+    return std::ranges::find(row, Kind::WeightGradient, &Action::kind) != row.end();
+  });
+}
+
 std::vector<Held> most_held(const Timeline& timeline) {
   std::vector<Held> most;
   for (const auto& row : timeline.actions) {

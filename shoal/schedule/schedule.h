@@ -70,6 +70,11 @@ struct Fault {
 };
 std::optional<Fault> fault_of(const Timeline& timeline);
 void verify(const Timeline& timeline);  // throws InvalidInput with rank, action and fault
+// Where a stage has its micro-batches in another order than theirs, in which a step adds them up.
+std::optional<Fault> fault_of_order(const Timeline& timeline);
+std::string to_text(const Fault& fault, const Timeline& timeline);  // "rank 0, action 6 '0B2': …"
+
+bool splits_backward(const Timeline& timeline);  // whether it has I and W
 
 // The same order without the later micro-batches.
 Timeline first_microbatches(Timeline timeline, int microbatches);

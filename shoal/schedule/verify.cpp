@@ -3,9 +3,11 @@
 // to its end in this way cannot deadlock, whatever takes how long.
 #include <algorithm>
 #include <cstddef>
+#include <map>
 #include <optional>
 #include <set>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "shoal/base/error.h"
@@ -13,31 +15,33 @@
 
 namespace shoal::schedule {
 
+// A B is there as I and W.
+static std::vector<Kind> parts_of(const Action& action) {
+  if (action.kind != Kind::Backward) return {action.kind};
+  return {Kind::InputGradient, Kind::WeightGradient};
+}
+
 namespace {
 
-// Kinds, stages and micro-batches. A B is there as I and W.
+// Kinds, stages and micro-batches.
 class Actions {
  public:
   bool has(const Action& action) const {
-    return std::ranges::all_of(parts_of(action), [&](const Key& part) { return keys_.contains(part); });
+    return std::ranges::all_of(parts_of(action), [&](Kind part) { return has_part(action, part); });
   }
   bool has_any_of(const Action& action) const {
-    return std::ranges::any_of(parts_of(action), [&](const Key& part) { return keys_.contains(part); });
+    return std::ranges::any_of(parts_of(action), [&](Kind part) { return has_part(action, part); });
   }
   void add(const Action& action) {
-    for (const Key& part : parts_of(action)) keys_.insert(part);
+    for (const Kind part : parts_of(action)) keys_.emplace(action.stage, action.microbatch, part);
   }
 
  private:
-  using Key = std::tuple<int, int, Kind>;
-
-  static std::vector<Key> parts_of(const Action& action) {
-    const auto part = [&](Kind kind) { return Key(action.stage, action.microbatch, kind); };
-    if (action.kind != Kind::Backward) return {part(action.kind)};
-    return {part(Kind::InputGradient), part(Kind::WeightGradient)};
+  bool has_part(const Action& action, Kind part) const {
+    return keys_.contains({action.stage, action.microbatch, part});
   }
 
-  std::set<Key> keys_;
+  std::set<std::tuple<int, int, Kind>> keys_;
 };
 
 }  // namespace
@@ -134,14 +138,34 @@ std::optional<Fault> fault_of(const Timeline& timeline) {
   return stuck(timeline);
 }
 
+std::optional<Fault> fault_of_order(const Timeline& timeline) {
+  std::map<std::pair<int, Kind>, int> next;  // micro-batch, by stage
+  for (int rank = 0; rank < timeline.num_ranks(); ++rank)
+    for (int i = 0; const Action& action : row_of(timeline, rank)) {
+      for (const Kind kind : parts_of(action)) {
+        int& wanted = next[{action.stage, kind}];
+        if (action.microbatch != wanted)
+          return Fault{rank, i,
+                       concat("comes before micro-batch ", wanted,
+                              " of that stage, and a step adds them up in their order")};
+        ++wanted;
+      }
+      ++i;
+    }
+  return std::nullopt;
+}
+
+std::string to_text(const Fault& fault, const Timeline& timeline) {
+  std::string where = concat("rank ", fault.rank);
+  if (fault.index >= 0)
+    where += concat(", action ", fault.index + 1, " '",
+                    to_text(row_of(timeline, fault.rank)[static_cast<std::size_t>(fault.index)]), "':");
+  return concat(where, ' ', fault.what);
+}
+
 void verify(const Timeline& timeline) {
-  const auto fault = fault_of(timeline);
-  if (!fault) return;
-  std::string where = concat("rank ", fault->rank);
-  if (fault->index >= 0)
-    where += concat(", action ", fault->index + 1, " '",
-                    to_text(row_of(timeline, fault->rank)[static_cast<std::size_t>(fault->index)]), "':");
-  fail(ErrorKind::InvalidInput, "schedule: ", where, " ", fault->what);
+  if (const auto fault = fault_of(timeline))
+    fail(ErrorKind::InvalidInput, "schedule: ", to_text(*fault, timeline));
 }
 
 }  // namespace shoal::schedule

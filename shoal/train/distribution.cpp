@@ -50,6 +50,7 @@ Distribution::Distribution(Parallelism parallelism, const NamedTensors& paramete
       uncut_(uncut),
       offloading_(offloading) {
   if (groups_.world().communicator->is_asynchronous()) compile::resolve_overlap(parallelism_.plan);
+  compile::read_schedule(parallelism_.plan);
   check_same(control_, "parallelism or model",
              describe(parallelism_) + describe("parameter", parameters) + describe("buffer", buffers));
   std::vector<std::string> names;

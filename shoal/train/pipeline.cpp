@@ -11,10 +11,6 @@
 
 namespace shoal::train {
 
-schedule::Timeline timeline_of(const compile::Plan& plan, int ranks, std::size_t microbatches) {
-  return schedule::named(plan.schedule).build(ranks, static_cast<int>(microbatches), plan.stages_per_rank);
-}
-
 // Calls see(path, size) for each item that is cut, and returns whether there is one.
 static bool for_each_cut(const Batch& batch, const compile::Plan& plan,
                          const std::function<void(const std::string&, std::int64_t)>& see) {

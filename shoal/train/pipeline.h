@@ -13,10 +13,6 @@
 
 namespace shoal::train {
 
-// By the plan's schedule. Throws InvalidInput where there is none of that name, naming those there are, or where its
-// ranks cannot have so many stages.
-schedule::Timeline timeline_of(const compile::Plan& plan, int ranks, std::size_t microbatches);
-
 // One batch in so many parts along the samples' dims, the larger ones first; whole where nothing is cut. Throws
 // InvalidInput where there are fewer samples than parts.
 std::vector<Batch> microbatches_of(const Batch& batch, std::int64_t count, const compile::Plan& plan);

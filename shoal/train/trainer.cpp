@@ -874,7 +874,8 @@ class Trainer::State {
     const auto& plan = ranks_->parallelism().plan;
     const std::int64_t wanted = plan.microbatches;
     // The fewest that a rank's part has samples for, of all that share the batch.
-    std::int64_t count = train::most_microbatches(batch, wanted != 0 ? wanted : ranks_->num_stages(), plan);
+    std::int64_t count =
+        train::most_microbatches(batch, microbatches_of(plan, ranks_->parallelism().mesh), plan);
     const auto& group = ranks_->control();
     group.communicator->all_reduce({&count, 1, DType::Int64}, comm::ReduceOp::Min)->wait(group.limit);
     if (wanted != 0 && count < wanted) {
@@ -903,7 +904,8 @@ class Trainer::State {
   bool accumulate_through_stages(std::size_t count, const std::function<Batch(std::size_t)>& microbatch,
                                  const std::function<void()>& after, StepResult& result) {
     using Kind = Normaliser::Kind;
-    const auto timeline = train::timeline_of(ranks_->parallelism().plan, ranks_->pipeline_ranks(), count);
+    const auto timeline =
+        compile::timeline_of(ranks_->parallelism().plan, ranks_->pipeline_ranks(), static_cast<int>(count));
     if (timeline.note != std::exchange(note_, timeline.note) && !note_.empty() && ranks_->rank().number == 0)
       TORCH_WARN(note_);
     std::vector<Ready> all;

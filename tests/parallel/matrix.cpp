@@ -111,7 +111,7 @@ static compile::Plan stages_of(const Strategy& strategy) {
 // A pipeline cuts a single batch, by itself into as many micro-batches as it has stages, or as there are samples.
 static std::vector<Batch> cut_up(std::vector<Batch> microbatches, const Strategy& strategy) {
   if (microbatches.size() > 1 || strategy.pipeline == 1) return microbatches;
-  const int stages = train::timeline_of(stages_of(strategy), strategy.pipeline, 1).num_stages();
+  const int stages = compile::timeline_of(stages_of(strategy), strategy.pipeline, 1).num_stages();
   const std::int64_t count =
       strategy.cut != 0 ? strategy.cut : train::most_microbatches(microbatches[0], stages, {});
   std::vector<Batch> parts;
@@ -160,9 +160,9 @@ static std::vector<simulate::Run> runs_of(const Played& played, const sharding::
   std::vector<simulate::Run> runs;
   if (strategy.pipeline > 1) {
     const int count = static_cast<int>(programs.size()) - 1;
-    runs = program::runs_of(
-        train::timeline_of(stages_of(strategy), strategy.pipeline, static_cast<std::size_t>(count)),
-        mesh.coordinate(rank, mesh.axis("pipeline")), {programs.begin(), programs.end() - 1});
+    runs = program::runs_of(compile::timeline_of(stages_of(strategy), strategy.pipeline, count),
+                            mesh.coordinate(rank, mesh.axis("pipeline")),
+                            {programs.begin(), programs.end() - 1});
     simulate::append_runs(runs, *programs.back(), count);
   } else {
     for (std::size_t i = 0; i < programs.size(); ++i)

@@ -2,6 +2,7 @@
 """One rank of test_parallel.py's job: Hugging Face's models in stages, unmodified, against eager PyTorch."""
 
 import copy
+import pathlib
 
 import families
 import torch
@@ -96,7 +97,12 @@ for make in (gpt2, llama, t5, bert):
     train(make, shoal.Parallelism(pipeline=ranks, microbatches=4))
     train(
         make,
-        shoal.Parallelism(pipeline=2, shard=ranks // 2, zero_stage=3 if ranks > 2 else 0, schedule="gpipe"),
+        shoal.Parallelism(
+            pipeline=2,
+            shard=ranks // 2,
+            zero_stage=3 if ranks > 2 else 0,
+            schedule=str(pathlib.Path(__file__).with_name("schedule.csv")),
+        ),
     )
     if shoal.rank() == 0:
         print(f"{make.__name__} in stages: equal")

@@ -48,6 +48,34 @@ def test_stages_have_the_losses_of_one_device_and_go_on_from_each_others_checkpo
     assert losses("back", *STAGES, save)[-3:] == pytest.approx(wanted[-3:], rel=1e-9)
 
 
+def test_a_file_is_the_schedule(shoal, losses, tiny):
+    wanted = losses("alone")
+    file = tiny.parent / "mine.csv"
+    made = shoal("simulate", "--schedule=zbv", "--stages=4", "--microbatches=4", f"--save={file}")
+    assert made.returncode == 0, made.stderr
+    # One weight gradient later, and a stage more on the first rank.
+    rows = file.read_text().splitlines()
+    assert rows[0].count("0W0,") == 1
+    rows[0] = rows[0].replace("0W0,", "", 1).replace("0W1,", "0W0,0W1,", 1)
+    file.write_text("\n".join(rows) + "\n")
+    mine = f"--parallelism.pipeline_parallel_schedule={file}"
+    assert losses("file", *STAGES, mine) == pytest.approx(wanted, rel=1e-9)
+    played = shoal("plan", tiny, *STAGES, *BATCH, mine)
+    assert played.returncode == 0, played.stderr
+    assert re.findall(r"^stage (\d) on rank (\d): ", played.stdout, re.M) == [
+        ("0", "0"),
+        ("1", "1"),
+        ("2", "1"),
+        ("3", "0"),
+    ]
+    more = shoal("train", tiny, *STAGES, mine, "--parallelism.pipeline_parallel_microbatches=8")
+    assert more.returncode == 2
+    assert more.stderr.endswith("mine.csv: it has no 8 micro-batches; 4 is the nearest that it can run\n")
+    three = shoal("train", tiny, "-n", 3, "--parallelism.pipeline_parallel_degree=3", mine)
+    assert three.returncode == 2
+    assert "it has 2 rows, one a rank, and axis 'pipeline' has 3 ranks" in three.stderr
+
+
 def test_a_plan_names_stages_and_what_crosses(shoal, tiny):
     plan = tiny.parent / "stages.plan"
     plan.write_text(
