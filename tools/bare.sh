@@ -43,8 +43,9 @@ mkdir "$root/shoal"
 git archive HEAD | tar -x -C "$root/shoal"
 echo "bare: $(chroot "$root" dpkg-query -W -f '.\n' | wc -l) packages, no compiler and no Python"
 
-# Names, certificates and indexes are this machine's.
+# Names, certificates and indexes are this machine's. Its own certificates are links to where this machine has some too.
 cp -L /etc/resolv.conf /etc/hosts "$root/etc/"
+rm -r "$root/etc/ssl/certs"
 cp -rL /etc/ssl/certs "$root/etc/ssl/"
 cp -r /etc/apt/sources.list.d "$root/etc/apt/" && : >"$root/etc/apt/sources.list"
 ! [[ -e /etc/pip.conf ]] || cp /etc/pip.conf "$root/etc/"
