@@ -9,7 +9,8 @@ if [[ ${BARE_MOUNTS:-} != own ]]; then # nothing that is mounted here is seen ou
   BARE_MOUNTS=own exec unshare --mount --pid --fork --kill-child "$0" "$@"
 fi
 folder=$(mktemp -d) root=$folder/debian
-trap 'umount -R -l "$root/proc" "$root/dev" 2>"$folder/log" || true; rm -rf --one-file-system "$folder"' EXIT
+mounts=("$root/proc" "$root/dev")
+trap 'umount -R -l "${mounts[@]}" 2>"$folder/log" || true; rm -rf --one-file-system "$folder"' EXIT
 chmod 755 "$folder"
 
 if [[ ${1:-} == --short ]]; then
@@ -48,7 +49,19 @@ cp -L /etc/resolv.conf /etc/hosts "$root/etc/"
 rm -r "$root/etc/ssl/certs"
 cp -rL /etc/ssl/certs "$root/etc/ssl/"
 cp -r /etc/apt/sources.list.d "$root/etc/apt/" && : >"$root/etc/apt/sources.list"
-! [[ -e /etc/pip.conf ]] || cp /etc/pip.conf "$root/etc/"
+# pip's settings, and folders of this machine that these name: an index may be files, beside the folder of its pages.
+settings=(/etc/pip.conf /etc/xdg/pip/pip.conf /etc/xdg/pip/constraints.txt ~/.config/pip/pip.conf ~/.pip/pip.conf)
+for file in "${settings[@]}"; do
+  ! [[ -e $file ]] || install -D -m 644 "$file" "$root/${file/#$HOME/root}"
+done
+while read -r place; do
+  place=${place#file://}
+  place=${place%/simple}
+  [[ -d $place && ! -e $root$place ]] || continue
+  mkdir -p "$root$place"
+  mount --bind -o ro "$place" "$root$place"
+  mounts+=("$root$place")
+done < <({ cat "${settings[@]}" 2>/dev/null; env | grep ^PIP_; } | grep -oE '(file://)?/[^ ]+')
 while read -r line; do way+=("$line"); done < <(env | grep -E '^(PIP_|SSL_CERT|https?_proxy=|no_proxy=)')
 timed "make demo" inside "make demo"
 echo "bare: again, without a network"
