@@ -1,11 +1,11 @@
-# shoal_module(NAME ir USES base [TORCH] [THREADS] [LIBRARIES fmt::fmt] [FOLDER shoal/ir] [ABSENT /no_cuda.cpp])
+# shoal_module(NAME ir USES base [TORCH] [THREADS] [BY_FILE] [LIBRARIES fmt::fmt] [FOLDER shoal/ir] [ABSENT /no_cuda.cpp])
 #
 # Every .cpp of shoal/<name>/ is the library shoal_<name>; every *_test.cpp is in its test program <name>_test;
-# main.cpp and the file that is ABSENT are in neither. A module sees only what it USES, and torch's headers only if
+# main.cpp and the file that is ABSENT are in neither. BY_FILE: its files are never one unit. A module sees only what it USES, and torch's headers only if
 # it says TORCH: an include that goes the wrong way does not compile or does not link. THREADS: some of it runs on
 # several threads, so the thread sanitizer tests it.
 function(shoal_module)
-  cmake_parse_arguments(M "TORCH;THREADS" "NAME;FOLDER;ABSENT" "USES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(M "TORCH;THREADS;BY_FILE" "NAME;FOLDER;ABSENT" "USES;LIBRARIES" ${ARGN})
   if(M_TORCH AND NOT SHOAL_TORCH)
     return()
   endif()
@@ -53,13 +53,17 @@ function(shoal_module)
     endif()
   endif()
   shoal_compiled_as_ours(${target})
+  if(NOT M_BY_FILE)
+    shoal_in_batches(${target})
+  endif()
   if(tests)
     shoal_test(NAME ${M_NAME} SOURCES ${tests} LINKS ${target} ${tested_with} LABEL ${label})
   endif()
 endfunction()
 
-# With SHOAL_UNITY several files of what links LibTorch, SHOAL_UNITY_BATCH at most, are one unit. Names that a file
-# keeps to itself are then the module's, and a file of tests has a namespace of its own.
+# With SHOAL_UNITY several files of a module, SHOAL_UNITY_BATCH at most, are one unit, and so are tests that link
+# LibTorch. Names that a file keeps to itself are then the module's, and such a file of tests has a namespace of its
+# own.
 function(shoal_in_batches target)
   if(SHOAL_UNITY)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${SHOAL_UNITY_BATCH})

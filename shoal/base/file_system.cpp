@@ -98,7 +98,7 @@ static std::atomic<unsigned>& others_may() {
 
 void set_readers(std::string_view word) {
   const auto may = parse_in(kOthersMay, word);
-  SHOAL_CHECK(may, InvalidInput, "SHOAL_FILES is ", quoted(word),
+  SHOAL_CHECK(may, InvalidInput, "SHOAL_FILES is ", in_quotes(word),
               "; it says who may read what is written: private, group or all");
   others_may() = *may;
 }

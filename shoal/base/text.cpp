@@ -70,7 +70,7 @@ std::optional<std::int64_t> parse_bytes(std::string_view text) {
   return static_cast<std::int64_t>(bytes);
 }
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   static constexpr std::string_view kDigits = "0123456789abcdef";
   std::string result = "\"";
   for (const char c : text) {

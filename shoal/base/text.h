@@ -20,7 +20,8 @@ std::string human_bytes(std::int64_t bytes);
 // The inverse: a number and a unit, "2GiB", "1.5MiB", "17B"; nullopt where it is not that, or not above 0.
 std::optional<std::int64_t> parse_bytes(std::string_view text);
 
-// In double quotes, with \" \\ \n \t \r, and \xHH for the other control characters.
-std::string quoted(std::string_view text);
+// In double quotes, with \" \\ \n \t \r, and \xHH for the other control characters. Of this name, as a call with a
+// std::string may mean std::quoted too, which leaves control characters as they are.
+std::string in_quotes(std::string_view text);
 
 }  // namespace shoal

@@ -41,5 +41,5 @@ TEST_CASE("bytes are read with a unit, and nothing else is") {
 }
 
 TEST_CASE("quoting leaves no bare quote, backslash or control character") {
-  CHECK(quoted("a\"b\\c\n\t\r\x01\x7f\xc3\xa9") == "\"a\\\"b\\\\c\\n\\t\\r\\x01\\x7f\xc3\xa9\"");
+  CHECK(in_quotes("a\"b\\c\n\t\r\x01\x7f\xc3\xa9") == "\"a\\\"b\\\\c\\n\\t\\r\\x01\\x7f\xc3\xa9\"");
 }

@@ -38,7 +38,7 @@ ImagePlan plan_image(std::span<const TensorBytes> tensors) {
       const TensorBytes& tensor = tensors[members[member]];
       const StoredTensor& stored = header.tensors[member];
       SHOAL_CHECK(stored.bytes == static_cast<std::int64_t>(tensor.bytes.size()), InvalidInput,
-                  "checkpoint: tensor ", shoal::quoted(tensor.name), " of shape ", shape_text(tensor.shape),
+                  "checkpoint: tensor ", in_quotes(tensor.name), " of shape ", shape_text(tensor.shape),
                   " has ", tensor.bytes.size(), " bytes, not ", stored.bytes);
       plan.entries[members[member]] = {
           .group = group,

@@ -122,7 +122,7 @@ class Fields {
 static void check_file_name(const Fields& fields, const std::string& name) {
   if (name.empty() || name.front() == '.' ||
       name.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos)
-    fields.wrong("the file name " + shoal::quoted(name) + " leads out of the checkpoint's folder");
+    fields.wrong("the file name " + in_quotes(name) + " leads out of the checkpoint's folder");
 }
 
 static StoredFile file_from(const json& object, const std::string& place) {
@@ -132,12 +132,12 @@ static StoredFile file_from(const json& object, const std::string& place) {
   for (const json& chunk : fields.list("crc32c")) {
     const std::string digits = chunk.is_string() ? chunk.get<std::string>() : "";
     if (digits.size() != 8 || digits.find_first_not_of("0123456789abcdef") != std::string::npos)
-      fields.wrong(shoal::quoted(file.name) + " has a checksum that is none");
+      fields.wrong(in_quotes(file.name) + " has a checksum that is none");
     file.chunks.push_back(static_cast<std::uint32_t>(std::stoul(digits, nullptr, 16)));
   }
   if (num_chunks(file.bytes) != static_cast<std::int64_t>(file.chunks.size()))
-    fields.wrong(concat(shoal::quoted(file.name), " has ", file.bytes, " bytes but ", file.chunks.size(),
-                        " checksums"));
+    fields.wrong(
+        concat(in_quotes(file.name), " has ", file.bytes, " bytes but ", file.chunks.size(), " checksums"));
   return file;
 }
 
@@ -149,8 +149,7 @@ static Piece piece_from(const Fields& of_entry, const json& object, const Entry&
                  .offset = fields.counts("offset"),
                  .shape = fields.counts("shape")};
   const auto file = file_bytes.find(piece.file);
-  if (file == file_bytes.end())
-    fields.wrong("its file " + shoal::quoted(piece.file) + " is not among the files");
+  if (file == file_bytes.end()) fields.wrong("its file " + in_quotes(piece.file) + " is not among the files");
   if (piece.offset.size() != entry.shape.size() || piece.shape.size() != entry.shape.size())
     fields.wrong("it has another number of dims than the tensor");
   for (std::size_t dim = 0; dim < entry.shape.size(); ++dim)
@@ -184,9 +183,9 @@ static Entry entry_from(const json& object, const std::string& place,
   const Fields unnamed(object, place + ": tensors");
   Entry entry = {
       .group = unnamed.text("group"), .name = unnamed.text("name"), .dtype = {}, .shape = {}, .pieces = {}};
-  const Fields fields(object, concat(place, ": tensor ", shoal::quoted(entry.name)));
+  const Fields fields(object, concat(place, ": tensor ", in_quotes(entry.name)));
   const auto dtype = parse_dtype(fields.text("dtype"));
-  if (!dtype) fields.wrong("there is no dtype " + shoal::quoted(fields.text("dtype")));
+  if (!dtype) fields.wrong("there is no dtype " + in_quotes(fields.text("dtype")));
   entry.dtype = *dtype;
   entry.shape = fields.counts("shape");
   if (elements_of(entry.shape) < 0) fields.wrong("its shape has too many elements");
@@ -208,7 +207,7 @@ Manifest from_text(std::string_view text, std::string_view where) {
   SHOAL_CHECK(!document.is_discarded(), Corrupt, place, ": does not read as JSON");
   const Fields fields(document, place);
   if (fields.text("format") != kFormat)
-    fields.wrong("is of another format, " + shoal::quoted(fields.text("format")));
+    fields.wrong("is of another format, " + in_quotes(fields.text("format")));
   if (fields.count("version") != kVersion)
     fields.wrong(concat("is of version ", fields.count("version"), "; this Shoal reads version ", kVersion));
   if (!fields.at("state").is_object()) fields.wrong("state is no object");
@@ -219,14 +218,14 @@ Manifest from_text(std::string_view text, std::string_view where) {
     manifest.files.push_back(file_from(file, place));
     const StoredFile& added = manifest.files.back();
     if (!file_bytes.emplace(added.name, added.bytes).second)
-      fields.wrong("the file " + shoal::quoted(added.name) + " stands there twice");
+      fields.wrong("the file " + in_quotes(added.name) + " stands there twice");
   }
   std::set<std::pair<std::string, std::string>> names;
   for (const json& entry : fields.list("tensors")) {
     manifest.tensors.push_back(entry_from(entry, place, file_bytes));
     const Entry& added = manifest.tensors.back();
     if (!names.emplace(added.group, added.name).second)
-      fields.wrong("the tensor " + shoal::quoted(added.name) + " stands there twice");
+      fields.wrong("the tensor " + in_quotes(added.name) + " stands there twice");
   }
   return manifest;
 }

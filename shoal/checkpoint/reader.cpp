@@ -38,7 +38,7 @@ void Checkpoint::check_chunk(const StoredFile& stored, std::int64_t chunk,
     for (const Piece& piece : entry.pieces)
       if (inside.empty() && piece.file == stored.name && piece.begin < end &&
           piece.begin + elements_of(piece.shape) * bytes_of(entry.dtype) > begin)
-        inside = concat(", where tensor ", shoal::quoted(entry.name), " lies");
+        inside = concat(", where tensor ", in_quotes(entry.name), " lies");
   fail(ErrorKind::Corrupt, (folder_ / stored.name).string(), ": bytes ", begin, " to ", end,
        " are not those that were written", inside);
 }
@@ -110,8 +110,7 @@ static void place(const Entry& entry, const Piece& piece, std::span<const std::b
 
 void Checkpoint::read(const Entry& entry, std::span<std::byte> to) const {
   SHOAL_CHECK(static_cast<std::int64_t>(to.size()) == elements_of(entry.shape) * bytes_of(entry.dtype),
-              Internal, "checkpoint: tensor ", shoal::quoted(entry.name), " is read into ", to.size(),
-              " bytes");
+              Internal, "checkpoint: tensor ", in_quotes(entry.name), " is read into ", to.size(), " bytes");
   for (const Piece& piece : entry.pieces) {
     const std::int64_t bytes = elements_of(piece.shape) * bytes_of(entry.dtype);
     place(entry, piece, checked_bytes(stored(piece.file), piece.begin, bytes), to);

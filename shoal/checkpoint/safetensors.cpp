@@ -39,10 +39,10 @@ std::string make_header(SafetensorsHeader& header) {
   std::int64_t at = 0;
   for (StoredTensor& tensor : header.tensors) {
     const std::string_view dtype = name_in(kDTypes, tensor.dtype);
-    SHOAL_CHECK(dtype != "?", InvalidInput, "safetensors: tensor ", shoal::quoted(tensor.name), " is ",
+    SHOAL_CHECK(dtype != "?", InvalidInput, "safetensors: tensor ", in_quotes(tensor.name), " is ",
                 name_of(tensor.dtype), ", which the format does not have");
     SHOAL_CHECK(!document.contains(tensor.name), InvalidInput, "safetensors: the tensor ",
-                shoal::quoted(tensor.name), " is there twice");
+                in_quotes(tensor.name), " is there twice");
     tensor.begin = at;
     tensor.bytes = elements_of(tensor.shape) * bytes_of(tensor.dtype);
     at += tensor.bytes;
@@ -60,7 +60,7 @@ std::string make_header(SafetensorsHeader& header) {
 
 static StoredTensor tensor_from(const std::string& name, const json& object, const std::string& place) {
   const auto require = [&](bool holds, const std::string& what) {
-    SHOAL_CHECK(holds, Corrupt, place, ": tensor ", shoal::quoted(name), ": ", what);
+    SHOAL_CHECK(holds, Corrupt, place, ": tensor ", in_quotes(name), ": ", what);
   };
   require(object.is_object() && object.contains("dtype") && object.contains("shape") &&
               object.contains("data_offsets") && object["dtype"].is_string() && object["shape"].is_array() &&
@@ -68,7 +68,7 @@ static StoredTensor tensor_from(const std::string& name, const json& object, con
           "is not described by dtype, shape and data_offsets");
   const std::string word = object["dtype"].get<std::string>();
   const auto dtype = parse_in(kDTypes, word);
-  require(dtype.has_value(), "there is no dtype " + shoal::quoted(word) + " here");
+  require(dtype.has_value(), "there is no dtype " + in_quotes(word) + " here");
   StoredTensor tensor = {.name = name, .dtype = *dtype, .shape = {}};
   for (const json& size : object["shape"]) {
     require(size.is_number_unsigned() && size < (std::int64_t{1} << 62), "its shape is none");
@@ -111,7 +111,7 @@ SafetensorsHeader read_header(const InputFile& file, std::string_view where) {
   std::ranges::stable_sort(header.tensors, {}, [](const StoredTensor& tensor) { return tensor.begin; });
   std::int64_t end = 0;
   for (StoredTensor& tensor : header.tensors) {
-    SHOAL_CHECK(tensor.begin == end, Corrupt, place, ": tensor ", shoal::quoted(tensor.name),
+    SHOAL_CHECK(tensor.begin == end, Corrupt, place, ": tensor ", in_quotes(tensor.name),
                 " overlaps the one before it, or leaves a gap");
     end += tensor.bytes;
     tensor.begin += kLengthBytes + static_cast<std::int64_t>(length);

@@ -60,7 +60,7 @@ void Weights::add_indexed(FileSystem& files, const fs::path& index) {
   for (const auto& [name, file] : document["weight_map"].items()) {
     const std::string text = file.is_string() ? file.get<std::string>() : "";
     SHOAL_CHECK(!text.empty() && text.front() != '.' && text.find('/') == std::string::npos, Corrupt,
-                index.string(), ": the file name ", shoal::quoted(text), " leads out of the folder");
+                index.string(), ": the file name ", in_quotes(text), " leads out of the folder");
     names_by_file[text].insert(name);
   }
   for (const auto& [file, names] : names_by_file) {
@@ -69,8 +69,8 @@ void Weights::add_indexed(FileSystem& files, const fs::path& index) {
     std::set<std::string> found;
     for (std::size_t i = first; i < tensors_.size(); ++i) found.insert(tensors_[i].name);
     for (const std::string& name : names)
-      SHOAL_CHECK(found.contains(name), Corrupt, index.string(), ": tensor ", shoal::quoted(name),
-                  " is not in ", file);
+      SHOAL_CHECK(found.contains(name), Corrupt, index.string(), ": tensor ", in_quotes(name), " is not in ",
+                  file);
   }
 }
 

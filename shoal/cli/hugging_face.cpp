@@ -111,14 +111,13 @@ void check_config_json(FileSystem& files, const fs::path& folder, const Recipe& 
   }
   const std::string activation = config.value(family->activation_key, std::string(family->activation));
   if (activation != family->activation && activation != family->same_activation)
-    differences += concat("\n  ", family->activation_key, " there is ", shoal::quoted(activation), ", here ",
+    differences += concat("\n  ", family->activation_key, " there is ", in_quotes(activation), ", here ",
                           family->activation);
   if (keys.contains("rope_factor")) {
     const std::string here = keys["rope_factor"] > 1 ? "llama3" : "default";
     const std::string there =
         config.value("rope_rope_type", config.value("rope_type", std::string("default")));
-    if (there != here)
-      differences += concat("\n  rope_type there is ", shoal::quoted(there), ", here ", here);
+    if (there != here) differences += concat("\n  rope_type there is ", in_quotes(there), ", here ", here);
   }
   SHOAL_CHECK(differences.empty(), InvalidInput, path.string(), " does not fit the recipe:", differences);
 }

@@ -36,7 +36,7 @@ static std::vector<ps::Endpoint> endpoints_of(const std::string& text) {
     const char* const end = word.data() + word.size();
     const auto [stop, error] = std::from_chars(word.data() + colon + 1, end, endpoint.port);
     SHOAL_CHECK(colon != std::string::npos && error == std::errc() && stop == end, Corrupt,
-                "ps: a server says that it listens at ", quoted(word));
+                "ps: a server says that it listens at ", in_quotes(word));
     endpoints.push_back(endpoint);
   }
   return endpoints;

@@ -49,7 +49,7 @@ static std::string kind_of_value(const toml::node& node) {
     } else if constexpr (toml::is_table<decltype(value)>) {
       text << "a section";
     } else if constexpr (toml::is_string<decltype(value)>) {
-      text << "the string " << shoal::quoted(value.get());
+      text << "the string " << in_quotes(value.get());
     } else if constexpr (toml::is_boolean<decltype(value)>) {
       text << "the boolean " << (value.get() ? "true" : "false");
     } else {
@@ -113,8 +113,8 @@ struct Assign {
     const std::string word = setting.value->value_or(std::string());
     const auto at = std::find(choice.names.begin(), choice.names.end(), word);
     if (at == choice.names.end())
-      fail_at(setting, "there is no " + shoal::quoted(word) + "; did you mean " +
-                           shoal::quoted(nearest(word, choice.names)) + "?");
+      fail_at(setting, "there is no " + in_quotes(word) + "; did you mean " +
+                           in_quotes(nearest(word, choice.names)) + "?");
     choice.set(choice.target, static_cast<std::size_t>(at - choice.names.begin()));
   }
   [[noreturn]] void wrong(const std::string& wanted) const {
@@ -231,12 +231,12 @@ static void choose_model(Recipe& recipe, const std::string& place) {
     if (row.model == recipe.model.name) sizes.push_back(row.flavor);
   }
   SHOAL_CHECK(!sizes.empty(), InvalidInput, place, ": model.name: there is no model ",
-              shoal::quoted(recipe.model.name), "; did you mean ",
-              shoal::quoted(nearest(recipe.model.name, names)), "?");
+              in_quotes(recipe.model.name), "; did you mean ", in_quotes(nearest(recipe.model.name, names)),
+              "?");
   const auto config = models::find(recipe.model.name, recipe.model.flavor);
   SHOAL_CHECK(config, InvalidInput, place, ": model.flavor: ", recipe.model.name, " has no flavor ",
-              shoal::quoted(recipe.model.flavor), "; did you mean ",
-              shoal::quoted(nearest(recipe.model.flavor, sizes)), "?");
+              in_quotes(recipe.model.flavor), "; did you mean ",
+              in_quotes(nearest(recipe.model.flavor, sizes)), "?");
   recipe.model.config = *config;
 }
 

@@ -292,9 +292,9 @@ std::vector<Option> options_of(Recipe& recipe) {
 namespace {
 
 struct ToText {
-  std::string operator()(const std::string* text) const { return shoal::quoted(*text); }
+  std::string operator()(const std::string* text) const { return in_quotes(*text); }
   std::string operator()(const Choice& choice) const {
-    return shoal::quoted(choice.names[choice.get(choice.target)]);
+    return in_quotes(choice.names[choice.get(choice.target)]);
   }
   template <class Number>
   std::string operator()(const Number* number) const {

@@ -126,7 +126,7 @@ void check_together(const Recipe& recipe, const std::string& path) {
       recipe.dataset.name == DatasetName::Clicks || recipe.dataset.name == DatasetName::Criteo;
   require(name_of(recipe.dataset.name) == wanted ||
               (is_clicks && (wanted == "clicks" || recipe.model.name == "dlrm")),
-          "model.name ", recipe.model.name, " learns from dataset.name ", shoal::quoted(wanted));
+          "model.name ", recipe.model.name, " learns from dataset.name ", in_quotes(wanted));
   require(recipe.dataset.name != DatasetName::Criteo || !recipe.dataset.path.empty(),
           "dataset.path is not said: dataset.name \"criteo\" reads a file of Criteo's lines, or a folder of "
           "them");
@@ -153,7 +153,7 @@ void check_together(const Recipe& recipe, const std::string& path) {
           "profiling.cluster compares ", kComparedSteps, " steps, more than training.steps, ",
           recipe.training.steps);
   require(recipe.memory.limit.empty() || parse_bytes(recipe.memory.limit), "memory.limit is ",
-          shoal::quoted(recipe.memory.limit), "; it is a number with a unit, B, KiB, MiB, GiB or TiB: 2GiB");
+          in_quotes(recipe.memory.limit), "; it is a number with a unit, B, KiB, MiB, GiB or TiB: 2GiB");
   require(recipe.training.global_batch_size != 0,
           "training.global_batch_size is 0; -1 is what the ranks' "
           "local ones make together");
@@ -166,7 +166,7 @@ void check_together(const Recipe& recipe, const std::string& path) {
           recipe.training.steps - recipe.lr_scheduler.warmup_steps);
   for (const std::string& folder : {recipe.checkpoint.folder, recipe.metrics.save_tb_folder})
     require(!folder.empty() && folder.front() != '/' && folder.find("..") == std::string::npos,
-            shoal::quoted(folder), " is no folder in job.dump_folder");
+            in_quotes(folder), " is no folder in job.dump_folder");
   require(!recipe.optimizer.nesterov || recipe.optimizer.momentum > 0,
           "optimizer.nesterov looks ahead along a momentum, but optimizer.momentum is 0");
   require(recipe.optimizer.state_dtype == StateType::Float32 || recipe.optimizer.name != OptimizerName::LAMB,

@@ -60,7 +60,7 @@ CallLog CallLog::from_text(std::string_view text, int size) {
     std::uint64_t first = 0;
     words >> index >> first;
     SHOAL_CHECK(words && index < log.lanes_.size(), Corrupt, "comm: a log of calls between ", size,
-                " ranks has the line ", quoted(line));
+                " ranks has the line ", in_quotes(line));
     Lane& lane = log.lanes_[index];
     lane.num = first;
     std::vector<Call> calls;
@@ -73,7 +73,7 @@ CallLog CallLog::from_text(std::string_view text, int size) {
       calls.push_back(call);
     }
     SHOAL_CHECK(words.eof() && (calls.size() == kKept || (calls.size() < kKept && first == 0)), Corrupt,
-                "comm: a log of calls has the line ", quoted(line));
+                "comm: a log of calls has the line ", in_quotes(line));
     lane.last.resize(calls.size());
     for (const Call& call : calls) lane.last[lane.num++ % kKept] = call;
   }

@@ -16,7 +16,7 @@ using ir::Role;
 using ir::ValueId;
 
 namespace {
-struct Settings {
+struct Rates {
   double lr;
   double weight_decay;
 };
@@ -50,8 +50,8 @@ static std::int64_t stream_of(std::string_view name) {
   return hash;
 }
 
-static Settings settings_of(const std::string& parameter, const ir::TensorType& type, double lr,
-                            double weight_decay, const std::vector<ParameterGroup>& groups) {
+static Rates settings_of(const std::string& parameter, const ir::TensorType& type, double lr,
+                         double weight_decay, const std::vector<ParameterGroup>& groups) {
   for (const auto& group : groups)
     if (group.contains(parameter, type))
       return {group.lr.value_or(lr), group.weight_decay.value_or(weight_decay)};

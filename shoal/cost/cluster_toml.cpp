@@ -92,7 +92,7 @@ class Reader {
       if (std::ranges::find(known, key.str()) != known.end()) continue;
       fail(ErrorKind::InvalidInput, file_, ':', key.source().begin.line, ": ",
            section.empty() ? "" : section + ".", key.str(), ": nothing reads it; did you mean ",
-           quoted(nearest(key.str(), std::span(known.begin(), known.size()))), "?");
+           in_quotes(nearest(key.str(), std::span(known.begin(), known.size()))), "?");
     }
   }
   const toml::table& table_of(const toml::node& node, const std::string& key) const {
@@ -131,7 +131,7 @@ class Reader {
   std::int64_t memory_of(const toml::node& node, const std::string& key) const {
     constexpr double kMost = 1e18;
     const double bytes = amount_of(node, key, kMemory, false);
-    if (bytes > kMost) wrong(node, key, concat(quoted(text_of(node, key)), " is more than an exabyte"));
+    if (bytes > kMost) wrong(node, key, concat(in_quotes(text_of(node, key)), " is more than an exabyte"));
     return static_cast<std::int64_t>(bytes);
   }
   double amount_of(const toml::node& node, const std::string& key, const Quantity& quantity,
@@ -142,17 +142,17 @@ class Reader {
     double number = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
     if (error != std::errc() || !std::isfinite(number))
-      wrong(node, key, concat(quoted(text), " is not a number with a unit", as));
+      wrong(node, key, concat(in_quotes(text), " is not a number with a unit", as));
     std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
     while (unit.starts_with(' ')) unit.remove_prefix(1);
-    if (unit.empty()) wrong(node, key, concat(quoted(text), " has no unit", as));
+    if (unit.empty()) wrong(node, key, concat(in_quotes(text), " has no unit", as));
     const auto row = std::ranges::find(quantity.units, unit, &Unit::name);
     if (row == quantity.units.end())
-      wrong(node, key, concat(quoted(unit), " is no unit of ", quantity.name, as));
+      wrong(node, key, concat(in_quotes(unit), " is no unit of ", quantity.name, as));
     const double amount = number * row->worth;
     if (amount < 0 || (amount == 0 && !may_be_zero))
-      wrong(node, key, concat(quoted(text), " is not above 0"));
-    if (!std::isfinite(amount)) wrong(node, key, concat(quoted(text), " is more than a number holds"));
+      wrong(node, key, concat(in_quotes(text), " is not above 0"));
+    if (!std::isfinite(amount)) wrong(node, key, concat(in_quotes(text), " is more than a number holds"));
     return amount;
   }
 
@@ -341,25 +341,25 @@ static void write_link(std::string& text, const char* name, const Link& link) {
 
 std::string to_toml(const Cluster& cluster) {
   std::string text;
-  if (!cluster.machine.empty()) text += concat("machine = ", quoted(cluster.machine), "\n\n");
+  if (!cluster.machine.empty()) text += concat("machine = ", in_quotes(cluster.machine), "\n\n");
   for (const auto& [name, kind] : cluster.kinds) {
-    text +=
-        concat("[kinds.", quoted(name), "]\nmemory = ", with_unit(static_cast<double>(kind.memory), kMemory),
-               "\nmemory_bandwidth = ", with_unit(kind.bandwidth.peak, kBandwidth), '\n');
+    text += concat("[kinds.", in_quotes(name),
+                   "]\nmemory = ", with_unit(static_cast<double>(kind.memory), kMemory),
+                   "\nmemory_bandwidth = ", with_unit(kind.bandwidth.peak, kBandwidth), '\n');
     write_shares(text, "memory_shares", kind.bandwidth, kMemory);
     text += concat("kernel_floor = ", with_unit(kind.kernel_seconds, kTime), '\n');
     if (kind.step_seconds > 0) text += concat("step_floor = ", with_unit(kind.step_seconds, kTime), '\n');
     for (const auto& [dtype, rate] : kind.arithmetic) {
-      text += concat("\n[kinds.", quoted(name), '.', shoal::name_of(dtype),
+      text += concat("\n[kinds.", in_quotes(name), '.', shoal::name_of(dtype),
                      "]\npeak = ", with_unit(rate.peak, kSpeed), '\n');
       write_shares(text, "shares", rate, kWork);
     }
-    if (!kind.slower.empty()) text += concat("\n[kinds.", quoted(name), ".slower]\n");
-    for (const auto& [op, times] : kind.slower) text += concat(quoted(op), " = ", shortest(times), '\n');
+    if (!kind.slower.empty()) text += concat("\n[kinds.", in_quotes(name), ".slower]\n");
+    for (const auto& [op, times] : kind.slower) text += concat(in_quotes(op), " = ", shortest(times), '\n');
     text += '\n';
   }
   for (const auto& [kind, devices, count] : cluster.hosts)
-    text += concat("[[hosts]]\nkind = ", quoted(kind), "\ndevices = ", devices, "\ncount = ", count, '\n');
+    text += concat("[[hosts]]\nkind = ", in_quotes(kind), "\ndevices = ", devices, "\ncount = ", count, '\n');
   write_link(text, "devices", cluster.inside);
   write_link(text, "hosts", cluster.between);
   if (cluster.overlap != 1) text += concat("\n[overlap]\ncompute = ", shortest(cluster.overlap), '\n');

@@ -17,7 +17,7 @@ static constexpr std::size_t kColumns = 1 + CriteoParser::kNumbers + CriteoParse
 
 std::string shown(std::string_view text) {
   constexpr std::size_t kMost = 24;
-  return quoted(text.substr(0, kMost)) + (text.size() > kMost ? "…" : "");
+  return in_quotes(text.substr(0, kMost)) + (text.size() > kMost ? "…" : "");
 }
 
 // Of eight characters; false where one is no lower-case digit. A letter has bit 6, and its low half is 9 less

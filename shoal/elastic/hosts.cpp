@@ -21,6 +21,7 @@
 
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
+#include "shoal/elastic/place.h"
 #include "shoal/elastic/said.h"
 #include "shoal/rendezvous/deadline.h"
 
@@ -41,7 +42,7 @@ static sockaddr_in ipv4_of(const std::string& host) {
   const addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM};
   addrinfo* found = nullptr;
   const int error = getaddrinfo(host.c_str(), nullptr, &hints, &found);
-  SHOAL_CHECK(error == 0, InvalidInput, "run: there is no host ", quoted(host), ": ", gai_strerror(error),
+  SHOAL_CHECK(error == 0, InvalidInput, "run: there is no host ", in_quotes(host), ": ", gai_strerror(error),
               "; give --master-addr an address of the first host");
   const sockaddr_in address = *reinterpret_cast<const sockaddr_in*>(found->ai_addr);
   freeaddrinfo(found);
@@ -89,12 +90,6 @@ static std::string interface_towards(const std::string& host) {
       name = one->ifa_name;
   freeifaddrs(all);
   return name;
-}
-
-static std::string host_name() {
-  std::array<char, HOST_NAME_MAX + 1> name = {};
-  gethostname(name.data(), name.size() - 1);
-  return name.data();
 }
 
 // --- Meeting.

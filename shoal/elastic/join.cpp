@@ -37,12 +37,6 @@ using nlohmann::json;
 using rendezvous::Clock;
 using rendezvous::Key;
 
-static std::string host_name() {
-  std::array<char, HOST_NAME_MAX + 1> name = {};
-  gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
-
 // --- Meeting.
 
 Attendance meet(rendezvous::Store& store, const Attendant& self, std::chrono::nanoseconds limit) {
@@ -197,7 +191,7 @@ std::unique_ptr<comm::Communicator> Job::recorded(std::unique_ptr<comm::Communic
 
 static std::pair<std::string, std::uint16_t> address_and_port(const std::string& text) {
   const std::size_t colon = text.rfind(':');
-  SHOAL_CHECK(colon != std::string::npos, InvalidInput, "elastic: SHOAL_STORE is ", quoted(text),
+  SHOAL_CHECK(colon != std::string::npos, InvalidInput, "elastic: SHOAL_STORE is ", in_quotes(text),
               ", wanted ADDRESS:PORT");
   const Environment port = {{"SHOAL_STORE", text.substr(colon + 1)}};
   return {text.substr(0, colon), static_cast<std::uint16_t>(number_in(port, "SHOAL_STORE"))};

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shoal/elastic/place.h"
 
+#include <unistd.h>
+
+#include <array>
 #include <charconv>
+#include <climits>
 
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
@@ -46,7 +50,7 @@ std::int64_t number_in(const Environment& environment, std::string_view name) {
   std::int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   SHOAL_CHECK(!text.empty() && error == std::errc() && end == text.data() + text.size(), InvalidInput,
-              "elastic: the environment variable ", name, " is ", text.empty() ? "not set" : quoted(text),
+              "elastic: the environment variable ", name, " is ", text.empty() ? "not set" : in_quotes(text),
               ", wanted a number; start the program with shoal run, torchrun or mpirun, or alone");
   return number;
 }
@@ -68,6 +72,12 @@ Place place_of(const Environment& environment) {
     return place;
   }
   return {};
+}
+
+std::string host_name() {
+  std::array<char, HOST_NAME_MAX + 1> name = {};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
 }
 
 }  // namespace shoal::elastic

@@ -32,4 +32,6 @@ std::int64_t number_in(const Environment& environment, std::string_view name);
 // Empty where it is not set.
 std::string value_in(const Environment& environment, std::string_view name);
 
+std::string host_name();  // this machine's
+
 }  // namespace shoal::elastic

@@ -19,7 +19,7 @@ auto read_said(std::string_view key, const std::string& text, Read read) {
   try {
     return read(nlohmann::json::parse(text));
   } catch (const nlohmann::json::exception& error) {
-    fail(ErrorKind::Corrupt, "elastic: what the job's store has under ", quoted(key),
+    fail(ErrorKind::Corrupt, "elastic: what the job's store has under ", in_quotes(key),
          " cannot be read; does another version of Shoal take part? ", error.what());
   }
 }

@@ -24,7 +24,7 @@ void Reader::fail_here(std::string_view expected) {
   std::size_t end = at_;
   while (end < text_.size() && continues_word(text_[end])) ++end;
   if (end == at_) end = std::min(at_ + 1, text_.size());
-  fail_at(at_, expected, end == at_ ? "the end of the text" : quoted(text_.substr(at_, end - at_)));
+  fail_at(at_, expected, end == at_ ? "the end of the text" : in_quotes(text_.substr(at_, end - at_)));
 }
 
 void Reader::skip_space() {
@@ -40,9 +40,9 @@ std::string_view Reader::word(std::string_view expected) {
 
 void Reader::expect_word(std::string_view wanted) {
   const std::size_t begin = where();
-  if (word(quoted(wanted)) == wanted) return;
+  if (word(in_quotes(wanted)) == wanted) return;
   at_ = begin;
-  fail_here(quoted(wanted));
+  fail_here(in_quotes(wanted));
 }
 
 std::string Reader::string() {

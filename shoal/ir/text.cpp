@@ -14,7 +14,9 @@
 
 namespace shoal::ir {
 
-std::string word_or_quoted(std::string_view text) { return is_word(text) ? std::string(text) : quoted(text); }
+std::string word_or_quoted(std::string_view text) {
+  return is_word(text) ? std::string(text) : in_quotes(text);
+}
 
 static void print(std::string& out, ValueId id) {
   out += '%';
@@ -69,10 +71,11 @@ struct PrintAttribute {
   void operator()(bool value) const { print(out, value); }
   void operator()(std::int64_t value) const { print(out, value); }
   void operator()(double value) const { print(out, value); }
-  void operator()(const std::string& value) const { out += quoted(value); }
+  void operator()(const std::string& value) const { out += in_quotes(value); }
   void operator()(DType dtype) const { out += name_of(dtype); }
   void operator()(const Symbol& symbol) const {
-    out += is_word(symbol.name) && !is_reserved(symbol.name) ? symbol.name : "symbol" + quoted(symbol.name);
+    out +=
+        is_word(symbol.name) && !is_reserved(symbol.name) ? symbol.name : "symbol" + in_quotes(symbol.name);
   }
   void operator()(const ValueList& list) const { print_list<std::optional<ValueId>>(out, list, "%[]"); }
   void operator()(const std::vector<std::int64_t>& list) const { print_list<std::int64_t>(out, list, "[]"); }
@@ -118,7 +121,7 @@ static void print(std::string& out, const Graph& graph, const Node& node) {
   out += ") @";
   out += name_of(node.phase);
   if (node.stage != 0) out += ' ' + std::to_string(node.stage);
-  if (!node.module.empty()) out += ' ' + quoted(node.module);
+  if (!node.module.empty()) out += ' ' + in_quotes(node.module);
 }
 
 std::string to_text(const Argument& argument) {
@@ -146,9 +149,9 @@ std::string to_text(const Graph& graph) {
     print(out, source.value);
     out += " = ";
     out += name_of(value.role);
-    out += ' ' + quoted(source.name) + " : ";
+    out += ' ' + in_quotes(source.name) + " : ";
     print(out, value.type);
-    if (!source.fingerprint.empty()) out += " fingerprint " + quoted(source.fingerprint);
+    if (!source.fingerprint.empty()) out += " fingerprint " + in_quotes(source.fingerprint);
     out += '\n';
   }
   for (const Node& node : graph.nodes) {
@@ -160,7 +163,7 @@ std::string to_text(const Graph& graph) {
   for (const Result& result : graph.results) {
     out += before;
     out += name_of(result.role);
-    out += ' ' + quoted(result.name) + ' ';
+    out += ' ' + in_quotes(result.name) + ' ';
     print(out, result.value);
     before = ",\n       ";
   }

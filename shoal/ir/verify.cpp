@@ -44,12 +44,12 @@ struct Subject {
 static std::string name_of(ValueId value) { return concat('%', value.index); }
 
 static std::string name_of(const Graph& graph, std::size_t node) {
-  return concat("node ", node, ", ", graph.nodes[node].op, " of module ", quoted(graph.nodes[node].module),
+  return concat("node ", node, ", ", graph.nodes[node].op, " of module ", in_quotes(graph.nodes[node].module),
                 ',');
 }
 
 static std::string name_of(Role role, std::string_view name) {
-  return concat(name_of(role), ' ', quoted(name));
+  return concat(name_of(role), ' ', in_quotes(name));
 }
 
 static void ids_are_in_range(const Subject& is) {
@@ -64,8 +64,8 @@ static void ids_are_in_range(const Subject& is) {
                     count, " there are");
   }
   for (const Source& source : is.graph.sources)
-    SHOAL_REQUIRE(source.value.index < count, "source ", quoted(source.name), " is ", name_of(source.value),
-                  ", but there are ", count, " values");
+    SHOAL_REQUIRE(source.value.index < count, "source ", in_quotes(source.name), " is ",
+                  name_of(source.value), ", but there are ", count, " values");
   for (const Result& result : is.graph.results)
     SHOAL_REQUIRE(result.value.index < count, "result ", name_of(result.role, result.name), " is ",
                   name_of(result.value), ", but there are ", count, " values");
@@ -76,7 +76,7 @@ static void values_are_made_once(const Subject& is) {
   std::vector<int> makers(is.graph.values.size());
   for (const Source& source : is.graph.sources) {
     ++makers[source.value.index];
-    SHOAL_REQUIRE(!is.graph.at(source.value).producer, "source ", quoted(source.name), ", ",
+    SHOAL_REQUIRE(!is.graph.at(source.value).producer, "source ", in_quotes(source.name), ", ",
                   name_of(source.value), ", has a producer");
   }
   for (std::size_t i = 0; i < is.graph.nodes.size(); ++i) {
@@ -118,7 +118,7 @@ static void arguments_have_names_of_their_own(const Subject& is) {
     for (std::size_t a = 0; a < arguments.size(); ++a)
       for (std::size_t b = 0; b < a; ++b)
         SHOAL_REQUIRE(arguments[a].name != arguments[b].name, name_of(is.graph, i),
-                      " has two arguments named ", quoted(arguments[a].name));
+                      " has two arguments named ", in_quotes(arguments[a].name));
   }
 }
 
@@ -132,7 +132,7 @@ static void sources_are_named_once(const Subject& is) {
     const Role role = is.graph.at(source.value).role;
     SHOAL_REQUIRE(is_one_of(role, {Role::Parameter, Role::Buffer, Role::OptimizerState, Role::Gradient,
                                    Role::Input, Role::Constant, Role::Scalar}),
-                  "source ", quoted(source.name), " has role ", name_of(role),
+                  "source ", in_quotes(source.name), " has role ", name_of(role),
                   ", which only what a node makes can have");
     SHOAL_REQUIRE(names.emplace(role, source.name).second, "there are two sources ",
                   name_of(role, source.name));
@@ -146,7 +146,7 @@ static void results_are_named_once(const Subject& is) {
   for (const auto& [role, name, value] : is.graph.results) {
     SHOAL_REQUIRE(is_one_of(role, {Role::Loss, Role::Gradient, Role::Parameter, Role::Buffer,
                                    Role::OptimizerState, Role::Output}),
-                  "result ", quoted(name), " has role ", name_of(role), ", which no result can have");
+                  "result ", in_quotes(name), " has role ", name_of(role), ", which no result can have");
     SHOAL_REQUIRE(names.emplace(role, name).second, "there are two results ", name_of(role, name));
   }
 }

@@ -32,7 +32,7 @@ static std::string text_of(const Program& program, const Compute& compute) {
   }
   out += ')';
   if (compute.over) out += " over " + text_of(*compute.over);
-  if (!compute.module.empty()) out += ' ' + quoted(compute.module);
+  if (!compute.module.empty()) out += ' ' + in_quotes(compute.module);
   return out;
 }
 
@@ -56,7 +56,7 @@ std::string to_text(const Program& program) {
   std::string out;
   for (const auto& source : program.sources)
     out += "source " + text_of(source.slot) + ' ' + std::string(ir::name_of(source.role)) + ' ' +
-           quoted(source.name) + (source.is_offloaded ? " offloaded : " : " : ") +
+           in_quotes(source.name) + (source.is_offloaded ? " offloaded : " : " : ") +
            ir::to_text(program.types.at(source.slot.index)) + '\n';
   for (const Segment& segment : program.segments) {
     out += segment.is_weights ? kWeights : ir::name_of(segment.phase);
@@ -68,7 +68,7 @@ std::string to_text(const Program& program) {
   std::string_view before = " ";
   for (const auto& result : program.results) {
     out += before;
-    out += std::string(ir::name_of(result.role)) + ' ' + quoted(result.name) + ' ' + text_of(result.slot);
+    out += std::string(ir::name_of(result.role)) + ' ' + in_quotes(result.name) + ' ' + text_of(result.slot);
     before = ", ";
   }
   return out + '\n';

@@ -136,13 +136,13 @@ std::uint32_t Answers::create(std::span<const std::byte> text) {
     const Definition& here = tables_[i]->definition();
     if (here.name != wanted.name) continue;
     const std::string differs = difference(here, wanted);
-    SHOAL_CHECK(differs.empty(), InvalidInput, "ps: table ", quoted(here.name),
+    SHOAL_CHECK(differs.empty(), InvalidInput, "ps: table ", in_quotes(here.name),
                 " is another one on the server than at this worker: ", differs);
     return static_cast<std::uint32_t>(i);
   }
   SHOAL_CHECK(tables_.size() < kMostTables, InvalidInput, "ps: there are ", tables_.size(),
               " tables already");
-  SHOAL_CHECK(wanted.shards >= loops_, InvalidInput, "ps: table ", quoted(wanted.name), ": shards is ",
+  SHOAL_CHECK(wanted.shards >= loops_, InvalidInput, "ps: table ", in_quotes(wanted.name), ": shards is ",
               wanted.shards, ", and there are ", loops_, " loops of servers to share them");
   tables_.push_back(std::make_unique<Table>(std::move(wanted)));
   joint_.emplace_back();
@@ -160,7 +160,7 @@ void Answers::check_keys(const Table& table, std::span<const std::uint64_t> keys
   if (loops_ == 1) return;
   for (const std::uint64_t key : keys)
     SHOAL_CHECK(table.shard_of(key) % loops_ == loop_, InvalidInput, "ps: table ",
-                quoted(table.definition().name), ": key ", key, " belongs to loop ",
+                in_quotes(table.definition().name), ": key ", key, " belongs to loop ",
                 table.shard_of(key) % loops_, ", and was sent to ", loop_,
                 "; do client and servers agree on the number of loops?");
 }
@@ -257,7 +257,7 @@ void Answers::put(const wire::Head& head, std::span<const std::byte> payload) {
 SaveReport Answers::save_or_load(const wire::Head& head, const wire::Note& note) {
   Table& whole = table(head);
   SHOAL_CHECK(files_ != nullptr, InvalidInput, "ps: this server has no files to keep table ",
-              quoted(whole.definition().name), " in");
+              in_quotes(whole.definition().name), " in");
   const std::filesystem::path path(note.text);
   if (head.operation == Operation::Save)
     return save(whole, *files_, file_of(path, loop_),

@@ -105,7 +105,7 @@ void Client::pull(TableNumber table, std::span<const std::uint64_t> keys, Writab
   SHOAL_CHECK(rows.size() == keys.size() * remote.width &&
                   (keys.empty() || rows.is_wide() == is_wide(remote.definition.dtype)),
               InvalidInput, "ps: a pull of ", keys.size(), " keys of width ", remote.width, " of table ",
-              quoted(remote.definition.name), " got room for ", rows.size(), " values in ",
+              in_quotes(remote.definition.name), " got room for ", rows.size(), " values in ",
               rows.is_wide() ? "f64" : "f32");
   Arriving arriving(*lines_, rows.bytes());
   send_pull(remote, keys, after, arriving);

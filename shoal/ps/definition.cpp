@@ -134,12 +134,12 @@ Definition definition_from_text(std::string_view text) {
     const std::string begin = name + " = ";
     SHOAL_CHECK(
         line.size() < text.size() && line.starts_with(begin) && read(line.substr(begin.size()), value),
-        InvalidInput, "ps: wanted a line ", quoted(begin + "…"), " of a table's definition, got ",
-        quoted(line.substr(0, 80)));
+        InvalidInput, "ps: wanted a line ", in_quotes(begin + "…"), " of a table's definition, got ",
+        in_quotes(line.substr(0, 80)));
     text.remove_prefix(line.size() + 1);
   });
   SHOAL_CHECK(text.empty(), InvalidInput,
-              "ps: a table's definition goes on after its last field: ", quoted(text.substr(0, 80)));
+              "ps: a table's definition goes on after its last field: ", in_quotes(text.substr(0, 80)));
   check(definition);
   return definition;
 }
@@ -182,8 +182,9 @@ static void check_part(const std::string& where, const Part& part, bool scored) 
 
 void check(const Definition& d) {
   SHOAL_CHECK(!d.name.empty() && d.name.size() <= 256 && d.name.find('\n') == std::string::npos, InvalidInput,
-              "ps: a table's name is ", quoted(d.name.substr(0, 300)), ", wanted one line of 1 to 256 bytes");
-  const std::string where = concat("ps: table ", quoted(d.name), ": ");
+              "ps: a table's name is ", in_quotes(d.name.substr(0, 300)),
+              ", wanted one line of 1 to 256 bytes");
+  const std::string where = concat("ps: table ", in_quotes(d.name), ": ");
   const auto want = [&](bool holds, const char* field, const auto& value, const char* wanted) {
     SHOAL_CHECK(holds, InvalidInput, where, field, " is ", value, ", wanted ", wanted);
   };

@@ -27,7 +27,7 @@ class Geo final : public Rounds {
                       .parts = definition.parts,
                       .admission = {.candidates = 1}};
     for (const Part& part : own.parts)
-      SHOAL_CHECK(part.earned_at == 0, InvalidInput, "ps: table ", quoted(definition.name),
+      SHOAL_CHECK(part.earned_at == 0, InvalidInput, "ps: table ", in_quotes(definition.name),
                   " has a part that its keys have to earn, and in geo mode the worker trains rows and knows "
                   "no scores. Remedy: earned_at = 0, or another mode");
     OfTable of = {.row_bytes = row_bytes(definition), .own = Table(own)};
@@ -56,7 +56,7 @@ class Geo final : public Rounds {
       ps::check(to.push, of.own.definition(), of.own.width());
       for (const std::uint64_t key : to.push.keys)
         SHOAL_CHECK(of.places.find(key) != Places::kNone, InvalidInput, "ps: table ",
-                    quoted(of.own.definition().name), ": key ", key,
+                    in_quotes(of.own.definition().name), ": key ", key,
                     " is pushed and was never pulled, and in geo mode there is no row of it here");
     }
     for (const Tables::PushTo& to : pushes) {

@@ -13,7 +13,7 @@ class InProcess final : public Tables {
     for (std::size_t i = 0; i < tables_.size(); ++i) {
       if (tables_[i]->definition().name != definition.name) continue;
       const std::string differs = difference(tables_[i]->definition(), definition);
-      SHOAL_CHECK(differs.empty(), InvalidInput, "ps: table ", quoted(definition.name),
+      SHOAL_CHECK(differs.empty(), InvalidInput, "ps: table ", in_quotes(definition.name),
                   " is there already, and another one: ", differs);
       return static_cast<TableNumber>(i);
     }
@@ -46,7 +46,7 @@ class InProcess final : public Tables {
       if (others != nullptr) others->clear();
       const Table& to = *tables_.at(table);
       check(push, to.definition(), to.width());
-      SHOAL_CHECK(push.workers <= 1, InvalidInput, "ps: table ", quoted(to.definition().name),
+      SHOAL_CHECK(push.workers <= 1, InvalidInput, "ps: table ", in_quotes(to.definition().name),
                   " is in the process of one worker, and ", push.workers,
                   " push to it together; give them servers");
     }

@@ -11,7 +11,7 @@
 
 namespace shoal::ps {
 
-static constexpr Names<InitialRule, 3> kRules = {{
+static constexpr Names<InitialRule, 3> kInitialRules = {{
     {InitialRule::Constant, "constant"},
     {InitialRule::Uniform, "uniform"},
     {InitialRule::Normal, "normal"},
@@ -20,8 +20,8 @@ static constexpr Names<InitialRule, 3> kRules = {{
 // The counter's last word: parts count from 0, so this one is nobody's.
 static constexpr std::uint32_t kDraws = ~std::uint32_t{0};
 
-std::string_view name_of(InitialRule rule) { return name_in(kRules, rule); }
-std::optional<InitialRule> parse_initial(std::string_view name) { return parse_in(kRules, name); }
+std::string_view name_of(InitialRule rule) { return name_in(kInitialRules, rule); }
+std::optional<InitialRule> parse_initial(std::string_view name) { return parse_in(kInitialRules, name); }
 
 Stream stream_of(std::uint64_t seed, std::string_view table) {
   const std::uint64_t hash = mixed(mixed(seed) ^ hash_of(table));

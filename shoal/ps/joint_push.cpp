@@ -12,7 +12,7 @@ static bool is_same(const JointPush::Maker& one, const JointPush::Maker& other) 
 }
 
 void JointPush::add(const Push& push, const Maker& maker, const std::string& table) {
-  SHOAL_CHECK(push.worker < push.workers, InvalidInput, "ps: table ", quoted(table), ": a push of worker ",
+  SHOAL_CHECK(push.worker < push.workers, InvalidInput, "ps: table ", in_quotes(table), ": a push of worker ",
               push.worker, " of ", push.workers);
   if (is_empty()) {
     round_ = push.round;
@@ -22,11 +22,11 @@ void JointPush::add(const Push& push, const Maker& maker, const std::string& tab
     parts_.resize(push.workers);
   }
   SHOAL_CHECK(push.round == round_ && push.workers == parts_.size(), InvalidInput, "ps: table ",
-              quoted(table), ": worker ", push.worker, " of ", push.workers, " pushes round ", push.round,
+              in_quotes(table), ": worker ", push.worker, " of ", push.workers, " pushes round ", push.round,
               ", and others of ", parts_.size(), " wait with round ", round_,
               "; in sync mode all workers make the same steps");
   Part& part = parts_[push.worker];
-  SHOAL_CHECK(!part.is_there || is_same(part.maker, maker), InvalidInput, "ps: table ", quoted(table),
+  SHOAL_CHECK(!part.is_there || is_same(part.maker, maker), InvalidInput, "ps: table ", in_quotes(table),
               ": there are two workers ", push.worker, " of ", push.workers);
   if (part.is_there) return;
   is_wide_ = push.gradients.is_wide();

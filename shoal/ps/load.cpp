@@ -74,9 +74,9 @@ static void check_table(const Table& table, const SavedFile& file) {
   const std::string where = concat("ps: ", file.path(), ": ");
   const std::string differs = difference(table.definition(), definition_from_text(header.definition));
   SHOAL_CHECK(differs.empty(), InvalidInput, where, "saved from another table than ",
-              quoted(table.definition().name), ": ", differs);
+              in_quotes(table.definition().name), ": ", differs);
   if (header.kind != SaveKind::Delta) {
-    SHOAL_CHECK(table.num_rows() == 0, InvalidInput, where, "table ", quoted(table.definition().name),
+    SHOAL_CHECK(table.num_rows() == 0, InvalidInput, where, "table ", in_quotes(table.definition().name),
                 " has ", table.num_rows(), " rows already; load into a new one");
     return;
   }
@@ -127,7 +127,7 @@ static void load_chunk(Table& table, const SavedFile& file, const ChunkHead& hea
 
 SaveReport load(Table& table, FileSystem& files, std::span<const std::filesystem::path> paths,
                 const Keeps& keeps) {
-  SHOAL_CHECK(!paths.empty(), InvalidInput, "ps: table ", quoted(table.definition().name),
+  SHOAL_CHECK(!paths.empty(), InvalidInput, "ps: table ", in_quotes(table.definition().name),
               ": no files to load");
   std::vector<SavedFile> all;
   all.reserve(paths.size());

@@ -10,7 +10,7 @@ namespace shoal::ps {
 
 void check(const Push& push, const Definition& table, std::size_t width) {
   const std::size_t count = push.keys.size();
-  const std::string where = concat("ps: table ", quoted(table.name), ": ");
+  const std::string where = concat("ps: table ", in_quotes(table.name), ": ");
   const auto fits = [&](std::size_t size, std::size_t wanted, const char* what) {
     SHOAL_CHECK(size == wanted, InvalidInput, where, "a push of ", count, " keys has ", size, " ", what,
                 ", wanted ", wanted);

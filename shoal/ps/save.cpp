@@ -57,7 +57,7 @@ static void append_row(std::vector<std::byte>& to, const Row& row, bool scored, 
 
 static Header header_of(const Table& table, const SaveOptions& options) {
   const Definition& definition = table.definition();
-  const std::string where = concat("ps: table ", quoted(definition.name), ": ");
+  const std::string where = concat("ps: table ", in_quotes(definition.name), ": ");
   SHOAL_CHECK(options.part < options.parts, InvalidInput, where, "part ", options.part, " of ", options.parts,
               " of a save: parts count from 0");
   Header header = {.kind = options.kind,

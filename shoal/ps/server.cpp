@@ -34,7 +34,7 @@ class Loop {
         door_(key, wire::kMagic) {
     asio::error_code error;
     const asio::ip::address address = asio::ip::make_address(options.address, error);
-    SHOAL_CHECK(!error && !address.is_unspecified(), InvalidInput, "ps: ", quoted(options.address),
+    SHOAL_CHECK(!error && !address.is_unspecified(), InvalidInput, "ps: ", in_quotes(options.address),
                 " is not the IP address of one interface");
     const tcp::endpoint endpoint(address, 0);
     acceptor_.open(endpoint.protocol());

@@ -87,7 +87,7 @@ std::byte* Table::part_at(std::uint32_t slot, const Place& place) const {
 
 void Table::pull(std::span<const std::uint64_t> keys, WritableNumbers rows) const {
   SHOAL_CHECK(rows.size() == keys.size() * width_ && (rows.size() == 0 || rows.is_wide() == is_wide_),
-              InvalidInput, "ps: table ", quoted(definition_.name), ": a pull of ", keys.size(),
+              InvalidInput, "ps: table ", in_quotes(definition_.name), ": a pull of ", keys.size(),
               " keys of width ", width_, " got room for ", rows.size(), " values in ",
               rows.is_wide() ? "f64" : "f32");
   const std::size_t value_bytes = places_[0].value_bytes,

@@ -20,7 +20,6 @@
 
 namespace shoal::ps {
 
-static constexpr std::uint32_t kNoSlot = Index::kAbsent;
 static constexpr std::uint8_t kHeld = 0x80, kMostTouches = 7;
 
 void Table::bound_memory(const Cold& cold) {
@@ -38,7 +37,7 @@ void Table::bound_memory(const Cold& cold) {
   const double left = static_cast<double>(cold.memory_bytes) - fixed;
   rows_a_shard_ = left > 0 ? static_cast<std::size_t>(left / shards / static_cast<double>(a_row)) : 0;
   rows_a_shard_ -= rows_a_shard_ % Arena::kChunk;
-  SHOAL_CHECK(rows_a_shard_ >= kLeastRows, InvalidInput, "ps: table ", quoted(definition_.name), ": ",
+  SHOAL_CHECK(rows_a_shard_ >= kLeastRows, InvalidInput, "ps: table ", in_quotes(definition_.name), ": ",
               human_bytes(cold.memory_bytes), " of memory are less than the ",
               human_bytes(static_cast<std::int64_t>(
                   std::ceil(fixed + shards * static_cast<double>(a_row * kLeastRows)))),
@@ -77,12 +76,12 @@ void Table::push_cold(const Push& push) {
         keys, [&](std::uint64_t hash) { return indices_[shard_at(hash)].home(hash); },
         [&](const Index::Bucket* home, std::uint64_t key) {
           const std::uint32_t slot = indices_[shard_of(key)].find_to_change(home, key);
-          if (slot != kNoSlot) __builtin_prefetch(&touched(slot));
+          if (slot != Index::kAbsent) __builtin_prefetch(&touched(slot));
           return slot;
         },
         [&](std::size_t i, std::uint32_t slot) {
           slots[i] = slot;
-          if (slot == kNoSlot)
+          if (slot == Index::kAbsent)
             missing.push_back(mixed(keys[i]));
           else
             touched(slot) |= kHeld;
@@ -91,21 +90,21 @@ void Table::push_cold(const Push& push) {
       warm(missing);
     } catch (const std::exception& error) {
       for (const std::uint32_t slot : slots)
-        if (slot != kNoSlot) touched(slot) &= static_cast<std::uint8_t>(~kHeld);
+        if (slot != Index::kAbsent) touched(slot) &= static_cast<std::uint8_t>(~kHeld);
       if (begin > 0)
         failure_ =
-            concat("ps: table ", quoted(definition_.name), " has ", begin, " of the ", push.keys.size(),
+            concat("ps: table ", in_quotes(definition_.name), " has ", begin, " of the ", push.keys.size(),
                    " keys of a push, and is not to be used: begin again from its last save. ", error.what());
       throw;
     }
     constexpr std::size_t kAhead = 16;
     for (std::size_t i = 0; i < keys.size(); ++i) {
-      if (i + kAhead < keys.size() && slots[i + kAhead] != kNoSlot) {
+      if (i + kAhead < keys.size() && slots[i + kAhead] != Index::kAbsent) {
         prefetch(rows_->at(slots[i + kAhead]), rows_->stride());
         if (definition_.scored) __builtin_prefetch(rows_->at(slots[i + kAhead], kUsage));
       }
       push_one(push, begin + i, mixed(keys[i]), slots[i], scratch);
-      if (slots[i] != kNoSlot) touch(slots[i]);
+      if (slots[i] != Index::kAbsent) touch(slots[i]);
     }
   }
 }
@@ -232,8 +231,8 @@ std::string Table::record_of(const Row& row, bool changed) const {
 Table::ColdHead Table::read_record(std::string_view record, Row& row) const {
   ColdHead head;
   const auto must = [&](bool holds) {
-    SHOAL_CHECK(holds, Corrupt, "ps: table ", quoted(definition_.name), ": a row on disk has ", record.size(),
-                " bytes, which are not those that were written");
+    SHOAL_CHECK(holds, Corrupt, "ps: table ", in_quotes(definition_.name), ": a row on disk has ",
+                record.size(), " bytes, which are not those that were written");
   };
   must(record.size() >= sizeof head);
   std::memcpy(&head, record.data(), sizeof head);
@@ -282,7 +281,7 @@ void Table::for_each_cold(std::uint32_t shard,
   Row row;
   cold_->read_range(first, last, [&](std::size_t, std::string_view record) {
     const ColdHead head = read_record(record, row);
-    if (index.find(index.home(mixed(head.key)), head.key) == kNoSlot) visit(head, row);
+    if (index.find(index.home(mixed(head.key)), head.key) == Index::kAbsent) visit(head, row);
   });
 }
 

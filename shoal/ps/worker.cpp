@@ -30,7 +30,7 @@ Worker::TableNumber Worker::add(const Definition& definition, std::uint64_t num_
 }
 
 [[noreturn]] static void refuse_id(const std::string& table, std::int64_t id, std::uint64_t num_ids) {
-  fail(ErrorKind::InvalidInput, "ps: table ", quoted(table), ": there is no id ", id, "; ",
+  fail(ErrorKind::InvalidInput, "ps: table ", in_quotes(table), ": there is no id ", id, "; ",
        num_ids == 0 ? std::string("ids are not negative") : concat("it has ids from 0 to ", num_ids - 1));
 }
 
@@ -38,7 +38,7 @@ void Worker::pull(TableNumber table, std::span<const std::int64_t> ids, std::int
                   std::span<std::int32_t> places, WritableNumbers rows) {
   OfTable& of = of_.at(table);
   SHOAL_CHECK(places.size() == ids.size() && rows.size() == ids.size() * of.width, Internal, "ps: table ",
-              quoted(of.definition.name), ": a pull of ", ids.size(), " ids has room for ", places.size(),
+              in_quotes(of.definition.name), ": a pull of ", ids.size(), " ids has room for ", places.size(),
               " places and ", rows.size(), " values");
   places_.clear();
   places_.reserve(ids.size());
@@ -46,7 +46,7 @@ void Worker::pull(TableNumber table, std::span<const std::int64_t> ids, std::int
   const std::uint64_t end = of.end();
   const bool has_padding = padding >= 0;
   SHOAL_CHECK(
-      !has_padding || !of.put.contains(padding), InvalidInput, "ps: table ", quoted(of.definition.name),
+      !has_padding || !of.put.contains(padding), InvalidInput, "ps: table ", in_quotes(of.definition.name),
       ": the row of id ", padding,
       " was set, and it is padding, which reads as zeros in a table whose rows begin by its own rule. "
       "Remedy: leave the rule (initial) out, so that rows begin with the model's");
@@ -143,7 +143,7 @@ void Worker::add(const Pulled& pulled, double weight) {
   SHOAL_CHECK(pulled.places.size() == pulled.ids.size() &&
                   pulled.gradients.size() == pulled.ids.size() * to.width &&
                   (pulled.ids.empty() || pulled.gradients.is_wide() == to.is_wide),
-              Internal, "ps: table ", quoted(to.definition.name), ": ", pulled.gradients.size(),
+              Internal, "ps: table ", in_quotes(to.definition.name), ": ", pulled.gradients.size(),
               " gradients of ", pulled.ids.size(), " ids");
   with_number(to.is_wide, [&](auto number) { add<decltype(number)>(to, pulled, weight); });
 }

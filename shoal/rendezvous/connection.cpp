@@ -58,7 +58,7 @@ Connection::Connection(const Peer& peer, Clock::time_point deadline)
   const addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM};
   addrinfo* found = nullptr;
   const int error = getaddrinfo(peer.address.c_str(), std::to_string(peer.port).c_str(), &hints, &found);
-  SHOAL_CHECK(error == 0, InvalidInput, peer.module, ": there is no host ", quoted(peer.address), ": ",
+  SHOAL_CHECK(error == 0, InvalidInput, peer.module, ": there is no host ", in_quotes(peer.address), ": ",
               gai_strerror(error));
   socket_ = connected(found->ai_addr, found->ai_addrlen, deadline);
   const int why = errno;

@@ -133,7 +133,7 @@ std::string HostStore::get(std::string_view key, std::chrono::nanoseconds limit)
       version = shared_->version.load();
     }
     const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - Clock::now());
-    SHOAL_CHECK(left.count() > 0, Timeout, "rendezvous: key ", quoted(key), " was not set within ",
+    SHOAL_CHECK(left.count() > 0, Timeout, "rendezvous: key ", in_quotes(key), " was not set within ",
                 std::chrono::duration<double>(limit).count(), " s; has every rank started?");
     const timespec wait = {.tv_sec = left.count() / 1'000'000'000, .tv_nsec = left.count() % 1'000'000'000};
     syscall(SYS_futex, &shared_->version, FUTEX_WAIT, version, &wait, nullptr, 0);

@@ -21,7 +21,7 @@ std::string MemoryStore::get(std::string_view key, std::chrono::nanoseconds limi
   std::optional<std::string> value;
   const bool there =
       changed_.wait_until(lock, deadline, [&] { return (value = table_.find(key)).has_value(); });
-  SHOAL_CHECK(there, Timeout, "rendezvous: key ", quoted(key), " was not set within ",
+  SHOAL_CHECK(there, Timeout, "rendezvous: key ", in_quotes(key), " was not set within ",
               std::chrono::duration<double>(limit).count(), " s; has every rank started?");
   return *value;
 }

@@ -23,7 +23,7 @@ std::int64_t Table::add(std::string_view key, std::int64_t amount) {
   std::int64_t old = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), old);
   SHOAL_CHECK(error == std::errc() && end == value.data() + value.size(), InvalidInput, "rendezvous: key ",
-              quoted(key), " holds ", quoted(value), ", which is not a counter; add to another key");
+              in_quotes(key), " holds ", in_quotes(value), ", which is not a counter; add to another key");
   value = std::to_string(old + amount);
   return old + amount;
 }

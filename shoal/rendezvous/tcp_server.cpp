@@ -47,8 +47,8 @@ std::string address_of(const std::string& interface) {
     address = text.data();
   }
   freeifaddrs(all);
-  SHOAL_CHECK(!address.empty(), InvalidInput, "rendezvous: there is no network interface ", quoted(interface),
-              " with an IPv4 address; there are ", names.empty() ? "none" : names);
+  SHOAL_CHECK(!address.empty(), InvalidInput, "rendezvous: there is no network interface ",
+              in_quotes(interface), " with an IPv4 address; there are ", names.empty() ? "none" : names);
   return address;
 }
 
@@ -72,7 +72,7 @@ class TcpServer::Service {
       : address_(options.address), door_(key, wire::kMagic) {
     asio::error_code error;
     const asio::ip::address address = asio::ip::make_address(options.address, error);
-    SHOAL_CHECK(!error, InvalidInput, "rendezvous: ", quoted(options.address), " is not an IP address");
+    SHOAL_CHECK(!error, InvalidInput, "rendezvous: ", in_quotes(options.address), " is not an IP address");
     SHOAL_CHECK(!address.is_unspecified(), InvalidInput, "rendezvous: ", options.address,
                 " means every interface; name the one that the job's hosts share");
     const tcp::endpoint endpoint(address, options.port);

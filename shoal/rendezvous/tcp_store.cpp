@@ -95,7 +95,7 @@ void TcpStore::give_back(std::unique_ptr<Connection> connection) {
 
 wire::Reply TcpStore::ask(const wire::Request& request, std::chrono::nanoseconds limit) {
   SHOAL_CHECK(request.key.size() + request.value.size() + request.expected.size() < wire::kMostBytes / 2,
-              InvalidInput, "rendezvous: the value of key ", quoted(request.key), " is larger than ",
+              InvalidInput, "rendezvous: the value of key ", in_quotes(request.key), " is larger than ",
               human_bytes(wire::kMostBytes / 2), "; the store is for small ones");
   std::unique_ptr<Connection> connection = taken();
   wire::Reply reply;
@@ -121,7 +121,7 @@ std::string TcpStore::get(std::string_view key, std::chrono::nanoseconds limit) 
   wire::Reply reply =
       ask({.op = wire::Op::Get, .epoch = options_.epoch, .number = bounded.count(), .key = std::string(key)},
           bounded);
-  SHOAL_CHECK(reply.status == wire::Status::Done, Timeout, "rendezvous: key ", quoted(key),
+  SHOAL_CHECK(reply.status == wire::Status::Done, Timeout, "rendezvous: key ", in_quotes(key),
               " was not set within ", std::chrono::duration<double>(limit).count(),
               " s; has every rank started?");
   return std::move(reply.text);

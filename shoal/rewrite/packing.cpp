@@ -16,9 +16,9 @@ using ir::ValueId;
 using sharding::Collective;
 using sharding::Shape;
 using sharding::Shard;
-using Counts = std::vector<std::int64_t>;
+using Numbers = std::vector<std::int64_t>;
 
-static std::int64_t total(const Counts& counts) {
+static std::int64_t total(const Numbers& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
 }
 
@@ -82,7 +82,7 @@ class Sending {
 
   std::vector<ValueId> gathered(const std::vector<Parcel>& parcels) {
     const Parcel& first = parcels.front();
-    const Counts parts = parts_of(parcels, true);
+    const Numbers parts = parts_of(parcels, true);
     const bool is_alone = parcels.size() == 1, even = is_even(parcels);
     const bool in_order = is_alone && is_in_order(first.to.shape, first.shard);
     const auto copies = even ? 1 : static_cast<std::int64_t>(journey_.ranks);
@@ -96,7 +96,7 @@ class Sending {
     const TensorType type = is_done ? first.to : flat(first, total(parts));
     const ValueId all =
         even ? message("shoal::all_gather", self, {}, type, first.role)
-             : exchange(self, Counts(static_cast<std::size_t>(journey_.ranks), mine), parts, type, first);
+             : exchange(self, Numbers(static_cast<std::size_t>(journey_.ranks), mine), parts, type, first);
     if (is_done) return {all};
     auto arguments = cuts(parcels);
     arguments.insert(arguments.begin(), {"self", all});
@@ -110,7 +110,7 @@ class Sending {
 
   std::vector<ValueId> scattered(const std::vector<Parcel>& parcels) {
     const Parcel& first = parcels.front();
-    const Counts parts = parts_of(parcels, true);
+    const Numbers parts = parts_of(parcels, true);
     const bool is_alone = parcels.size() == 1;
     const std::int64_t mine = parts[static_cast<std::size_t>(journey_.index)];
     const ValueId self = is_alone && is_in_order(first.to.shape, first.shard)
@@ -122,7 +122,7 @@ class Sending {
       part = message("shoal::reduce_scatter", self, {}, type, first.role);
     } else {
       const auto count = static_cast<std::int64_t>(journey_.ranks);
-      const ValueId rows = exchange(self, parts, Counts(static_cast<std::size_t>(count), mine),
+      const ValueId rows = exchange(self, parts, Numbers(static_cast<std::size_t>(count), mine),
                                     flat(first, mine * count), first);
       part = add_one("shoal::combine", {{"self", rows}, {"count", count}, {"combine", combine()}}, type,
                      first.role);
@@ -138,8 +138,8 @@ class Sending {
   }
   ValueId exchanged(const Parcel& parcel) {
     const Shape& now = made_.at(parcel.from).type.shape;
-    const Counts sends = parts_of({parcel}, false);
-    Counts receives;
+    const Numbers sends = parts_of({parcel}, false);
+    Numbers receives;
     for (int rank = 0; rank < journey_.ranks; ++rank)
       receives.push_back(
           elements_of_part(parcel.to.shape, *parcel.before, parcel.whole_before, rank, journey_.ranks));
@@ -156,8 +156,8 @@ class Sending {
   }
 
   // Elements of each rank's parts, of all parcels together; shaped as what comes of them, or as what is sent.
-  Counts parts_of(const std::vector<Parcel>& parcels, bool as_made) const {
-    Counts counts;
+  Numbers parts_of(const std::vector<Parcel>& parcels, bool as_made) const {
+    Numbers counts;
     for (int rank = 0; rank < journey_.ranks; ++rank) {
       std::int64_t elements = 0;
       for (const Parcel& parcel : parcels)
@@ -183,7 +183,7 @@ class Sending {
   }
 
   std::vector<ir::Argument> cuts(const std::vector<Parcel>& parcels) const {
-    Counts dims, outers, units;
+    Numbers dims, outers, units;
     for (const Parcel& parcel : parcels) {
       dims.push_back(parcel.shard.dim);
       outers.push_back(parcel.shard.outer);
@@ -217,7 +217,7 @@ class Sending {
     if (journey_.combine) arguments.push_back({"combine", combine()});
     return add_one(std::move(op), std::move(arguments), std::move(type), role);
   }
-  ValueId exchange(ValueId self, Counts sends, Counts receives, TensorType type, const Parcel& parcel) {
+  ValueId exchange(ValueId self, Numbers sends, Numbers receives, TensorType type, const Parcel& parcel) {
     return add_one("shoal::all_to_all",
                    {{"self", self},
                     {"axis", journey_.axis},

@@ -20,16 +20,16 @@ namespace {
 constexpr std::size_t kLine = 120;
 
 // A parameter or output as one plan has it.
-struct Placing {
+struct Laid {
   std::string shape, layouts;
-  friend bool operator==(const Placing&, const Placing&) = default;
+  friend bool operator==(const Laid&, const Laid&) = default;
 };
 
 // Layers that differ alike.
 struct LayerRow {
   std::string path;
   std::int64_t count = 0;
-  std::optional<Placing> a, b;  // nullopt: that plan's step has none
+  std::optional<Laid> a, b;  // nullopt: that plan's step has none
 };
 
 using TrafficKey = std::tuple<std::string, ir::Phase, std::string, std::string, std::string>;
@@ -56,10 +56,12 @@ static std::vector<Key> merged(const std::vector<Key>& first, const std::vector<
   return all;
 }
 
+namespace {
 struct Placings {
   std::vector<std::string> paths;  // as the step comes to them
-  std::map<std::string, Placing> of;
+  std::map<std::string, Laid> of;
 };
+}  // namespace
 
 static Placings placings_of(const ComparedPlan& plan, bool parameters) {
   Placings found;
@@ -75,7 +77,7 @@ static Placings placings_of(const ComparedPlan& plan, bool parameters) {
 
 static std::vector<LayerRow> layer_rows(const ComparedPlan& a, const ComparedPlan& b, bool parameters) {
   const Placings in_a = placings_of(a, parameters), in_b = placings_of(b, parameters);
-  const auto placing = [](const Placings& in, const std::string& path) -> std::optional<Placing> {
+  const auto placing = [](const Placings& in, const std::string& path) -> std::optional<Laid> {
     const auto found = in.of.find(path);
     return found == in.of.end() ? std::nullopt : std::optional(found->second);
   };

@@ -52,9 +52,9 @@ struct RowGradient {
   ValueId gradient;
 };
 
-class Placing {
+class PlacingTables {
  public:
-  Placing(Graph graph, const std::vector<std::string>& parameters) : old_(std::move(graph)) {
+  PlacingTables(Graph graph, const std::vector<std::string>& parameters) : old_(std::move(graph)) {
     readers_.resize(old_.values.size());
     for (std::size_t i = 0; i < old_.nodes.size(); ++i)
       for (const ValueId input : ir::inputs_of(old_.nodes[i]))
@@ -216,7 +216,7 @@ class Placing {
 }  // namespace
 
 Graph tables(Graph graph, const std::vector<std::string>& parameters, RowGradients then) {
-  return Placing(std::move(graph), parameters).run(then);
+  return PlacingTables(std::move(graph), parameters).run(then);
 }
 
 void append_push_of_sums(Graph& graph) {

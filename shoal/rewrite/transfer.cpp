@@ -8,7 +8,7 @@
 
 namespace shoal::rewrite {
 
-using Counts = std::vector<std::int64_t>;
+using Numbers = std::vector<std::int64_t>;
 
 static constexpr std::string_view kTransfer = "shoal::transfer";
 
@@ -16,9 +16,9 @@ bool is_transfer(const ir::Node& node) { return node.op == kTransfer; }
 
 // How an axis cuts each of several tensors.
 namespace {
-struct Cuts {
+struct CutTensors {
   std::vector<sharding::Shard> shards;
-  Counts wholes;
+  Numbers wholes;
 
   void add(const sharding::Shard& shard, std::int64_t whole) {
     shards.push_back(shard);
@@ -35,8 +35,8 @@ static const T& in(const ir::Node& node, std::string_view argument) {
   return *value;
 }
 
-static void add(std::vector<ir::Argument>& arguments, const std::string& prefix, const Cuts& cuts) {
-  Counts dims, outers, units;
+static void add(std::vector<ir::Argument>& arguments, const std::string& prefix, const CutTensors& cuts) {
+  Numbers dims, outers, units;
   for (const auto& shard : cuts.shards) {
     dims.push_back(shard.dim);
     outers.push_back(shard.outer);
@@ -50,12 +50,12 @@ static void add(std::vector<ir::Argument>& arguments, const std::string& prefix,
     arguments.push_back({prefix + "weights", std::move(weights)});
 }
 
-static Cuts cuts_in(const ir::Node& node, const std::string& prefix) {
-  const auto &dims = in<Counts>(node, prefix + "dims"), &outers = in<Counts>(node, prefix + "outers"),
-             &units = in<Counts>(node, prefix + "units"), &wholes = in<Counts>(node, prefix + "wholes");
+static CutTensors cuts_in(const ir::Node& node, const std::string& prefix) {
+  const auto &dims = in<Numbers>(node, prefix + "dims"), &outers = in<Numbers>(node, prefix + "outers"),
+             &units = in<Numbers>(node, prefix + "units"), &wholes = in<Numbers>(node, prefix + "wholes");
   const bool weighs = ir::find(node, prefix + "weights") != nullptr;
-  const Counts weights = weighs ? in<Counts>(node, prefix + "weights") : Counts{};
-  Cuts cuts;
+  const Numbers weights = weighs ? in<Numbers>(node, prefix + "weights") : Numbers{};
+  CutTensors cuts;
   for (std::size_t i = 0; i < dims.size(); ++i)
     cuts.add({.dim = static_cast<int>(dims[i]),
               .outer = outers.at(i),
@@ -65,9 +65,9 @@ static Cuts cuts_in(const ir::Node& node, const std::string& prefix) {
   return cuts;
 }
 
-ir::Node transfer_of(const Journey& journey, const std::vector<Parcel>& parcels, const Counts& bytes) {
+ir::Node transfer_of(const Journey& journey, const std::vector<Parcel>& parcels, const Numbers& bytes) {
   ir::ValueList tensors, over;
-  Cuts cuts, before;
+  CutTensors cuts, before;
   std::vector<bool> is_small, is_even;
   for (const Parcel& parcel : parcels) {
     tensors.emplace_back(parcel.from);
@@ -112,7 +112,7 @@ std::vector<Parcel> parcels_in(const ir::Graph& graph, const ir::Node& transfer)
   const auto& over = in<ir::ValueList>(transfer, "over");
   const auto& is_small = in<std::vector<bool>>(transfer, "small");
   const auto& is_even = in<std::vector<bool>>(transfer, "even");
-  const Cuts cuts = cuts_in(transfer, ""), before = cuts_in(transfer, "before_");
+  const CutTensors cuts = cuts_in(transfer, ""), before = cuts_in(transfer, "before_");
   std::vector<Parcel> parcels;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const auto& value = graph.at(*transfer.outputs[i]);
@@ -133,13 +133,13 @@ std::vector<Parcel> parcels_in(const ir::Graph& graph, const ir::Node& transfer)
   return parcels;
 }
 
-Counts bytes_in(const ir::Node& transfer) { return in<Counts>(transfer, "bytes"); }
+Numbers bytes_in(const ir::Node& transfer) { return in<Numbers>(transfer, "bytes"); }
 
 std::vector<ir::ValueId> add_joined(const ir::Graph& old, const std::vector<const ir::Node*>& transfers,
                                     const std::function<ir::ValueId(ir::ValueId)>& mapped, ir::Graph& made,
                                     std::optional<DType> as) {
   std::vector<Parcel> parcels;
-  Counts bytes;
+  Numbers bytes;
   std::vector<std::optional<ir::TensorType>> types;
   for (const ir::Node* transfer : transfers) {
     DType was = {};

@@ -11,7 +11,7 @@
 
 namespace shoal::schedule {
 
-static std::vector<Action> row_of(int rank, int ranks, int microbatches) {
+static std::vector<Action> dual_pipe_v_row(int rank, int ranks, int microbatches) {
   const int first = rank, second = 2 * ranks - 1 - rank, after = ranks - 1 - rank;
   Row row(2 * ranks);
   for (int i = 0; i < 2 * after; ++i) row.forward(first);
@@ -53,7 +53,7 @@ static std::vector<Action> row_of(int rank, int ranks, int microbatches) {
 }
 
 Timeline dual_pipe_v(int ranks, int microbatches, int /*stages_per_rank*/) {
-  return in_v("dualpipev", row_of, ranks, microbatches, 2 * ranks);
+  return in_v("dualpipev", dual_pipe_v_row, ranks, microbatches, 2 * ranks);
 }
 
 }  // namespace shoal::schedule

@@ -11,7 +11,7 @@
 
 namespace shoal::schedule {
 
-static std::vector<Action> row_of(int rank, int ranks, int microbatches) {
+static std::vector<Action> zbv_row(int rank, int ranks, int microbatches) {
   const int first = rank, second = 2 * ranks - 1 - rank;
   Row row(2 * ranks);
   const auto both_gradients = [&](int stage) {
@@ -44,7 +44,7 @@ static std::vector<Action> row_of(int rank, int ranks, int microbatches) {
 }
 
 Timeline zbv(int ranks, int microbatches, int /*stages_per_rank*/) {
-  return in_v("zbv", row_of, ranks, microbatches, 2 * ranks - 1);
+  return in_v("zbv", zbv_row, ranks, microbatches, 2 * ranks - 1);
 }
 
 }  // namespace shoal::schedule

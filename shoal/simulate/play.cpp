@@ -11,8 +11,6 @@
 
 namespace shoal::simulate {
 
-static std::size_t at(int index) { return static_cast<std::size_t>(index); }
-
 static std::string name_of(const Tasks& tasks, const Task& task) {
   const Stream& stream = tasks.streams[at(task.stream)];
   return concat("'", task.name, "' on ", stream.name, " of rank ", stream.rank);

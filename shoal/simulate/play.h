@@ -9,6 +9,7 @@
 // have ended. Nobody knows here what a task is for.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -17,6 +18,8 @@
 #include "shoal/observe/trace.h"
 
 namespace shoal::simulate {
+
+inline std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 struct Stream {
   int rank = 0;

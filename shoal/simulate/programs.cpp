@@ -18,8 +18,6 @@
 
 namespace shoal::simulate {
 
-static std::size_t at(int index) { return static_cast<std::size_t>(index); }
-
 // Of a task; a sum of many of them stays a number of nanoseconds.
 static std::int64_t nanoseconds(double seconds, const std::string& name) {
   constexpr double kMost = 1e5;

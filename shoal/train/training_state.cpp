@@ -62,8 +62,7 @@ void set_counts(TrainingState& state, const std::string& text) {
     state.loss_scale = {(*scale)["scale"].get<double>(), (*scale)["updates"].get<std::int64_t>()};
   }
   for (const auto& [name, count] : counts["updates"].items()) {
-    SHOAL_CHECK(is_count(count), Corrupt, "checkpoint: the updates of ", shoal::quoted(name),
-                " are no count");
+    SHOAL_CHECK(is_count(count), Corrupt, "checkpoint: the updates of ", in_quotes(name), " are no count");
     state.updates[name] = count.get<std::int64_t>();
   }
 }
@@ -80,8 +79,7 @@ TrainingState read_state(const checkpoint::Checkpoint& checkpoint, const std::st
   set_counts(state, counts);
   for (const checkpoint::Entry& entry : checkpoint.manifest().tensors) {
     SHOAL_CHECK(entry.group == "model" || entry.group == "optimizer", Corrupt, checkpoint.folder().string(),
-                ": tensor ", shoal::quoted(entry.name), " is of the unknown group ",
-                shoal::quoted(entry.group));
+                ": tensor ", in_quotes(entry.name), " is of the unknown group ", in_quotes(entry.group));
     auto& tensors = entry.group == "model" ? state.model : state.optimizer;
     tensors.emplace(entry.name, read_tensor({entry.name, entry.dtype, entry.shape},
                                             [&](std::span<std::byte> to) { checkpoint.read(entry, to); }));
