@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -46,6 +47,31 @@ static bool runs_split(const PlacedNode& node, std::size_t axis) {
   return std::ranges::any_of(node.in, cut) || std::ranges::any_of(node.out, cut);
 }
 
+// How much of a node's work each rank of the axis does.
+static std::vector<double> work_by_rank(const Placed& placed, std::size_t node, std::size_t axis) {
+  const PlacedNode& of = placed.nodes[node];
+  const Mesh mesh{{placed.mesh.axes[axis]}};
+  std::vector<double> work(static_cast<std::size_t>(mesh.size()), 1);
+  const auto take = [&](const Layout& layout, ValueId value) {
+    if (!is_cut(layout, axis)) return false;
+    const Shape& shape = placed.graph.at(value).type.shape;
+    const Layout alone{{layout.placements[axis]}};
+    const auto dim = static_cast<std::size_t>(std::get<Shard>(alone.placements[0]).dim);
+    if (!misfit(mesh, alone, shape).empty() || shape[dim] == 0) return false;
+    for (int rank = 0; rank < mesh.size(); ++rank)
+      work[static_cast<std::size_t>(rank)] =
+          static_cast<double>(local_shape(mesh, alone, shape, rank)[dim]) / static_cast<double>(shape[dim]);
+    return true;
+  };
+  const ir::Node& from = placed.graph.nodes[node];
+  const auto inputs = ir::inputs_of(from);
+  for (std::size_t i = 0; i < from.outputs.size(); ++i)
+    if (from.outputs[i] && take(of.out[i], *from.outputs[i])) return work;
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    if (take(of.in[i], inputs[i])) return work;
+  return work;
+}
+
 static std::vector<AxisShare> shares_of(const Placed& placed, double all_flops,
                                         std::string_view pipeline_axis) {
   std::vector<AxisShare> shares;
@@ -53,8 +79,15 @@ static std::vector<AxisShare> shares_of(const Placed& placed, double all_flops,
     const auto& [name, ranks] = placed.mesh.axes[axis];
     if (ranks == 1 || name == pipeline_axis) continue;
     double flops = 0, bytes = 0, all_bytes = 0;
-    for (std::size_t i = 0; i < placed.nodes.size(); ++i)
-      if (runs_split(placed.nodes[i], axis)) flops += flops_of(placed.graph, placed.graph.nodes[i]);
+    std::vector<double> work(static_cast<std::size_t>(ranks));
+    for (std::size_t i = 0; i < placed.nodes.size(); ++i) {
+      const double each = flops_of(placed.graph, placed.graph.nodes[i]);
+      if (each == 0) continue;
+      if (runs_split(placed.nodes[i], axis)) flops += each;
+      const auto done = work_by_rank(placed, i, axis);
+      for (std::size_t rank = 0; rank < work.size(); ++rank) work[rank] += each * done[rank];
+    }
+    const double mean = std::accumulate(work.begin(), work.end(), 0.0) / ranks;
     for (std::size_t i = 0; i < placed.graph.sources.size(); ++i) {
       const auto& value = placed.graph.at(placed.graph.sources[i].value);
       if (value.role != Role::Parameter) continue;
@@ -65,7 +98,8 @@ static std::vector<AxisShare> shares_of(const Placed& placed, double all_flops,
     shares.push_back({.axis = name,
                       .ranks = ranks,
                       .flops = all_flops == 0 ? 1 : flops / all_flops,
-                      .parameter_bytes = all_bytes == 0 ? 1 : bytes / all_bytes});
+                      .parameter_bytes = all_bytes == 0 ? 1 : bytes / all_bytes,
+                      .busiest = mean == 0 ? 1 : *std::ranges::max_element(work) / mean});
   }
   return shares;
 }

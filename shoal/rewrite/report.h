@@ -22,6 +22,7 @@ struct AxisShare {
   int ranks = 1;
   double flops = 0;
   double parameter_bytes = 0;  // as parameters are kept between steps
+  double busiest = 1;          // the flops of the rank that has most, over their mean
   friend bool operator==(const AxisShare&, const AxisShare&) = default;
 };
 

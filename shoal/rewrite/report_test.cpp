@@ -161,6 +161,9 @@ TEST_CASE("ranks with equal shapes are of one kind") {
       placed_on(mesh, kRows, {.kept = kWhole, .used = kWhole, .gradient = kWhole, .updated = kWhole});
   CHECK(rank_classes(placed) == std::vector<RankClass>{{.ranks = {0, 1}}, {.ranks = {2}}});
   CHECK(rank_classes(data_parallel()) == std::vector<RankClass>{{.ranks = {0, 1, 2, 3}}});
+  const Report uneven = report_of(placed, local_graph(placed, 0), 0);
+  CHECK(uneven.shares[0].busiest == doctest::Approx(3 / (8.0 / 3)));
+  CHECK(to_text(mesh, uneven).find("the busiest rank has 1.12 of the mean work\n") != std::string::npos);
 }
 
 TEST_CASE("a report reads") {

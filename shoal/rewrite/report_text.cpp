@@ -18,6 +18,12 @@ static std::string flops_in_words(double flops) {
   return text;
 }
 
+static std::string ratio(double number) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f", number);
+  return text;
+}
+
 // The first groups of ranks along each axis.
 static std::string text_of_ranks(const Mesh& mesh) {
   constexpr int kGroups = 4, kRanks = 8;
@@ -75,7 +81,8 @@ std::string to_text(const Mesh& mesh, const Report& report, std::string_view of)
   for (const std::string& op : report.unknown) text += concat("  of ", op, " it is not known\n");
   for (const AxisShare& share : report.shares)
     text += concat("  split along ", padded(share.axis, 10), percent(share.flops), " of the flops, ",
-                   percent(share.parameter_bytes), " of the parameters' bytes\n");
+                   percent(share.parameter_bytes), " of the parameters' bytes; the busiest rank has ",
+                   ratio(share.busiest), " of the mean work\n");
   text += concat("ops that run whole along an axis that could cut them: ", report.whole.empty() ? "none" : "",
                  '\n');
   for (const WholeOp& op : report.whole)

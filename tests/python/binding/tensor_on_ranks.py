@@ -37,8 +37,10 @@ def whole_rows(batch):
 
 
 def shares(trainer):
-    """Of the flops, and of the parameters' bytes, in percent, that the tensor axis cuts."""
-    [found] = re.findall(r"split along tensor +([\d.]+) % of the flops, ([\d.]+) % of the", trainer.report())
+    """Of the flops, and of the parameters' bytes, in percent, that the tensor axis cuts; and the work of
+    the busiest rank over the mean."""
+    line = r"split along tensor +([\d.]+) % of the flops, ([\d.]+) % of the .* the busiest rank has ([\d.]+)"
+    [found] = re.findall(line, trainer.report())
     return [float(share) for share in found]
 
 
@@ -80,8 +82,11 @@ for name in sys.argv[1:] or [family.__name__ for family in families.JUDGED + fam
     parallelism = shoal.Parallelism(tensor=2, shard=ranks // 2)
     make = getattr(families, name)
     trainer = train(make, parallelism)
-    flops, held = shares(trainer)
+    flops, held, busiest = shares(trainer)
     if name == "gpt2":
         is_given_again(make, parallelism, trainer.plan())
     if shoal.rank() == 0:
-        print(f"{name}: equal, {flops} % of the flops and {held} % of the bytes are split", flush=True)
+        print(
+            f"{name}: equal, {flops} % of the flops and {held} % of the bytes are split, busiest {busiest}",
+            flush=True,
+        )
