@@ -39,17 +39,13 @@ STAGED = [name.replace("torch", "pipeline") for name in STAGED_PEERS] + ["pipeli
 
 
 class Group:
-    """The ranks of one contender."""
+    """The ranks of one contender, each a process of `command`, the contender's name and the shape."""
 
-    def __init__(self, name, shape, ranks, preset, hosts=None, port=None):
+    def __init__(self, command, name, shape, ranks, hosts=None, port=None):
         self.name = name
         self.turns = []
         self.loss = None  # after the first steps
         store = tempfile.mktemp(prefix="bench_parallel_")
-        if name in PEERS + STAGED_PEERS:
-            command = [sys.executable, str(ROOT / "bench/parallel_torch.py")]
-        else:
-            command = [str(ROOT / "build" / preset / "bench/parallel")]
         cores = sorted(os.sched_getaffinity(0))
         self.processes = []
         for rank in range(ranks):
@@ -148,12 +144,20 @@ def contenders_of(arguments):
     return OURS + (IN_TURN if arguments.hosts else []) + PEERS
 
 
+def command_of(contender, preset):
+    if contender in PEERS + STAGED_PEERS:
+        return [sys.executable, str(ROOT / "bench/parallel_torch.py")]
+    return [str(ROOT / "build" / preset / "bench/parallel")]
+
+
 def compare(name, shape, arguments, hosts):
     groups = []
     try:
         for number, contender in enumerate(contenders_of(arguments)):
             port = 29100 + 10 * number
-            group = Group(contender, shape, arguments.ranks, arguments.preset, hosts, port)
+            group = Group(
+                command_of(contender, arguments.preset), contender, shape, arguments.ranks, hosts, port
+            )
             groups.append(group)
             try:
                 group.loss = group.run(3)["loss"]  # capture, first touch of memory
