@@ -41,8 +41,7 @@ static std::map<std::string, sharding::Placement> others(
   return others;
 }
 
-static std::string heading(const compile::Whole& whole) {
-  const planner::Found& found = *whole.found;
+static std::string heading(const compile::Whole& whole, const planner::Found& found) {
   const double gap =
       found.seconds > 0 ? 100 * (found.seconds - std::max(found.bound, 0.0)) / found.seconds : 0;
   char text[128];
@@ -57,11 +56,11 @@ static std::string heading(const compile::Whole& whole) {
   return heading;
 }
 
-std::string found_text(const compile::Whole& whole) {
-  std::string text = heading(whole);
+std::string found_text(const compile::Whole& whole, const planner::Found& found) {
+  std::string text = heading(whole, found);
   text += concat(padded("  ms by layer", 46), padded("work", 8), padded("layouts", 9), padded("memory", 8),
                  "how it lies; the next best\n");
-  for (const planner::Layer& layer : planner::explain(whole.placed.graph, whole.mesh, *whole.found)) {
+  for (const planner::Layer& layer : planner::explain(whole.placed.graph, whole.mesh, found)) {
     if (layer.work + layer.changed + layer.kept == 0) continue;
     text += concat(padded("  " + (layer.path.empty() ? "(the model)" : layer.path), 46),
                    padded(milliseconds(layer.work), 8), padded(milliseconds(layer.changed), 9),

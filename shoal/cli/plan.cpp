@@ -138,8 +138,8 @@ int plan(const Recipe& given, const Options& options) {
                              : concat("each of ", step.sizes().num_microbatches, " micro-batches of a step");
   const std::string text = rewrite::to_text(whole.mesh, step.report(), of);
   say(text.substr(0, text.size() - 1));
-  if (whole.found) {
-    const std::string found = found_text(whole);
+  for (const planner::Found& each : whole.found) {
+    const std::string found = found_text(whole, each);
     say(found.substr(0, found.size() - 1));
   }
   if (step.first().fit) say_fit(*step.first().fit);

@@ -86,7 +86,7 @@ static compile::Planner planner_of(const Recipe& recipe) {
   return planner;
 }
 
-// Of the axis that is found, on these machines: of products of a size that layers have.
+// Of the outermost axis that is found, on these machines: of products of a size that layers have.
 static planner::Rates rates_of(const Recipe& recipe, const Parallelism& parallelism, std::size_t axis) {
   constexpr double kFlops = 1e9, kBytes = 1e7;
   const sharding::Mesh& mesh = parallelism.mesh;
@@ -158,13 +158,11 @@ static compile::Plan plan_of(const Recipe& recipe) {
 }
 
 static void check_annotations(const Recipe& recipe, const Parallelism& parallelism) {
-  const auto axis = compile::axis_to_find(parallelism.plan, parallelism.mesh, parallelism.plan_name);
+  const int ranks = compile::ranks_to_split(parallelism.plan, parallelism.mesh);
   for (const Annotation& annotation : recipe.annotate)
-    SHOAL_CHECK(annotation.split == 0 || !axis || annotation.split == parallelism.mesh.axes[*axis].size,
-                InvalidInput, "annotate: \"", annotation.modules, "\" is to be split over ", annotation.split,
-                ", and axis '", parallelism.mesh.axes[axis.value_or(0)].name, "' of '",
-                to_text(parallelism.mesh), "' has ", parallelism.mesh.axes[axis.value_or(0)].size,
-                " ranks. Remedy: that number, or none");
+    SHOAL_CHECK(annotation.split == 0 || ranks == 1 || annotation.split == ranks, InvalidInput,
+                "annotate: \"", annotation.modules, "\" is to be split over ", annotation.split, ", and ",
+                compile::text_of_axes(parallelism.plan, parallelism.mesh), ". Remedy: that number, or none");
 }
 
 Parallelism parallelism_of(const Recipe& recipe, int ranks) {
@@ -173,8 +171,8 @@ Parallelism parallelism_of(const Recipe& recipe, int ranks) {
   if (!recipe.parallelism.plan.empty()) parallelism.plan_name = recipe.parallelism.plan;
   parallelism.offload_folder = recipe.offload.folder;
   if (!recipe.planner.cluster.empty())
-    if (const auto axis = compile::axis_to_find(parallelism.plan, parallelism.mesh, parallelism.plan_name))
-      parallelism.plan.planner.rates = rates_of(recipe, parallelism, *axis);
+    if (const auto axes = compile::axes_to_find(parallelism.plan, parallelism.mesh); !axes.empty())
+      parallelism.plan.planner.rates = rates_of(recipe, parallelism, axes.front());
   return parallelism;
 }
 

@@ -130,12 +130,11 @@ static void place(Unit& unit) {
   Whole& whole = unit.whole();
   // A pipeline's forward and backward are placed as if each stage had all; `stage_of_rank` takes its own.
   const auto* stages = has_forward(unit.then()) ? nullptr : whole.settings.stages;
-  const auto axis = axis_to_find(whole.plan, whole.mesh, whole.settings.plan_name);
   const Plan said = whole.plan;
   const auto pins_for = [&](const ir::Graph& graph) {
     whole.plan = said;
-    if (axis && has_forward(unit.then()))
-      whole.found = find_placements(graph, whole.mesh, *axis, whole.settings, whole.plan);
+    if (has_forward(unit.then()))
+      whole.found = find_placements(graph, whole.mesh, whole.settings, whole.plan);
     rewrite::Pins pins =
         pins_of(whole.plan, whole.mesh, graph, whole.settings.update.parts, whole.settings.plan_name, stages);
     for (auto& [name, of] : pins.parameters) {
@@ -143,7 +142,7 @@ static void place(Unit& unit) {
       if (unit.then() == Then::UpdateGiven) of.summed = of.gradient;
       if (!has_forward(unit.then())) of.gradient = of.updated;
     }
-    if (whole.found) pins.decided = whole.found->decided;
+    for (const planner::Found& found : whole.found) pins.decided.push_back(found.decided);
     return pins;
   };
   whole.placed = rewrite::place_with(pins_for, whole.graph, whole.mesh);

@@ -83,8 +83,9 @@ struct Whole {
   rewrite::Placed placed;  // of several ranks
   rewrite::Stages stages;  // of a pipeline
   Settings settings;
-  Plan plan;  // with what was found
-  std::optional<planner::Found> found;
+  Plan plan;                          // with what was found
+  std::vector<planner::Found> found;  // by axis, the innermost first
+
   std::vector<MoveTime> times;
 };
 

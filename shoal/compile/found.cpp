@@ -23,20 +23,26 @@ static bool is_named(const Plan& plan, const std::string& axis) {
                              [&](const PlanLine& line) { return line.placements.contains(axis); });
 }
 
-std::optional<std::size_t> axis_to_find(const Plan& plan, const Mesh& mesh, std::string_view plan_name) {
-  std::optional<std::size_t> found;
+std::vector<std::size_t> axes_to_find(const Plan& plan, const Mesh& mesh) {
+  std::vector<std::size_t> found;
   for (std::size_t i = 0; i < mesh.axes.size(); ++i) {
     const auto& [name, size] = mesh.axes[i];
     const bool is_asked = std::ranges::find(plan.found_axes, name) != plan.found_axes.end();
     if (size == 1 || is_batch_axis(plan, name) || name == plan.pipeline_axis) continue;
-    if (!is_asked && is_named(plan, name)) continue;
-    SHOAL_CHECK(!found, InvalidInput, plan_name,
-                ": placements can be found over one axis, and no line says any over '",
-                mesh.axes[*found].name, "' and '", name,
-                "'. Remedy: lines for one of them, as in 'parameter h.*.mlp.c_fc.weight ", name, "=S(1)'");
-    found = i;
+    if (is_asked || !is_named(plan, name)) found.push_back(i);
   }
   return found;
+}
+std::string text_of_axes(const Plan& plan, const Mesh& mesh) {
+  std::string names;
+  for (const std::size_t axis : axes_to_find(plan, mesh))
+    names += concat(names.empty() ? "'" : " and '", mesh.axes[axis].name, "'");
+  return concat("axis ", names, " of '", to_text(mesh), "' has ", ranks_to_split(plan, mesh), " ranks");
+}
+int ranks_to_split(const Plan& plan, const Mesh& mesh) {
+  int ranks = 1;
+  for (const std::size_t axis : axes_to_find(plan, mesh)) ranks *= mesh.axes[axis].size;
+  return ranks;
 }
 
 // One line for those of alike layers that are alike.
@@ -58,14 +64,17 @@ static std::vector<PlanLine> lines_of(const std::map<std::string, Placement>& pa
   return lines;
 }
 
-planner::Found find_placements(const ir::Graph& graph, const Mesh& mesh, std::size_t axis,
-                               const Settings& settings, Plan& plan) {
+static planner::Found find_over(std::size_t axis, const std::vector<planner::Found>& further_in, bool is_last,
+                                const ir::Graph& graph, const Mesh& mesh, const Settings& settings,
+                                Plan& plan) {
   const std::string& name = mesh.axes[axis].name;
   planner::Question question{.axis = axis,
                              .cuts_samples = plan.planner.tensor_batch,
-                             .most_kept = settings.is_settled ? 0 : plan.planner.kept,
+                             .most_kept = settings.is_settled || !is_last ? 0 : plan.planner.kept,
                              .budget = plan.planner.budget,
                              .rates = plan.planner.rates};
+  for (const planner::Found& other : further_in)
+    question.further_in.push_back({other.decided, other.parameters});
   for (const auto& other : mesh.axes)
     if (is_batch_axis(plan, other.name)) question.data_ranks *= other.size;
   std::map<std::string, Placement> open;
@@ -97,6 +106,15 @@ planner::Found find_placements(const ir::Graph& graph, const Mesh& mesh, std::si
   for (auto& [parameter, placement] : open) placement = found.parameters.at(parameter);
   for (PlanLine& line : lines_of(open, name)) plan.lines.push_back(std::move(line));
   if (std::ranges::find(plan.found_axes, name) == plan.found_axes.end()) plan.found_axes.push_back(name);
+  return found;
+}
+
+std::vector<planner::Found> find_placements(const ir::Graph& graph, const Mesh& mesh,
+                                            const Settings& settings, Plan& plan) {
+  const std::vector<std::size_t> axes = axes_to_find(plan, mesh);
+  std::vector<planner::Found> found;
+  for (std::size_t i = axes.size(); i-- > 0;)
+    found.push_back(find_over(axes[i], found, i == 0, graph, mesh, settings, plan));
   return found;
 }
 

@@ -105,11 +105,11 @@ void check_fits(const Plan& plan, const Mesh& mesh, const std::vector<std::strin
       unknown += concat(unknown.empty() ? "" : ", ", pattern);
   }
   SHOAL_CHECK(
-      plan.splits.empty() || mesh.size() == 1 || axis_to_find(plan, mesh, name), InvalidInput, name,
+      plan.splits.empty() || mesh.size() == 1 || ranks_to_split(plan, mesh) > 1, InvalidInput, name,
       ": 'split ", plan.splits.empty() ? "" : plan.splits.front(), "', and no axis of '", to_text(mesh),
       "' is there to split over: each cuts the batch or the model's stages, or lines say what lies how. "
       "Remedy: a tensor degree");
-  SHOAL_CHECK(plan.planner == Planner{} || mesh.size() == 1 || axis_to_find(plan, mesh, name), InvalidInput,
+  SHOAL_CHECK(plan.planner == Planner{} || mesh.size() == 1 || ranks_to_split(plan, mesh) > 1, InvalidInput,
               name, ": planner: nothing is found on '", to_text(mesh),
               "': each axis cuts the batch or the model's stages, or lines say what lies how. Remedy: a "
               "tensor degree, "

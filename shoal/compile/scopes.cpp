@@ -35,16 +35,14 @@ static void check_stages(const ir::Scopes& scopes, const Mesh& mesh, const Plan&
 
 static void check_splits(const ir::Scopes& scopes, const Mesh& mesh, const Plan& plan,
                          std::string_view plan_name) {
-  const auto axis = axis_to_find(plan, mesh, plan_name);
+  const int ranks = ranks_to_split(plan, mesh);
   const auto& first = scopes.splits.front();
-  SHOAL_CHECK(axis, InvalidInput, "split(", first.devices, ") ", first.where, ": no axis of '", to_text(mesh),
-              "' is there to split over: each cuts the batch or the model's stages, or ", plan_name,
-              " says what lies how. Remedy: a tensor degree");
-  const auto& [name, size] = mesh.axes[*axis];
+  SHOAL_CHECK(ranks > 1, InvalidInput, "split(", first.devices, ") ", first.where, ": no axis of '",
+              to_text(mesh), "' is there to split over: each cuts the batch or the model's stages, or ",
+              plan_name, " says what lies how. Remedy: a tensor degree");
   for (const auto& split : scopes.splits)
-    SHOAL_CHECK(split.devices == 0 || split.devices == size, InvalidInput, "split(", split.devices, ") ",
-                split.where, ": axis '", name, "' of '", to_text(mesh), "' has ", size,
-                " ranks. Remedy: that number, or none");
+    SHOAL_CHECK(split.devices == 0 || split.devices == ranks, InvalidInput, "split(", split.devices, ") ",
+                split.where, ": ", text_of_axes(plan, mesh), ". Remedy: that number, or none");
 }
 
 void apply(const ir::Scopes& scopes, const Mesh& mesh, Plan& plan, std::string_view plan_name) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds how a step is cut over one axis of the mesh: a placement of every parameter, and of every node the way to
+// Finds how a step is cut over one axis of the mesh, of what axes further in leave of it: a placement of every parameter, and of every node the way to
 // run that together take the least time, as DESIGN's rules for layouts and the rates below have it. An integer
 // program over classes of nodes (classes.h, formulation.h), solved exactly (milp.h).
 //
@@ -24,8 +24,16 @@
 
 namespace shoal::planner {
 
+// What was found over an axis further in.
+struct FurtherIn {
+  rewrite::Decided decided;
+  std::map<std::string, sharding::Placement> parameters;
+  friend bool operator==(const FurtherIn&, const FurtherIn&) = default;
+};
+
 struct Question {
   std::size_t axis = 0;
+  std::vector<FurtherIn> further_in = {};
   std::map<std::string, sharding::Placement> parameters = {};  // those that are known
   std::map<ir::ValueId, sharding::Placement> values = {};      // those that are known, as they are handed on
   std::map<std::string, int> batch_dims = {};                  // of inputs that have samples: where they lie

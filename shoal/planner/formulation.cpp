@@ -84,6 +84,19 @@ std::vector<std::string> Formulation::marks() const {
       marks[source.value.index] = "split";
   for (const auto& [value, placement] : question_.values)
     marks[value.index] += concat('=', sharding::to_text(placement));
+  for (const auto& [decided, parameters] : question_.further_in) {
+    for (const auto& source : graph_.sources)
+      if (const auto known = parameters.find(source.name);
+          known != parameters.end() && graph_.at(source.value).role == Role::Parameter)
+        marks[source.value.index] += concat('|', sharding::to_text(known->second));
+    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
+      std::string how = "|";
+      for (const auto* placements : {&decided.nodes[i].in, &decided.nodes[i].out})
+        for (const Placement& placement : *placements) how += concat(sharding::to_text(placement), ' ');
+      for (const auto& output : graph_.nodes[i].outputs)
+        if (output) marks[output->index] += how;
+    }
+  }
   return marks;
 }
 
@@ -122,7 +135,8 @@ const std::string* Formulation::name_of(ValueId parameter) const {
 }
 
 double Formulation::bytes_of(std::size_t value) const {
-  const auto bytes = static_cast<double>(ir::bytes_of(graph_.at(classes_.values[value].first).type));
+  const auto whole = static_cast<double>(ir::bytes_of(graph_.at(classes_.values[value].first).type));
+  const double bytes = whole * ways_.left_of(value);
   return ways_.has_samples(value) ? bytes / question_.data_ranks : bytes;
 }
 
@@ -206,7 +220,8 @@ double Formulation::work_of(std::size_t index) const {
     for (const auto& output : node.outputs)
       if (output) bytes += static_cast<double>(ir::bytes_of(graph_.at(*output).type));
   }
-  const double seconds = std::max(ir::flops_of(graph_, node) / rates_.flops, bytes / rates_.memory);
+  const double seconds =
+      std::max(ir::flops_of(graph_, node) / rates_.flops, bytes / rates_.memory) * ways_.left_of(node);
   return has_samples ? seconds / question_.data_ranks : seconds;
 }
 

@@ -45,17 +45,23 @@ void Ways::find_readers() {
     for (const auto& [reader, values] : readers) read_by_[reader].push_back(value);
 }
 
-rewrite::PlacedNode Ways::whole(const ir::Node& node) const {
-  return {.in = std::vector(ir::inputs_of(node).size(), sharding::replicated(mesh_)),
-          .out = std::vector(node.outputs.size(), sharding::replicated(mesh_))};
+rewrite::PlacedNode Ways::further_in(const ir::Node& node) const {
+  rewrite::PlacedNode placed = {.in = std::vector(ir::inputs_of(node).size(), sharding::replicated(mesh_)),
+                                .out = std::vector(node.outputs.size(), sharding::replicated(mesh_))};
+  const auto index = static_cast<std::size_t>(&node - graph_.nodes.data());
+  for (const FurtherIn& other : question_.further_in)
+    set(other.decided.axis, other.decided.nodes[index], placed);
+  return placed;
 }
 
 Placement Ways::plain(const Placement& placement, const Shape& shape) const {
   const auto* shard = std::get_if<Shard>(&placement);
   if (shard == nullptr || !shard->weights.empty()) return placement;
   const std::int64_t block = shape[static_cast<std::size_t>(shard->dim)] / shard->outer;
+  std::int64_t parts = ranks_;  // also where axes further in have cut that dim
+  for (const FurtherIn& other : question_.further_in) parts *= mesh_.axes[other.decided.axis].size;
   Shard plain = *shard;
-  if (block % (ranks_ * shard->unit) == 0) plain.unit = 1;
+  if (block % (parts * shard->unit) == 0) plain.unit = 1;
   return plain;
 }
 Choice Ways::plain(Choice choice, const ir::Node& node) const {
@@ -67,22 +73,48 @@ Choice Ways::plain(Choice choice, const ir::Node& node) const {
   return choice;
 }
 
-double Ways::share_of(const Placement& placement, const Shape& shape) const {
+double Ways::share_of(const Placement& placement, const Shape& shape, std::size_t axis) const {
   const auto* shard = std::get_if<Shard>(&placement);
   if (shard == nullptr) return 1;
+  const std::int64_t ranks = mesh_.axes[axis].size;
   const std::int64_t units = shape[static_cast<std::size_t>(shard->dim)] / (shard->outer * shard->unit);
-  const std::int64_t most = (units + ranks_ - 1) / ranks_;
-  return units < ranks_ ? 1 : static_cast<double>(most) / static_cast<double>(units);
+  const std::int64_t most = (units + ranks - 1) / ranks;
+  return units < ranks ? 1 : static_cast<double>(most) / static_cast<double>(units);
 }
-double Ways::share_of(const Choice& choice, const ir::Node& node) const {
+double Ways::share_of(const Choice& choice, const ir::Node& node, std::size_t axis) const {
   const auto inputs = ir::inputs_of(node);
   double share = 1;
   for (std::size_t i = 0; i < choice.in.size(); ++i)
-    share = std::min(share, share_of(choice.in[i], graph_.at(inputs[i]).type.shape));
+    share = std::min(share, share_of(choice.in[i], graph_.at(inputs[i]).type.shape, axis));
   for (std::size_t i = 0; i < choice.out.size(); ++i)
     if (node.outputs[i])
-      share = std::min(share, share_of(choice.out[i], graph_.at(*node.outputs[i]).type.shape));
+      share = std::min(share, share_of(choice.out[i], graph_.at(*node.outputs[i]).type.shape, axis));
   return share;
+}
+double Ways::left_of(std::size_t value) const {
+  const ValueClass& of = classes_.values[value];
+  double share = 1;
+  for (const auto& [decided, parameters] : question_.further_in) {
+    if (of.node != kNone) {
+      const Choice& choice = decided.nodes[classes_.nodes[of.node].first];
+      share *= share_of(choice.out[of.output], shape_of(value), decided.axis);
+    } else if (const auto known = parameters.find(name_of(value)); known != parameters.end()) {
+      share *= share_of(known->second, shape_of(value), decided.axis);
+    }
+  }
+  return share;
+}
+double Ways::left_of(const ir::Node& node) const {
+  const auto index = static_cast<std::size_t>(&node - graph_.nodes.data());
+  double share = 1;
+  for (const FurtherIn& other : question_.further_in)
+    share *= share_of(other.decided.nodes[index], node, other.decided.axis);
+  return share;
+}
+std::string Ways::name_of(std::size_t value) const {
+  const ir::ValueId first = classes_.values[value].first;
+  const auto source = std::ranges::find(graph_.sources, first, &ir::Source::value);
+  return source != graph_.sources.end() && graph_.at(first).role == Role::Parameter ? source->name : "";
 }
 
 // Whether it cuts what holds the samples, and may not.
@@ -106,6 +138,26 @@ bool Ways::leaves_some_without(const Placement& placement, const Shape& shape) c
          shape[static_cast<std::size_t>(shard->dim)] / (shard->outer * shard->unit) < ranks_;
 }
 
+// Of what axes further in leave.
+bool Ways::leaves_some_without(const Choice& choice, const ir::Node& node) const {
+  if (question_.further_in.empty()) return false;
+  rewrite::PlacedNode placed = further_in(node);
+  set(question_.axis, choice, placed);
+  const auto is_somewhere_empty = [&](const sharding::Layout& layout, ir::ValueId value) {
+    if (!rewrite::is_cut(layout.placements[question_.axis])) return false;
+    const Shape& shape = graph_.at(value).type.shape;
+    return misfit(mesh_, layout, shape).empty() && std::ranges::any_of(corners(mesh_, layout), [&](int rank) {
+             return std::ranges::count(local_shape(mesh_, layout, shape, rank), 0) > 0;
+           });
+  };
+  const auto inputs = ir::inputs_of(node);
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    if (is_somewhere_empty(placed.in[i], inputs[i])) return true;
+  for (std::size_t i = 0; i < node.outputs.size(); ++i)
+    if (node.outputs[i] && is_somewhere_empty(placed.out[i], *node.outputs[i])) return true;
+  return false;
+}
+
 bool Ways::is_good(const Choice& choice, std::size_t index) const {
   const ir::Node& node = node_of(index);
   const auto inputs = ir::inputs_of(node);
@@ -119,7 +171,8 @@ bool Ways::is_good(const Choice& choice, std::size_t index) const {
     if (leaves_some_without(choice.out[i], graph_.at(*node.outputs[i]).type.shape)) return false;
     if (cuts_samples(choice.out[i], classes_.of_value[node.outputs[i]->index])) return false;
   }
-  return candidates_.fits(choice, node, question_.axis, whole(node));
+  return !leaves_some_without(choice, node) &&
+         candidates_.fits(choice, node, question_.axis, further_in(node));
 }
 
 // Where the samples of the batch are, in each value that has them.
@@ -150,7 +203,7 @@ bool Ways::follow_samples(std::size_t index) {
         std::vector<Placement> seen(inputs.size(), Replicate{});
         seen[i] = samples;
         bool is_followed = false;
-        for (const Choice& choice : candidates_.choices(node, question_.axis, seen, whole(node))) {
+        for (const Choice& choice : candidates_.choices(node, question_.axis, seen, further_in(node))) {
           if (choice.in[i] != seen[i]) continue;
           is_followed = true;
           for (std::size_t j = 0; j < choice.out.size(); ++j)
@@ -188,7 +241,7 @@ void Ways::find_cuts() {
     choices_[i].push_back({.in = std::vector<Placement>(num_inputs, Replicate{}),
                            .out = std::vector<Placement>(node.outputs.size(), Replicate{})});
     const std::vector<Placement> seen(num_inputs, Replicate{});
-    for (const Choice& choice : candidates_.choices(node, question_.axis, seen, whole(node)))
+    for (const Choice& choice : candidates_.choices(node, question_.axis, seen, further_in(node)))
       add_choice(i, choice);
   }
   for (const auto& [name, placement] : question_.parameters)
@@ -227,14 +280,14 @@ void Ways::take_cuts(std::size_t index) {
       for (const Placement& cut : std::vector(cuts_[value])) {
         std::vector<Placement> seen(inputs.size(), Replicate{});
         seen[i] = cut;
-        for (const Choice& choice : candidates_.choices(node, question_.axis, seen, whole(node)))
+        for (const Choice& choice : candidates_.choices(node, question_.axis, seen, further_in(node)))
           if (plain(choice.in[i], graph_.at(inputs[i]).type.shape) == cut) add_choice(index, choice);
       }
   for (std::size_t i = 0; i < node.outputs.size(); ++i) {
     if (!node.outputs[i]) continue;
     for (const Placement& cut : std::vector(cuts_[classes_.of_value[node.outputs[i]->index]]))
       for (const Choice& choice :
-           candidates_.choices_making(node, question_.axis, std::get<Shard>(cut), whole(node)))
+           candidates_.choices_making(node, question_.axis, std::get<Shard>(cut), further_in(node)))
         if (plain(choice.out[i], graph_.at(*node.outputs[i]).type.shape) == cut) add_choice(index, choice);
   }
 }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -47,15 +48,25 @@ class Ways {
   // Of cuts that are the same the one that says the least.
   sharding::Placement plain(const sharding::Placement& placement, const sharding::Shape& shape) const;
   // Of what is cut, how much the largest part is; 1 of what is not.
-  double share_of(const sharding::Placement& placement, const sharding::Shape& shape) const;
-  double share_of(const rewrite::Choice& choice, const ir::Node& node) const;
+  double share_of(const sharding::Placement& placement, const sharding::Shape& shape) const {
+    return share_of(placement, shape, question_.axis);
+  }
+  double share_of(const rewrite::Choice& choice, const ir::Node& node) const {
+    return share_of(choice, node, question_.axis);
+  }
+  // How much of it axes further in leave a rank.
+  double left_of(std::size_t value) const;
+  double left_of(const ir::Node& node) const;
   bool leaves_some_without(const sharding::Placement& placement, const sharding::Shape& shape) const;
 
  private:
   const sharding::Shape& shape_of(std::size_t value) const;
   const ir::Node& node_of(std::size_t node) const { return graph_.nodes[classes_.nodes[node].first]; }
-  rewrite::PlacedNode whole(const ir::Node& node) const;
+  rewrite::PlacedNode further_in(const ir::Node& node) const;  // whole, but for what those axes cut
 
+  double share_of(const sharding::Placement& placement, const sharding::Shape& shape, std::size_t axis) const;
+  double share_of(const rewrite::Choice& choice, const ir::Node& node, std::size_t axis) const;
+  std::string name_of(std::size_t value) const;  // of a parameter
   void find_readers();
   void follow_samples();
   bool follow_samples(std::size_t node);
@@ -66,6 +77,7 @@ class Ways {
   void add_choice(std::size_t node, const rewrite::Choice& found);
   rewrite::Choice plain(rewrite::Choice choice, const ir::Node& node) const;
   bool cuts_samples(const sharding::Placement& placement, std::size_t value) const;
+  bool leaves_some_without(const rewrite::Choice& choice, const ir::Node& node) const;
   bool is_good(const rewrite::Choice& choice, std::size_t node) const;
 
   const ir::Graph& graph_;

@@ -230,14 +230,15 @@ class Placing {
     const auto inputs = ir::inputs_of(node);
     std::vector<Placement> seen;
     for (const ValueId input : inputs) seen.push_back(placement_of(input, axis));
-    const bool is_decided = pins_.decided && pins_.decided->axis == axis;
+    const auto decided = std::ranges::find(pins_.decided, axis, &Decided::axis);
+    const bool is_decided = decided != pins_.decided.end();
     if (!is_decided && std::ranges::all_of(seen, is_whole)) return;
 
     Choice best = {.in = std::vector<Placement>(inputs.size(), Replicate{}),
                    .out = std::vector<Placement>(node.outputs.size(), Replicate{})};
     Score lowest = score_of(best, inputs, axis);
     if (is_decided) {
-      best = pins_.decided->nodes[index];
+      best = decided->nodes[index];
       lowest = score_of(best, inputs, axis);
     } else {
       for (Choice& choice : candidates_.choices(node, axis, seen, placed)) {

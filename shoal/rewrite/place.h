@@ -58,6 +58,7 @@ struct Choice {
 struct Decided {
   std::size_t axis = 0;
   std::vector<Choice> nodes;  // by NodeId
+  friend bool operator==(const Decided&, const Decided&) = default;
 };
 
 struct Pins {                                       // what is given; all else is chosen
@@ -65,7 +66,8 @@ struct Pins {                                       // what is given; all else i
   std::map<std::string, sharding::Layout> inputs;   // likewise
   std::vector<OutputPin> outputs;
   bool gathers_again = true;  // parameters for backward, instead of keeping them whole since forward
-  std::optional<Decided> decided = {};  // by somebody who has seen all of the graph (planner/find.h)
+  std::vector<Decided> decided =
+      {};  // by somebody who has seen all of the graph (planner/find.h); of some axes
 };
 
 struct PlacedNode {                   // layouts of what a node reads and makes

@@ -36,15 +36,15 @@ def whole_rows(batch):
     return {name: torch.cat([tensor, tensor.flip(0)])[:4] for name, tensor in batch.items()}
 
 
-def shares(trainer):
-    """Of the flops, and of the parameters' bytes, in percent, that the tensor axis cuts; and the work of
-    the busiest rank over the mean."""
-    line = r"split along tensor +([\d.]+) % of the flops, ([\d.]+) % of the .* the busiest rank has ([\d.]+)"
+def shares(trainer, axis):
+    """Of the flops, and of the parameters' bytes, in percent, that the axis cuts; and the work of the
+    busiest rank over the mean."""
+    line = rf"split along {axis} +([\d.]+) % of the flops, ([\d.]+) % of the .* the busiest rank has ([\d.]+)"
     [found] = re.findall(line, trainer.report())
     return [float(share) for share in found]
 
 
-def train(make, parallelism):
+def train(make, parallelism, bound=1e-9):
     torch.manual_seed(0)  # all ranks draw the same batch
     model, batch = make()
     batch = whole_rows(batch)
@@ -62,11 +62,11 @@ def train(make, parallelism):
         theirs.step()
         rows = shoal.samples_of(4, parallelism)
         result = trainer.step({name: tensor[rows] for name, tensor in batch.items()})
-        assert abs(result.loss - loss.item()) < 1e-9 * max(1, abs(loss.item())), (result.loss, loss.item())
+        assert abs(result.loss - loss.item()) < bound * max(1, abs(loss.item())), (result.loss, loss.item())
     trainer.materialize()
     for (name, one), other in zip(ours.named_parameters(), eager.parameters(), strict=True):
         torch.testing.assert_close(
-            one, other, rtol=1e-9, atol=1e-9, msg=lambda text, name=name: f"{name}: {text}"
+            one, other, rtol=bound, atol=bound, msg=lambda text, name=name: f"{name}: {text}"
         )
     return trainer
 
@@ -78,13 +78,20 @@ def is_given_again(make, parallelism, plan):
 
 
 ranks = shoal.world_size()
-for name in sys.argv[1:] or [family.__name__ for family in families.JUDGED + families.UNPREPARED]:
-    parallelism = shoal.Parallelism(tensor=2, shard=ranks // 2)
-    make = getattr(families, name)
-    trainer = train(make, parallelism)
-    flops, held, busiest = shares(trainer)
-    if name == "gpt2":
-        is_given_again(make, parallelism, trainer.plan())
+has_two_axes = sys.argv[1:] == ["two axes"]
+for family in families.JUDGED + ([] if has_two_axes else families.UNPREPARED):
+    name = family.__name__
+    if has_two_axes:
+        parallelism = shoal.Parallelism(mesh={"outer": 2, "inner": ranks // 2})
+    else:
+        parallelism = shoal.Parallelism(tensor=2, shard=ranks // 2)
+    # Their norms are in float32 whatever the model is: a sum in another order may round to another number.
+    bound = 1e-7 if has_two_axes and name in {"llama", "mixtral"} else 1e-9
+    trainer = train(family, parallelism, bound)
+    axes = [shares(trainer, axis) for axis in (["outer", "inner"] if has_two_axes else ["tensor"])]
+    flops, held, busiest = min(axes)
+    if name == "gpt2" and not has_two_axes:
+        is_given_again(family, parallelism, trainer.plan())
     if shoal.rank() == 0:
         print(
             f"{name}: equal, {flops} % of the flops and {held} % of the bytes are split, busiest {busiest}",

@@ -80,6 +80,16 @@ def test_models_that_nobody_wrote_a_plan_for_are_tensor_parallel_by_their_degree
     assert all(busiest <= 1.1 for _, _, busiest in shares.values()), done.stdout
 
 
+def test_placements_are_found_over_two_axes():
+    done = run_ranks(4, "tensor_on_ranks.py", "two axes", limit=400)
+    assert done.returncode == 0, done.stderr[-5000:]
+    shares = re.findall(r"\w+: equal, ([\d.]+) % of the flops", done.stdout)
+    assert len(shares) == 7, done.stdout
+    # Of two heads for keys and values the outer axis finds one left.
+    assert sum(float(share) >= 99 for share in shares) >= 5, done.stdout
+    assert all(float(share) >= 90 for share in shares), done.stdout
+
+
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_hugging_face_models_train_on_ranks_as_on_one_device(ranks):
     done = run_ranks(ranks, "train_on_ranks.py")

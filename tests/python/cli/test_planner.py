@@ -58,6 +58,27 @@ def test_a_limit_that_is_too_low_is_refused_with_the_least(shoal, tiny):
     assert "planner.kept is" in refused(shoal, tiny, f"--planner.kept={int(least[1]) - 1}B")
 
 
+def test_of_two_axes_the_inner_one_is_found_first_and_steps_are_those_of_one_device(shoal, tiny):
+    plan, saved = tiny.parent / "two.plan", tiny.parent / "saved.plan"
+    plan.write_text("mesh outer=2 inner=2\n")
+    # Three heads are left of six, which the outer axis shares two to one.
+    options = ["-n", 4, "--model.n_head=6", "--model.n_embd=24", "--training.global_batch_size=2"]
+    said = shoal("plan", tiny, *options, f"--plan={plan}", f"--save-plan={saved}")
+    assert said.returncode == 0, said.stderr
+    assert re.findall(r"^placements over (\w+): found; ", said.stdout, re.M) == ["inner", "outer"]
+    assert re.findall(r"split along (\w+) +100.00 % of the flops", said.stdout) == ["outer", "inner"]
+    again = shoal("plan", tiny, *options, f"--plan={saved}")
+    assert again.returncode == 0, again.stderr
+    for text in (said, again):
+        assert (
+            "\n  transformer.wte.weight                      [300, 24]         outer=S(0) inner=S(0)"
+            in text.stdout
+        )
+    for file in (plan, saved):
+        verified = shoal("verify", tiny, *options, f"--plan={file}", "--verify.steps=2")
+        assert verified.returncode == 0, verified.stdout + verified.stderr
+
+
 def test_a_search_without_time_says_so(shoal, tiny):
     said = refused(shoal, tiny, "--planner.budget=1e-9")
     assert (
