@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds how a step is cut over one axis of the mesh, of what axes further in leave of it: a placement of every parameter, and of every node the way to
-// run that together take the least time, as DESIGN's rules for layouts and the rates below have it. An integer
-// program over classes of nodes (classes.h, formulation.h), solved exactly (milp.h).
+// Finds how a step is cut over one axis of the mesh, of what axes further in leave of it: a placement of every
+// parameter, and of every node the way to run that together take the least time, as DESIGN's rules for layouts and
+// the rates below have it. An integer program over classes of nodes (classes.h, formulation.h), solved exactly
+// (milp.h).
 //
 // Ways and cuts are found by going through the graph, forwards and backwards, until there are no new ones: a
 // projection to queries, keys and values is cut in three blocks because attention is cut by heads. The batch is
