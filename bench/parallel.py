@@ -13,7 +13,8 @@ time, of a pipeline to the peer of its schedule; then the medians, the shortest 
 use, the one to look at), and the most memory a rank had above what it had before there was a model; pages
 that both have count half in each. Of Shoal also the most that all ranks together had in tensors and
 communicators. Hosts are network namespaces (as root); there a line also says how much of the time that
-messages take without overlap a step still waits for them.
+messages take without overlap a step still waits for them. With --profile a pipeline's line has its step over
+what ranks compute and the schedule's own bubble.
 """
 
 import argparse
@@ -22,6 +23,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -90,6 +92,9 @@ class Group:
             "seconds": max(answer["seconds"] for answer in answers) / steps,
             "cpu": sum(answer["cpu"] for answer in answers) / len(answers) / steps,
             "waited": max(answer.get("waited", 0) for answer in answers) / steps,
+            "worked": sum(answer["seconds"] - answer.get("waited", 0) for answer in answers)
+            / len(answers)
+            / steps,
             "bytes": max(answer["bytes"] for answer in answers),
             "held": sum(answer.get("held", 0) for answer in answers),
             "loss": answers[0]["loss"],
@@ -150,6 +155,18 @@ def command_of(contender, preset):
     return [str(ROOT / "build" / preset / "bench/parallel")]
 
 
+def bubble(contender, arguments):
+    """Of a schedule whose passes take the same, over what a rank computes."""
+    schedule = schedule_of(contender)
+    per_rank = 2 if schedule in ("interleaved_1f1b", "zbv") else 1
+    words = [f"--schedule={schedule}", f"--stages={per_rank * arguments.ranks}", "--times=1,1,1,0"]
+    words += [f"--microbatches={arguments.microbatches}"]
+    program = ROOT / "build" / arguments.preset / "shoal"
+    said = subprocess.run([program, "simulate", *words], capture_output=True, text=True, check=True).stdout
+    rate = float(re.search(r"bubble rate ([\d.]+)", said)[1])
+    return rate / (1 - rate)
+
+
 def compare(name, shape, arguments, hosts):
     groups = []
     try:
@@ -197,6 +214,15 @@ def compare(name, shape, arguments, hosts):
                     f"{name:9} {group.name:14} waits {waited * 1e3:.1f} ms a step for messages that take "
                     f"{sent * 1e3:.1f} ms: {waited / sent:.2f}",
                     flush=True,
+                )
+        for group in groups if arguments.profile else ():
+            if group.name in STAGED:
+                least = [(1 + bubble(group.name, arguments)) * work for work in group.of("worked")]
+                rate = median(
+                    [ours / at_least for ours, at_least in zip(group.of("seconds"), least, strict=True)]
+                )
+                print(
+                    f"{name:9} {group.name:14} {rate:.3f} of what ranks compute and the schedule's own bubble"
                 )
         if arguments.profile:
             for group in groups:

@@ -32,12 +32,9 @@ SHAPES = {
 }
 
 
-def make(shape, device):
-    import torch
+def gpt2(layers, width, heads, length, vocabulary):
     import transformers
 
-    layers, width, heads, rows, length, vocabulary = SHAPES[shape]
-    torch.manual_seed(0)
     config = transformers.GPT2Config(
         vocab_size=vocabulary,
         n_positions=length,
@@ -50,7 +47,15 @@ def make(shape, device):
         bos_token_id=0,
         eos_token_id=0,
     )
-    model = transformers.GPT2LMHeadModel(config).train().to(device)
+    return transformers.GPT2LMHeadModel(config)
+
+
+def make(shape, device):
+    import torch
+
+    layers, width, heads, rows, length, vocabulary = SHAPES[shape]
+    torch.manual_seed(0)
+    model = gpt2(layers, width, heads, length, vocabulary).train().to(device)
     ids = torch.randint(0, vocabulary, (rows, length))[RANK * rows // RANKS : (RANK + 1) * rows // RANKS]
     ids = ids.to(device)
     return (

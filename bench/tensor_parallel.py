@@ -19,6 +19,7 @@ import sys
 import time
 
 import parallel
+import python_step
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 OURS = ["found", "tensor", "sequence", "data_parallel", "zero3"]
@@ -28,6 +29,9 @@ SHAPES = {  # layers, width, heads, samples, length, vocabulary
     "llama_tiny": ("llama", 2, 64, 4, 4, 32, 512),
     "llama_12m": ("llama", 5, 384, 6, 4, 128, 8192),
 }
+
+
+MLP = {"gpt2": ["up", "down"], "llama": ["gate", "up", "down"]}
 
 
 def model_of(shape):
@@ -45,20 +49,7 @@ def model_of(shape):
             use_cache=False,
         )
         return transformers.LlamaForCausalLM(config)
-    config = transformers.GPT2Config(
-        vocab_size=vocabulary,
-        n_positions=length,
-        n_embd=width,
-        n_layer=layers,
-        n_head=heads,
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-        bos_token_id=0,
-        eos_token_id=0,
-        use_cache=False,
-    )
-    return transformers.GPT2LMHeadModel(config)
+    return python_step.gpt2(layers, width, heads, length, vocabulary)
 
 
 def gpt2_of_linear(shape):
@@ -129,31 +120,17 @@ def dtensor_step(shape, ids):
     kind = shape[0]
     torch.manual_seed(1)
     model = model_of(shape) if kind == "llama" else gpt2_of_linear(shape)
-    columns, rows = ColwiseParallel(), RowwiseParallel()
-    plan = (
-        {
-            "model.layers.*.self_attn.q_proj": columns,
-            "model.layers.*.self_attn.k_proj": columns,
-            "model.layers.*.self_attn.v_proj": columns,
-            "model.layers.*.self_attn.o_proj": rows,
-            "model.layers.*.mlp.gate_proj": columns,
-            "model.layers.*.mlp.up_proj": columns,
-            "model.layers.*.mlp.down_proj": rows,
-            "model.embed_tokens": RowwiseParallel(input_layouts=Replicate()),
-            "lm_head": ColwiseParallel(use_local_output=False),
-        }
+    blocks, attention, mlp, rest = (
+        ("model.layers.*", "self_attn.{}_proj", "mlp.{}_proj", ("model.embed_tokens", "lm_head"))
         if kind == "llama"
-        else {
-            "h.*.attention.q": columns,
-            "h.*.attention.k": columns,
-            "h.*.attention.v": columns,
-            "h.*.attention.o": rows,
-            "h.*.up": columns,
-            "h.*.down": rows,
-            "wte": RowwiseParallel(input_layouts=Replicate()),
-            "head": ColwiseParallel(use_local_output=False),
-        }
+        else ("h.*", "attention.{}", "{}", ("wte", "head"))
     )
+    names = [attention.format(part) for part in "qkvo"] + [mlp.format(part) for part in MLP[kind]]
+    plan = {f"{blocks}.{name}": ColwiseParallel() for name in names}
+    for name in (attention.format("o"), mlp.format("down")):
+        plan[f"{blocks}.{name}"] = RowwiseParallel()
+    plan[rest[0]] = RowwiseParallel(input_layouts=Replicate())
+    plan[rest[1]] = ColwiseParallel(use_local_output=False)
     parallelize_module(model, mesh, plan)
     if kind == "gpt2":
         model.head.weight = model.wte.weight

@@ -1,9 +1,10 @@
-# shoal_module(NAME ir USES base [TORCH] [THREADS] [BY_FILE] [LIBRARIES fmt::fmt] [FOLDER shoal/ir] [ABSENT /no_cuda.cpp])
+# shoal_module(NAME ir USES base [TORCH] [THREADS] [BY_FILE] [LIBRARIES fmt::fmt] [FOLDER shoal/ir]
+#              [ABSENT /no_cuda.cpp])
 #
 # Every .cpp of shoal/<name>/ is the library shoal_<name>; every *_test.cpp is in its test program <name>_test;
-# main.cpp and the file that is ABSENT are in neither. BY_FILE: its files are never one unit. A module sees only what it USES, and torch's headers only if
+# main.cpp and the file that is ABSENT are in neither. A module sees only what it USES, and torch's headers only if
 # it says TORCH: an include that goes the wrong way does not compile or does not link. THREADS: some of it runs on
-# several threads, so the thread sanitizer tests it.
+# several threads, so the thread sanitizer tests it. BY_FILE: its files are never one unit.
 function(shoal_module)
   cmake_parse_arguments(M "TORCH;THREADS;BY_FILE" "NAME;FOLDER;ABSENT" "USES;LIBRARIES" ${ARGN})
   if(M_TORCH AND NOT SHOAL_TORCH)

@@ -50,8 +50,8 @@ static std::int64_t stream_of(std::string_view name) {
   return hash;
 }
 
-static Rates settings_of(const std::string& parameter, const ir::TensorType& type, double lr,
-                         double weight_decay, const std::vector<ParameterGroup>& groups) {
+static Rates rates_of(const std::string& parameter, const ir::TensorType& type, double lr,
+                      double weight_decay, const std::vector<ParameterGroup>& groups) {
   for (const auto& group : groups)
     if (group.contains(parameter, type))
       return {group.lr.value_or(lr), group.weight_decay.value_or(weight_decay)};
@@ -99,7 +99,7 @@ void Appender::append(const std::string& op, const States& states, double lr, do
     if (part_of_[i] != part_) continue;
     const auto& type = graph_.at(parameter.value).type;
     if (takes && !takes(type)) continue;
-    const auto own = settings_of(parameter.name, type, lr, weight_decay, groups);
+    const auto own = rates_of(parameter.name, type, lr, weight_decay, groups);
     const Rounding rounding = rounding_of(type, has_state);
     const std::int64_t updates = counts || rounding.by_chance ? updates_of(parameter.name) : 0;
     by_settings[{own.lr, own.weight_decay, updates, rounding}].push_back(&parameter);

@@ -85,7 +85,6 @@ struct Whole {
   Settings settings;
   Plan plan;                          // with what was found
   std::vector<planner::Found> found;  // by axis, the innermost first
-
   std::vector<MoveTime> times;
 };
 

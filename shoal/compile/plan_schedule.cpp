@@ -5,6 +5,7 @@
 
 #include "shoal/base/error.h"
 #include "shoal/base/file_system.h"
+#include "shoal/base/text.h"
 #include "shoal/compile/plan.h"
 #include "shoal/compile/plan_words.h"
 #include "shoal/schedule/csv.h"
@@ -30,6 +31,9 @@ void set_actions(Plan& plan, std::string_view rows, std::string_view name) {
 
 void read_schedule(Plan& plan) {
   if (!is_file(plan) || plan.actions) return;
+  SHOAL_CHECK(plan.schedule.find_first_of(" \t#") == std::string::npos, InvalidInput, "schedule: the path ",
+              in_quotes(plan.schedule),
+              " has a blank or a '#', which a plan's line cannot say. Remedy: another name");
   DiskFileSystem files;
   SHOAL_CHECK(files.exists(plan.schedule), InvalidInput, "schedule: there is no file ", plan.schedule);
   const std::string rows = read_text(files, plan.schedule);
@@ -48,7 +52,8 @@ static const Timeline& actions_of(const Plan& plan, int ranks) {
   SHOAL_CHECK(plan.actions, InvalidInput, "schedule ", plan.schedule,
               ": the file has not been read (compile::read_schedule)");
   SHOAL_CHECK(plan.actions->num_ranks() == ranks, InvalidInput, "schedule ", plan.schedule, ": it has ",
-              plan.actions->num_ranks(), " rows, one a rank, and axis '", plan.pipeline_axis, "' has ", ranks,
+              plan.actions->num_ranks(), plan.actions->num_ranks() == 1 ? " row" : " rows",
+              ", one a rank, and axis '", plan.pipeline_axis, "' has ", ranks,
               " ranks. Remedy: a pipeline degree of ", plan.actions->num_ranks(), ", or another file");
   SHOAL_CHECK(plan.stages_per_rank == 0, InvalidInput, "schedule ", plan.schedule,
               ": it says which stages a rank has, and stages_per_rank is ", plan.stages_per_rank,

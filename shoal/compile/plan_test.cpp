@@ -142,10 +142,11 @@ TEST_CASE("a plan has the actions of its schedule's file") {
   const auto wrong = [](const std::string& lines) {
     return error_of([&] { plan_from_text("pipeline pipeline schedule=my.csv\n" + lines, "my.plan"); });
   };
-  CHECK(wrong("actions 0F0,0X0") ==
-        "schedule my.csv: row 1, rank 0, cell 2 '0X0' is not STAGE, F, B, I or W, and MICROBATCH, as in 0F3; "
-        "sends "
-        "and receives follow from the order");
+  CHECK(
+      wrong("actions 0F0,0X0") ==
+      "schedule my.csv: row 1, rank 0, cell 2 \"0X0\" is not STAGE, F, B, I or W, and MICROBATCH, as in 0F3; "
+      "sends "
+      "and receives follow from the order");
   CHECK(wrong("actions 0F0,0F1,0B1,0B0") ==
         "schedule my.csv: rank 0, action 3 '0B1': comes before micro-batch 0 of that stage, and a step adds "
         "them up "

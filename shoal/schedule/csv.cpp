@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "shoal/base/error.h"
+#include "shoal/base/text.h"
 
 namespace shoal::schedule {
 
@@ -129,7 +130,8 @@ Timeline from_csv(std::string_view text, std::string_view file, int microbatches
   for (int rank = 0; rank < std::ssize(rows); ++rank) {
     auto& row = timeline.actions.emplace_back();
     for (int cell = 1; const std::string_view word : parts_of(rows[static_cast<std::size_t>(rank)], ',')) {
-      const std::string where = concat(place_in(file, rank), ", cell ", cell++, " '", word, "'");
+      const std::string where =
+          concat(place_in(file, rank), ", cell ", cell++, ' ', in_quotes(word.substr(0, 40)));
       const auto actions = actions_in(word);
       SHOAL_CHECK(actions, InvalidInput, where, " is not STAGE, F, B, I or W, and MICROBATCH, as in 0F3",
                   "; sends and receives follow from the order");

@@ -31,16 +31,17 @@ static std::string csv_error(std::string_view text) {
 
 TEST_CASE("a file that is no schedule is refused with row, rank and action") {
   CHECK(csv_error("\n\n") == "schedule a.csv: it has no row");
-  CHECK(csv_error("0F0,0B0\n1F0,1X0\n") ==
-        "schedule a.csv: row 2, rank 1, cell 2 '1X0' is not STAGE, F, B, I or W, and MICROBATCH, as in 0F3; "
-        "sends and receives follow from the order");
+  CHECK(
+      csv_error("0F0,0B0\n1F0,1X0\n") ==
+      "schedule a.csv: row 2, rank 1, cell 2 \"1X0\" is not STAGE, F, B, I or W, and MICROBATCH, as in 0F3; "
+      "sends and receives follow from the order");
   for (const std::string word :
        {"1SEND_F0", "1F", "F0", "-1F0", "1F0x", "0F99999999999", "(0F0;1B0)", "0F0;1B0"})
-    CHECK(csv_error(word).starts_with("schedule a.csv: row 1, rank 0, cell 1 '" + word + "' is not STAGE"));
-  CHECK(
-      csv_error("0F0,0B2000000\n") ==
-      "schedule a.csv: row 1, rank 0, cell 2 '0B2000000' is beyond the stages and micro-batches that 2 cells "
-      "can have");
+    CHECK(csv_error(word).starts_with("schedule a.csv: row 1, rank 0, cell 1 \"" + word + "\" is not STAGE"));
+  CHECK(csv_error("0F0,0B2000000\n") ==
+        "schedule a.csv: row 1, rank 0, cell 2 \"0B2000000\" is beyond the stages and micro-batches that 2 "
+        "cells "
+        "can have");
   CHECK(csv_error("0F0,0B0\n\n1F0,1B0\n") == "schedule a.csv: row 2, rank 1 has no action");
   CHECK(csv_error("0F0,0B0\n2F0,2B0\n") == "schedule a.csv: no row has an action of stage 1");
   CHECK(csv_error("0F0,0B0\n1F0\n") == "schedule a.csv: row 2, rank 1 never does 1B0");

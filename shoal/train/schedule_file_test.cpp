@@ -160,6 +160,19 @@ TEST_CASE("a file runs its first micro-batches, and more of them are refused wit
   plan.stages_per_rank = 0;
   plan.schedule = "nowhere.csv";
   CHECK(error(2).ends_with("there is no file nowhere.csv"));
+  plan.schedule = "my file.csv";
+  CHECK(error(2).find("the path \"my file.csv\" has a blank or a '#'") != std::string::npos);
+}
+
+TEST_CASE("ranks whose files differ are told before a step") {
+  compile::Plan plan;
+  plan.schedule = "mine.csv";  // has been read
+  on_ranks(2, plan, 2, [&](nn::Sequential net, TrainerOptions options) {
+    const char* const schedule = options.parallelism->world->rank() == 0 ? "1f1b" : "gpipe";
+    options.parallelism->plan.actions = schedule::named(schedule).build(2, 4);
+    CHECK(error_of([&] { Trainer(net, loss_of, SGD{.lr = 0.1}, options); }).find("actions ") !=
+          std::string::npos);
+  });
 }
 
 }  // namespace schedule_file_test
