@@ -7,6 +7,12 @@ find_package(nlohmann_json REQUIRED)
 find_package(doctest REQUIRED)
 find_package(OpenSSL REQUIRED)
 find_package(ZLIB REQUIRED)
+# Headers alone, in any prefix.
+foreach(header toml++/toml.h asio.hpp CLI/CLI.hpp)
+  string(MAKE_C_IDENTIFIER HEADER_DIR_${header} dir)
+  find_path(${dir} ${header} REQUIRED)
+  include_directories(SYSTEM ${${dir}})
+endforeach()
 find_path(ROCKSDB_INCLUDE_DIR rocksdb/db.h)
 find_library(ROCKSDB_LIBRARY rocksdb)
 # Of PyPI's highspy, in the virtual environment that tools/setup.sh makes.
@@ -17,8 +23,6 @@ if(NOT SHOAL_TORCH)
   return()
 endif()
 
-find_package(CLI11 REQUIRED)
-find_package(tomlplusplus REQUIRED)
 # A wheel is for the torch of the interpreter that builds it, which pip's isolation hides by PYTHONPATH.
 if(NOT Torch_DIR AND SKBUILD)
   execute_process(

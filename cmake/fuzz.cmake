@@ -4,7 +4,6 @@ if(NOT SHOAL_SANITIZE MATCHES "fuzzer")
   return()
 endif()
 
-find_package(tomlplusplus REQUIRED)
 file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/tests/fuzz/*.cpp)
 add_custom_target(fuzz)
 foreach(source ${sources})
@@ -37,4 +36,3 @@ target_sources(
     shoal/cli/recipe.cpp
     shoal/cli/recipe_checks.cpp
 )
-target_link_libraries(fuzz_recipe PRIVATE tomlplusplus::tomlplusplus)

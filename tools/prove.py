@@ -142,7 +142,7 @@ PROOFS = {
     "matrix": Proof(
         "every model, strategy, number of ranks and of micro-batches trains as one device does",
         "docs/parallelism.md",
-        60,
+        10,
         resumed("matrix.txt", "the whole matrix trains*"),
         MATRIX + "'the cover has*'",
     ),

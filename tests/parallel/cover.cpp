@@ -2,6 +2,7 @@
 #include "tests/parallel/cover.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <set>
 #include <utility>
@@ -20,12 +21,29 @@ std::vector<std::string> pairs_of(const Cell& cell) {
 Finished::Finished(const std::string& path) {
   std::filesystem::create_directories(std::filesystem::path(path).parent_path());
   std::ifstream before(path);
-  for (std::string line; std::getline(before, line);) cells_.insert(line.substr(0, line.rfind(": ")));
+  for (std::string line; std::getline(before, line);) {
+    const auto colon = line.rfind(": ");
+    SHOAL_CHECK(colon != std::string::npos, InvalidInput, "matrix: ", path,
+                " has a line that is no cell: ", line);
+    cells_[line.substr(0, colon)] = std::stod(line.substr(colon + 2));
+  }
+  before_ = cells_.size();
   file_.open(path, std::ios::app);
   SHOAL_CHECK(file_.good(), InvalidInput, "matrix: cannot write ", path);
 }
 
-void Finished::add(const std::string& cell, double error) { file_ << cell << ": " << error << std::endl; }
+void Finished::add(const std::string& cell, double error) {
+  cells_[cell] = error;
+  file_ << cell << ": " << error << std::endl;
+}
+
+void Finished::print() const {
+  double largest = 0;
+  for (const auto& [cell, error] : cells_) largest = std::max(largest, error);
+  std::printf("seen: %zu cells, largest error %.1e", cells_.size(), largest);
+  if (before_ > 0) std::printf(", %zu of them by a run that was stopped", before_);
+  std::printf("\n");
+}
 
 bool is_sanitized() {
 #ifdef __SANITIZE_ADDRESS__

@@ -161,6 +161,7 @@ TEST_CASE("the whole matrix trains as one device does" * doctest::skip()) {
         check(model, strategy, outcome);
         if (outcome.is_same()) finished.add(name, outcome.worst.error);
       }
+  finished.print();
 }
 
 }  // namespace parallel_test
