@@ -29,3 +29,5 @@ run(
 )
 run(${CMAKE_COMMAND} --build ${project})
 run(${project}/example)
+# The command starts from where it was installed: it finds LibTorch.
+run(${prefix}/bin/shoal --version)

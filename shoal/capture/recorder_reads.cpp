@@ -137,6 +137,10 @@ std::optional<bool> Recorder::certain(ValueId condition) const {
 std::optional<bool> Recorder::check(const OpInfo& info, const Stack& in) {
   std::optional<ValueId> condition;
   std::optional<bool> expected;
+  std::string otherwise = phase_ == ir::Phase::Backward
+                              ? "a check of the backward pass fails: a gradient is not a number, or the loss "
+                                "depends on the phases of eigenvectors, "
+                              : "a check of values fails, as it would in PyTorch, ";
   if (info.name == "aten::_local_scalar_dense") {
     condition = value_of(in[0].toTensor());
     if (const auto answer = certain(*condition)) return answer;
@@ -144,6 +148,7 @@ std::optional<bool> Recorder::check(const OpInfo& info, const Stack& in) {
   } else if (info.name == "aten::equal") {
     const auto one = value_of(in[0].toTensor()), other = value_of(in[1].toTensor());
     if (one == other) return true;
+    if (in[0].toTensor().sizes() != in[1].toTensor().sizes()) return false;
     // at::is_scalar_tensor_true(condition), which ATen's own checks ask.
     const auto& to = in[1].toTensor();
     const auto made_by = [&](ValueId value, std::string_view op) {
@@ -155,6 +160,14 @@ std::optional<bool> Recorder::check(const OpInfo& info, const Stack& in) {
     if (truth && !from_inputs_[one.index] && metas_[one.index].scalar_type() == at::kBool) {
       condition = one;
       expected = true;
+    } else if (!from_inputs_[one.index] || !from_inputs_[other.index]) {
+      // As torch's attention asks, of what it makes queries and keys: two activations differ.
+      condition =
+          emit_one("aten::all", {{"self", emit_one("aten::eq.Tensor", {{"self", one}, {"other", other}})}});
+      expected = false;
+      otherwise =
+          "torch::equal() of two tensors that depend on parameters was recorded as false, and they are "
+          "equal, ";
     }
   } else if (info.name == "aten::allclose" && phase_ == ir::Phase::Backward) {
     // Of linalg_eig, that the loss does not depend on the vectors' phases.
@@ -165,13 +178,7 @@ std::optional<bool> Recorder::check(const OpInfo& info, const Stack& in) {
     expected = true;
   }
   if (!expected) return std::nullopt;
-  expectations_.push_back(
-      {*condition, *expected,
-       concat(phase_ == ir::Phase::Backward
-                  ? "a check of the backward pass fails: a gradient is not a number, or the loss "
-                    "depends on the phases of eigenvectors, "
-                  : "a check of values fails, as it would in PyTorch, ",
-              where())});
+  expectations_.push_back({*condition, *expected, concat(otherwise, where())});
   return expected;
 }
 
