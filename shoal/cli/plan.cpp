@@ -18,9 +18,12 @@
 #include "shoal/cli/forecast.h"
 #include "shoal/cli/found_text.h"
 #include "shoal/cli/planned_step.h"
+#include "shoal/cli/prediction.h"
 #include "shoal/cli/run_checkpoints.h"
 #include "shoal/cli/verbs.h"
+#include "shoal/comm_c10d/of_hosts.h"
 #include "shoal/compile/compile.h"
+#include "shoal/cost/cluster.h"
 #include "shoal/ir/flops.h"
 #include "shoal/observe/summary.h"
 #include "shoal/rewrite/report.h"
@@ -106,6 +109,33 @@ static void say_update(const PlannedStep& step) {
           : "gradients: summed up on each rank, and reduced once a step");
 }
 
+// What the ranks of each axis talk over: on the hosts of profiling.cluster, or on one.
+static void say_media(const Recipe& recipe, const sharding::Mesh& mesh) {
+  std::vector<int> hosts(static_cast<std::size_t>(mesh.size()));
+  if (const std::string& path = recipe.profiling.cluster; !path.empty()) {
+    const cost::Cluster cluster = cluster_of(recipe);
+    SHOAL_CHECK(cluster.size() >= mesh.size(), InvalidInput, "profiling.cluster: ", path, " has ",
+                cluster.size(), " devices, and there are ", mesh.size(),
+                " ranks. Remedy: fewer ranks, or the file of another cluster");
+    for (int rank = 0; rank < mesh.size(); ++rank)
+      hosts[static_cast<std::size_t>(rank)] = cluster.host_of(rank);
+  }
+  std::string line;
+  for (std::size_t axis = mesh.axes.size(); axis-- > 0;) {
+    if (mesh.axes[axis].size == 1) continue;
+    std::vector<int> of_members;
+    for (const int rank : mesh.group(0, {static_cast<int>(axis)}))
+      of_members.push_back(hosts[static_cast<std::size_t>(rank)]);
+    std::vector<int> first_ranks;
+    for (const int host : of_members)
+      first_ranks.push_back(static_cast<int>(std::ranges::find(of_members, host) - of_members.begin()));
+    const std::string medium =
+        recipe.training.device == DeviceType::CUDA ? "NCCL" : comm_c10d::describe_of_hosts(first_ranks);
+    line += concat(line.empty() ? "messages: " : "; ", "along ", mesh.axes[axis].name, " by ", medium);
+  }
+  if (!line.empty()) say(line);
+}
+
 static void save(const std::string& text, const char* option, const std::string& path) {
   std::ofstream file(path, std::ios::binary);
   file << text;
@@ -138,6 +168,7 @@ int plan(const Recipe& given, const Options& options) {
                              : concat("each of ", step.sizes().num_microbatches, " micro-batches of a step");
   const std::string text = rewrite::to_text(whole.mesh, step.report(), of);
   say(text.substr(0, text.size() - 1));
+  say_media(recipe, whole.mesh);
   for (const planner::Found& each : whole.found) {
     const std::string found = found_text(whole, each);
     say(found.substr(0, found.size() - 1));

@@ -3,6 +3,7 @@
 
 import json
 import os
+import pathlib
 import re
 import shutil
 import signal
@@ -294,6 +295,26 @@ def test_a_plan_says_what_lies_where_and_what_is_sent(shoal, tiny):
     assert re.search(r"gradients +backward +reduce_scatter x\d+ +shard", said)
     assert "split along shard     100.00 % of the flops" in said
     assert "dry run: 8 ranks of 1 kinds\n  8 ranks as rank 0: " in said
+    medium = "by shared memory"
+    assert f"\nmessages: along tensor {medium}; along shard {medium}; along replicate {medium}\n" in said
+
+
+def test_a_plan_says_what_ranks_talk_over_on_the_hosts_of_a_cluster(shoal, tiny, tmp_path):
+    text = pathlib.Path("clusters/h100.toml").read_text()
+    (tmp_path / "pairs.toml").write_text(text.replace("devices = 8", "devices = 2"))
+    options = ["plan", tiny, "-n", 8, "--training.steps=20", *HYBRID, *TENSOR]
+    said = shoal(*options, f"--profiling.cluster={tmp_path}/pairs.toml").stdout
+    assert "\nmessages: along tensor by shared memory; along shard by Gloo; along replicate by Gloo\n" in said
+    said = shoal(*options[:5], SHARD, f"--profiling.cluster={tmp_path}/pairs.toml").stdout
+    assert "\nmessages: along shard by shared memory on each of 4 hosts, Gloo between them\n" in said
+    said = shoal(*options, "--training.device=cuda").stdout
+    assert "\nmessages: along tensor by NCCL; along shard by NCCL; along replicate by NCCL\n" in said
+    (tmp_path / "few.toml").write_text(
+        text.replace("devices = 8", "devices = 1").replace("count = 128", "count = 1")
+    )
+    refused = shoal(*options, f"--profiling.cluster={tmp_path}/few.toml")
+    assert refused.returncode == 1
+    assert "has 1 devices, and there are 8 ranks" in refused.stderr
 
 
 @pytest.mark.parametrize("axes", ["shard x tensor", "stages x shard x tensor"])
