@@ -32,7 +32,8 @@ class Internal(Error):
 class Graph:
     """What ATen was asked to do, one node a line when printed."""
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        """How many operators it has."""
     @property
     def ops(self) -> list[str]:
         """Names of the operators, in the order in which they run."""
@@ -47,10 +48,11 @@ class Graph:
         """Operators that flops leaves out because no table says how much work they are."""
 
 class StepResult:
-    """What one update did."""
+    """What one update did; of all ranks together."""
 
     @property
-    def loss(self) -> float: ...
+    def loss(self) -> float:
+        """Of the batch, before the update."""
     @property
     def grad_norm(self) -> float:
         """Global L2 norm of the gradients before clipping; 0 without clipping, where nobody computes it."""
@@ -74,7 +76,8 @@ class Evaluation:
     """The loss of a batch in evaluation mode."""
 
     @property
-    def loss(self) -> float: ...
+    def loss(self) -> float:
+        """Of all ranks' batches together; float() gives it too."""
     @property
     def outputs(self) -> Any:
         """What the model returned, if it was asked for; caches are None."""
@@ -84,7 +87,8 @@ class BackwardResult:
     """What one backward() did, besides the gradients."""
 
     @property
-    def loss(self) -> float: ...
+    def loss(self) -> float:
+        """Of all ranks' batches together, before any update; float() gives it too."""
     @property
     def outputs(self) -> Any:
         """What the model returned, if it was asked for; caches are None."""
@@ -101,26 +105,35 @@ class Parallelism:
         shard: int = 1,
         tensor: int = 1,
         pipeline: int = 1,
-        zero_stage: int = -1,
+        zero_stage: int | None = None,
         plan: str | os.PathLike[str] = "",
-        replicated_inputs: Sequence[str] = (),
-        gathers_again: bool = True,
-        bucket_bytes: int = 26214400,
+        replicated_inputs: Sequence[str] | None = None,
+        gathers_again: bool | None = None,
+        bucket_bytes: int | None = None,
         limit: float = 300.0,
-        batch_dims: Mapping[str, int] = {},
-        precision: str = "float32",
-        recompute: str = "none",
-        offload: str = "",
+        batch_dims: Mapping[str, int] | None = None,
+        mesh: Mapping[str, int] | None = None,
+        batch_axes: Sequence[str] | None = None,
+        zero_axis: str | None = None,
+        reduces_each: bool | None = None,
+        precision: str | None = None,
+        recompute: str | None = None,
+        offload: str | None = None,
         offload_folder: str | os.PathLike[str] | None = None,
-        schedule: str = "1f1b",
-        microbatches: int = 0,
-        stages: Sequence[str] = (),
-        stages_per_rank: int = 0,
+        schedule: str | None = None,
+        microbatches: int | None = None,
+        stages: Sequence[str] | None = None,
+        stages_per_rank: int | None = None,
     ) -> None:
-        """`plan`: text, or the path of a file with it. `replicated_inputs`: items of the batch that all ranks
+        """What is None is as the plan says, and as the plan's defaults where it says nothing.
+
+        `plan`: text, or the path of a file with it. `replicated_inputs`: items of the batch that all ranks
         have alike. `gathers_again`: with ZeRO-3, parameters are gathered for backward again instead of being
-        kept. `bucket_bytes`: gradients are reduced when so many bytes of them are there. `limit`: seconds of
-        every wait for another rank. `batch_dims`: in which dim samples lie, for items of the batch where it
+        kept (True). `bucket_bytes`: gradients are reduced when so many bytes of them are there (25 MiB).
+        `limit`: seconds of every wait for another rank. `mesh`: axes of any names, outer to inner, {"dp": 2,
+        "tp": -1}, in place of degrees; `batch_axes` names those that cut the batch, `zero_axis` the one whose
+        ranks keep parts. `reduces_each`: the gradients of each micro-batch are reduced, and not their sum
+        alone (with ZeRO-2 and -3). `batch_dims`: in which dim samples lie, for items of the batch where it
         is not dim 0: {"x": 1}, or {"0": 1} of the first item of a tuple, "batch" for a tensor by itself.
         `precision`: "bfloat16": products of matrices, convolutions and attention read and make it, and what
         goes over elements between them; parameters, gradients, optimizer state and all else are float32.
@@ -140,7 +153,11 @@ class Parallelism:
         `stages_per_rank`: of "interleaved_1f1b" and "looped_bfs"; 0: two.
         `microbatches`: how many a step's batch is cut into; 0: one a stage, or as many as the file has.
         `stages`: where all but the first begin, as paths of modules (["h.6"]); none: where work is
-        balanced."""
+        balanced.
+
+        Raises InvalidInput for text that is no plan, a limit that is not above 0, and a plan with a mesh
+        beside degrees; a Trainer, for degrees that do not multiply to the number of ranks, and says which
+        would, and for names that its model has not."""
     @property
     def replicate(self) -> int | None:
         """Ranks that keep copies; None: what the others leave."""
@@ -156,7 +173,7 @@ class Parallelism:
     @property
     def zero_stage(self) -> int:
         """What the ranks of shard keep in parts: 0 nothing, 1 the optimizer's state, 2 gradients too, 3
-        parameters too; -1: 3 where shard is above 1."""
+        parameters too; -1, the default: 3 where shard is above 1."""
 
 class PaddingCollator:
     """collate_fn of a DataLoader whose batches have few sizes: pads tensors of samples to multiples.
@@ -173,10 +190,11 @@ class PaddingCollator:
         collate: Callable[[list[Any]], Any] = ...,
     ) -> None:
         """`values`: which items of a sample are padded, and with what; a loss has to leave out what is added,
-        as cross_entropy does with -100. They become as long in `dim` as the longest of the batch, rounded up
-        to the next `multiple`. `collate` makes a batch of the samples then: torch's default_collate."""
+        as cross_entropy does with -100. They become as long in `dim`, counted without the batch's, as the
+        longest of the batch, rounded up to the next `multiple`. `collate` makes a batch of the samples then:
+        torch's default_collate. Raises InvalidInput for a multiple below 1, and for no item."""
     def __call__(self, samples: Sequence[Mapping[str, Any]]) -> Any:
-        """Throws InvalidInput for a sample that lacks an item, or an item without that dim."""
+        """The batch. Raises InvalidInput for a sample that lacks an item, or an item without that dim."""
 
 class Trainer:
     """Trains a module through its captured graph. One thread at a time.
@@ -238,33 +256,55 @@ class Trainer:
         `state_dtype`: what averages and momentum are kept in; "float32" is the parameter's type. "bfloat16"
         takes half the memory: an update computes as without it, and rounds what it keeps. "uint8" takes a
         quarter: codes, and an "exp_avg_absmax" for every 256 elements of "exp_avg"; tensors of fewer than
-        4096 elements stay as they are. Neither of Adafactor and Muon."""
+        4096 elements stay as they are. Neither of Adafactor and Muon.
+
+        `clip_norm`: the largest global L2 norm of the gradients that an update is made with; 0: no clipping.
+
+        Raises InvalidInput naming what it is and the remedy: for an optimizer or an option of one that Shoal
+        has not, parameters that are not the model's, are in the optimizer twice, share memory, are sparse or
+        float8; options out of their bounds; degrees that do not fit. Infeasible where ranks are to share a
+        model that is not in main memory, Timeout where other ranks do not come within `parallelism`'s
+        limit."""
     def step(self, batch: Any, *, outputs: bool = False) -> StepResult:
         """One update. A loss that is not finite is an error; parameters, buffers and optimizer state are then
         as before the step. Options, groups and state of the optimizer are what it has now; its post hooks run
-        after the update, and a pre hook, or a step() that is not PyTorch's own, is an error: see backward."""
+        after the update, and a pre hook, or a step() that is not PyTorch's own, is an error: see backward.
+
+        `outputs`: whether the result has what the model returned.
+
+        All calls with a batch capture it where its shape is new, and raise InvalidInput naming module path,
+        source line and remedy for what cannot be captured; for a batch with anything but tensors, numbers,
+        strings and None in containers; where ranks call different things, or the first dims of their parts
+        do not go together. PeerLost where another rank has gone, Timeout where one does not come."""
     def step_over(self, microbatches: Sequence[Any], *, outputs: bool = False) -> StepResult:
         """One update by several batches, one after the other in the memory of one, with the loss and
         gradients that they have together: a mean over targets or elements is that over all of them; another
-        loss counts alike for each. Batch statistics are those of each micro-batch. No outputs are kept."""
+        loss counts alike for each. Batch statistics are those of each micro-batch. No outputs are kept.
+        Raises InvalidInput for no micro-batch, with `outputs`, and as step() does."""
     def backward(self, batch: Any, *, outputs: bool = False) -> BackwardResult:
         """Forward and backward without an update, for an optimizer of your own: each gradient is added to its
         parameter's grad, in place where there is one, as loss.backward() does; buffers change as in forward.
         The loss is returned as it is, also one that is not finite, and nothing is clipped. Random ops draw
         from the number of calls so far, and other numbers than any step. On several ranks the gradients are
         those of the whole batch, whole on each rank, and parameters that are kept in parts are in the module
-        until the next call, as after materialize()."""
+        until the next call, as after materialize(). Raises InvalidInput for parameters with hooks that are to
+        run after a gradient has been accumulated, and as step() does."""
     def evaluate(self, batch: Any, *, outputs: bool = False) -> Evaluation:
         """The loss in evaluation mode, without gradients; nothing changes. What the model draws even so, for
         Monte Carlo dropout, is drawn anew at each call; the draws of training stay as they are."""
     def graph(self, batch: Any) -> Graph:
-        """The whole captured step for a batch of this shape, update included."""
+        """The whole captured step for a batch of this shape, update included; of several ranks, all of them
+        together. Nothing is run but the capture. Raises as step() does."""
     def gradients(self) -> dict[str, torch.Tensor]:
-        """Gradients of the last step, before clipping, by parameter name."""
+        """Gradients of the last step, before clipping, by parameter name, of the parameters' shapes and
+        dtypes; parameters without one are left out. Whole on each of several ranks, which all call it."""
     def state_dict(self) -> dict[str, Any]:
         """Model, optimizer, number of updates and seed; load_state_dict() goes on from there. A trainer that
-        was given a seed keeps its own."""
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+        was given a seed keeps its own. Of several ranks called by all at once, and copied."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from what state_dict() returned. Called by all ranks at once. Raises InvalidInput for a
+        state that lacks a part, or is of a trainer with an optimizer where this has none; and what PyTorch's
+        load_state_dict() of model and optimizer raise for what does not fit them."""
     def save(self, folder: str | os.PathLike[str], note: Any = "", *, keep: int = 10) -> None:
         """A checkpoint in `folder`, as step_00000100 of as many updates and backward()s: parameters, buffers,
         the optimizer's state and options, counts, seed, and a note of yours that JSON can hold, with tuples
@@ -294,7 +334,8 @@ class Trainer:
     def forget_graphs(self) -> None:
         """Drops all captured graphs: for a model whose code or settings were changed between steps."""
     @property
-    def model(self) -> torch.nn.Module: ...
+    def model(self) -> torch.nn.Module:
+        """The module that it was given; of a wrapper of PyTorch's, what is inside."""
     @property
     def optimizer(self) -> torch.optim.Optimizer | None:
         """None if it was given none."""
@@ -302,15 +343,17 @@ class Trainer:
 def capture(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Graph:
     """The graph of fn(*args, **kwargs): forward, and backward if it returns a loss that requires a gradient.
     Tensors among the arguments are its inputs; parameters are those of modules that fn is, closes over or is
-    given."""
+    given. Raises InvalidInput where fn returns no tensor, and naming source line and remedy for what cannot
+    be captured."""
 
 def deferred_init(make: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """What make(*args, **kwargs) returns, with tensors that have no memory until a Trainer, or materialize,
-    makes each: eager's values."""
+    makes each: eager's values. Tensors of at most 1024 elements are made at once. Raises InvalidInput for
+    what cannot be called."""
 
 def materialize(model: Any) -> Any:
     """Gives the tensors of a module, or one tensor, that deferred_init made their memory and values, and
-    returns it."""
+    returns it. Nothing happens to a tensor that has memory. Raises InvalidInput for what is neither."""
 
 def replicate(devices: int = 0) -> AbstractContextManager[None]:
     """A scope, `with shoal.replicate(1):`, around code that builds or calls modules: one stage of a
@@ -334,10 +377,13 @@ def split(devices: int = 0) -> AbstractContextManager[None]:
     such axis, or a matrix inside cannot be cut. Source: as replicate's."""
 
 def rank() -> int:
-    """This process among those of the job; 0 outside of one."""
+    """This process among those of the job, from 0; 0 outside of one. Raises InvalidInput where the
+    environment's variables contradict each other."""
 
 def world_size() -> int:
-    """How many ranks the job has; 1 outside of one."""
+    """How many ranks the job has; 1 outside of one. Raises as rank() does."""
 
 def samples_of(size: int, parallelism: Parallelism | None = None) -> slice:
-    """The slice of a batch of this size, all ranks together, that this rank is to be given."""
+    """The slice of a batch of this size, all ranks together, that this rank is to be given. Without a
+    parallelism the ranks share it evenly, the first ones with one sample more. Raises InvalidInput for
+    degrees that do not multiply to the number of ranks."""

@@ -20,7 +20,8 @@ import shoal
 class Backward:
     """Called with a batch it adds gradients to those of the model, divided by the accelerator's number of
     accumulated batches, and returns the loss, undivided. `options`: of shoal.Trainer; with `parallelism` the
-    loss and the gradients are those of the batches of all ranks as one."""
+    loss and the gradients are those of the batches of all ranks as one. Raises shoal.InvalidInput for several
+    processes without `parallelism`, for fp16, and what shoal.Trainer and its backward() do."""
 
     def __init__(self, accelerator, model, loss_fn=None, **options):
         if accelerator.num_processes > 1 and options.get("parallelism") is None:

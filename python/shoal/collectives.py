@@ -36,6 +36,7 @@ class Group(_collectives.Group):
 
     limit: seconds that each wait may take. It lasts as long as the process: make a group once.
     .ranks: of the job; .rank: this process's place among them; len(): how many.
+    InvalidInput for a rank that is not there, is named twice, or where this process is not among them.
     """
 
     def __init__(self, ranks=None, *, limit=300.0):
@@ -62,7 +63,8 @@ def reduce(tensor, root, op="sum", group=None):
 
 
 def all_gather(tensor, group=None):
-    """The tensors of all ranks, of one shape, joined along dim 0 by rank; one without dims is a row."""
+    """The tensors of all ranks, of one shape, joined along dim 0 by rank: [n, …] becomes [ranks × n, …]; one
+    without dims is a row."""
     return _collectives.all_gather(tensor, group)
 
 
@@ -72,7 +74,8 @@ def gather(tensor, root, group=None):
 
 
 def reduce_scatter(tensor, op="sum", group=None):
-    """This rank's part of dim 0, a multiple of the number of ranks, of what all_reduce gives."""
+    """This rank's part of dim 0, a multiple of the number of ranks, of what all_reduce gives:
+    [ranks × n, …] becomes [n, …]."""
     return _collectives.reduce_scatter(tensor, op, group)
 
 

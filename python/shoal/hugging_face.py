@@ -17,7 +17,8 @@ import shoal
 
 class Captured:
     """In front of transformers.Trainer: training_step() is shoal.Trainer.backward(). `shoal_options`: of the
-    shoal.Trainer, such as seed or graph_bytes."""
+    shoal.Trainer, such as seed or graph_bytes. Raises shoal.InvalidInput for several GPUs a process, several
+    processes without a parallelism or with average_tokens_across_devices=False, and fp16."""
 
     def __init__(self, *args, shoal_options=None, **kwargs):
         super().__init__(*args, **kwargs)
@@ -43,6 +44,8 @@ class Captured:
             raise shoal.InvalidInput("hugging_face: fp16=True scales the loss. Remedy: bf16=True, or neither")
 
     def training_step(self, model, inputs, num_items_in_batch=None):
+        """As theirs: adds gradients, and returns the loss, a tensor without dims. Raises what
+        shoal.Trainer.backward() does."""
         model.train()
         if callable(getattr(self.optimizer, "train", None)):
             self.optimizer.train()

@@ -19,7 +19,7 @@ import shoal
 
 
 class Captured:
-    """In front of one of Lightning's strategies. `options`: of shoal.Trainer."""
+    """In front of one of Lightning's strategies. `options`: of shoal.Trainer, which the first step makes."""
 
     def __init__(self, *args, options=None, **kwargs):
         super().__init__(*args, **kwargs)
@@ -28,7 +28,9 @@ class Captured:
         self._gradients = None
 
     def training_step(self, batch, batch_idx=0, *rest):
-        """The loss and the gradients; these are added when Lightning calls backward(), after zero_grad()."""
+        """The loss and the gradients; these are added when Lightning calls backward(), after zero_grad().
+        Raises shoal.InvalidInput for a module with automatic_optimization=False, and what
+        shoal.Trainer.backward() does."""
         module = self.lightning_module
         if not module.automatic_optimization:
             raise shoal.InvalidInput(
@@ -51,6 +53,7 @@ class Captured:
         return {**result.outputs["extra"], "loss": torch.tensor(result.loss, device=self.root_device)}
 
     def backward(self, closure_loss, optimizer, *args, **kwargs):
+        """Adds the gradients of training_step(), divided by the batches that are accumulated."""
         self.pre_backward(closure_loss)
         summands = self.lightning_module.trainer.accumulate_grad_batches
         for parameter, gradient in zip(self.lightning_module.parameters(), self._gradients, strict=True):
@@ -89,7 +92,7 @@ class Captured:
 
 
 class Strategy(Captured, SingleDeviceStrategy):
-    """One process on one device."""
+    """One process on one device. Raises shoal.InvalidInput in a job of several."""
 
     def __init__(self, device="cpu", **kwargs):
         if shoal.world_size() > 1:
@@ -102,7 +105,7 @@ class Strategy(Captured, SingleDeviceStrategy):
 
 class RanksStrategy(Captured, DDPStrategy):
     """Lightning's processes and samplers, with gradients of the batches of all ranks as one. What is logged
-    is of all ranks too."""
+    is of all ranks too. `parallelism`: how they share the work; None: copies of the model."""
 
     def __init__(self, parallelism=None, **kwargs):
         super().__init__(**kwargs)
