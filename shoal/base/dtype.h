@@ -8,7 +8,7 @@
 
 namespace shoal {
 
-enum class DType {
+enum class DType {  // of an element
   Float64,
   Float32,
   Float16,
@@ -24,9 +24,9 @@ enum class DType {
 };
 
 std::string_view name_of(DType dtype);  // "f32", "bf16", "i64", "bool", …
-// The inverse; also takes PyTorch's names ("float32").
+// The inverse; also takes PyTorch's names ("float32"). None: there is no such type.
 std::optional<DType> parse_dtype(std::string_view name);
 std::int64_t bytes_of(DType dtype);  // of one element
-bool is_floating(DType dtype);
+bool is_floating(DType dtype);       // of 64, 32 or 16 bits, bf16 among them; complex types are not
 
 }  // namespace shoal

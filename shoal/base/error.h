@@ -18,10 +18,12 @@ enum class ErrorKind {  // what to do about an error
   Internal,             // a fault of Shoal's own
 };
 
+// What every function of Shoal throws.
 class Error : public std::runtime_error {
  public:
+  // `message`: which part, what, wanted, got, and the remedy.
   Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
-  ErrorKind kind() const noexcept { return kind_; }
+  ErrorKind kind() const noexcept { return kind_; }  // what to do about it
 
  private:
   ErrorKind kind_;

@@ -25,22 +25,23 @@
 
 namespace shoal::ir {
 
+// Places in Graph::values and Graph::nodes.
 using ValueId = Id<struct ValueTag>;
 using NodeId = Id<struct NodeTag>;
 
-struct TensorType {  // of a strided tensor
-  DType dtype = DType::Float32;
-  std::vector<std::int64_t> shape;
+struct TensorType {                   // of a strided tensor
+  DType dtype = DType::Float32;       // of its elements
+  std::vector<std::int64_t> shape;    // in elements, dim by dim; [] has one
   std::vector<std::int64_t> strides;  // in elements, as long as shape
   friend bool operator==(const TensorType&, const TensorType&) = default;
 };
 
 // Row-major strides of a shape, as ATen gives them (a dim of size 0 counts as 1).
 std::vector<std::int64_t> contiguous_strides(const std::vector<std::int64_t>& shape);
-TensorType contiguous(DType dtype, std::vector<std::int64_t> shape);
-std::int64_t num_elements(const TensorType& type);
-std::int64_t bytes_of(const TensorType& type);  // num_elements × element size
-bool is_contiguous(const TensorType& type);     // as at::Tensor::is_contiguous: dims of size 1 do not matter
+TensorType contiguous(DType dtype, std::vector<std::int64_t> shape);  // with these strides
+std::int64_t num_elements(const TensorType& type);                    // the product of its shape
+std::int64_t bytes_of(const TensorType& type);                        // num_elements × element size
+bool is_contiguous(const TensorType& type);  // as at::Tensor::is_contiguous: dims of size 1 do not matter
 
 enum class Role {  // what a value is to the step
   Parameter,
@@ -62,8 +63,8 @@ enum class Form {
   Local      // of one rank
 };
 
-struct Symbol {  // a bare word among the arguments: a device, a layout, a memory format
-  std::string name;
+struct Symbol {      // a bare word among the arguments: a device, a layout, a memory format
+  std::string name;  // as PyTorch writes it: "cpu", "strided", "channels_last"
   friend bool operator==(const Symbol&, const Symbol&) = default;
 };
 
@@ -76,7 +77,7 @@ using Attribute =
 
 struct Argument {    // of a call
   std::string name;  // as in the op's schema
-  Attribute value;
+  Attribute value;   // of the kind that the schema says
   // Numbers by their bits: a NaN is the same as itself, 0 is not -0.
   friend bool operator==(const Argument& a, const Argument& b);
 };
@@ -85,15 +86,15 @@ struct Node {                                   // one call of an op
   std::string op;                               // "aten::add.Tensor": namespace, name, overload if it has one
   std::vector<Argument> arguments;              // all of the schema's, in its order, defaults filled in
   std::vector<std::optional<ValueId>> outputs;  // an undefined output of ATen is nullopt
-  Phase phase = Phase::Forward;
-  std::string module;  // path of the user's module, "h.0.attn"; "" is the root
-  int stage = 0;       // of a pipeline, from 0; without one all are of the first
+  Phase phase = Phase::Forward;                 // which part of the step it belongs to
+  std::string module;                           // path of the user's module, "h.0.attn"; "" is the root
+  int stage = 0;                                // of a pipeline, from 0; without one all are of the first
   friend bool operator==(const Node&, const Node&) = default;
 };
 
-struct Value {  // a tensor, and who makes it
-  TensorType type;
-  Role role = Role::Activation;
+struct Value {                     // a tensor, and who makes it
+  TensorType type;                 // dtype, shape, strides
+  Role role = Role::Activation;    // what it is to the step
   std::optional<NodeId> producer;  // none: a source
   friend bool operator==(const Value&, const Value&) = default;
 };
@@ -118,14 +119,14 @@ struct Result {
 // Plain data: fields may be read by anyone; `add_*` keep ids and producers right. Values and nodes are never
 // removed in place: a rewrite makes a new graph (rebuild.h).
 struct Graph {
-  Form form = Form::Captured;
-  std::vector<Value> values;  // by ValueId
-  std::vector<Node> nodes;    // by NodeId, in an order they can run
-  std::vector<Source> sources;
-  std::vector<Result> results;
+  Form form = Form::Captured;   // whose it is: of all ranks, or of one
+  std::vector<Value> values;    // by ValueId
+  std::vector<Node> nodes;      // by NodeId, in an order they can run
+  std::vector<Source> sources;  // in the order in which they were added
+  std::vector<Result> results;  // likewise
   friend bool operator==(const Graph&, const Graph&) = default;
 
-  const Value& at(ValueId id) const { return values.at(id.index); }  // throws where there is none
+  const Value& at(ValueId id) const { return values.at(id.index); }  // std::out_of_range: none
   const Node& at(NodeId id) const { return nodes.at(id.index); }     // likewise
 
   // Each appends. Of a node one new value for each type given, nullopt for an undefined output.

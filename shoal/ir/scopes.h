@@ -8,12 +8,12 @@
 namespace shoal::ir {
 
 struct Scopes {
-  struct Scope {
+  struct Scope {        // one, as it was entered
     int devices = 0;    // 0: not said
     std::string where;  // its first operator, for messages: "in or after module h.0 at net.cpp:12"
     friend bool operator==(const Scope&, const Scope&) = default;
   };
-  struct Split : Scope {
+  struct Split : Scope {                  // one of `split`
     std::vector<std::string> parameters;  // that are read or were made inside, by name
     friend bool operator==(const Split&, const Split&) = default;
   };

@@ -16,6 +16,7 @@ namespace shoal::observe {
 // One record of an event file: length, checksum, bytes, checksum (TFRecord).
 std::string record_of(std::string_view bytes);
 // An Event of TensorFlow's event.proto with scalars by tag, or, without any, the one that begins a file.
+// `seconds`: since 1970.
 std::string scalar_event(double seconds, std::int64_t step,
                          const std::vector<std::pair<std::string, double>>& scalars);
 
@@ -30,6 +31,7 @@ class EventFile {
  public:
   // Throws Infeasible where it cannot be written.
   explicit EventFile(const std::filesystem::path& folder, double seconds = seconds_since_1970());
+  // Scalars by tag, of that step; `seconds`: since 1970. Throws Infeasible where the disk takes no more.
   void write(std::int64_t step, const std::vector<std::pair<std::string, double>>& scalars,
              double seconds = seconds_since_1970());
 

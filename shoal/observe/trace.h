@@ -10,22 +10,22 @@
 
 namespace shoal::observe {
 
-struct Event {  // a span of time
-  int rank = 0;
+struct Event {             // a span of time
+  int rank = 0;            // whose it is
   std::string stream;      // "compute", …: what runs one after the other
   std::string name;        // an instruction's op, "step", …
   std::int64_t begin = 0;  // nanoseconds of a clock that never goes back
-  std::int64_t end = 0;
+  std::int64_t end = 0;    // likewise
   std::int64_t bytes = 0;  // made or moved; 0 where that means nothing
   friend bool operator==(const Event&, const Event&) = default;
 };
 
 // Owned and written by one thread. When it is full, events are counted in `dropped` instead of kept.
 struct Trace {
-  int rank = 0;
-  std::size_t capacity = std::size_t{1} << 20;
-  std::vector<Event> events;  // in the order of their ends
-  std::int64_t dropped = 0;
+  int rank = 0;                                 // of all events
+  std::size_t capacity = std::size_t{1} << 20;  // events that are kept
+  std::vector<Event> events;                    // in the order of their ends
+  std::int64_t dropped = 0;                     // events
   friend bool operator==(const Trace&, const Trace&) = default;
 
   void add(Event event);  // counted in `dropped` where `events` is full
@@ -40,6 +40,7 @@ std::int64_t now();  // nanoseconds, steady
 // clock.
 class Span {
  public:
+  // `trace`, `name` and `stream` are borrowed until it ends; `bytes` as in Event.
   Span(Trace* trace, std::string_view name, std::int64_t bytes = 0, std::string_view stream = "compute")
       : trace_(trace), name_(name), stream_(stream), bytes_(bytes), begin_(trace != nullptr ? now() : 0) {}
   ~Span();

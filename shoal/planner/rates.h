@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+// How fast the machines are that placements are searched for.
 #pragma once
 
 namespace shoal::planner {
 
 // What a device of the axis does in a second.
 struct Rates {
-  double flops = 5e10;
+  double flops = 5e10;    // of matrix products
   double memory = 1e10;   // bytes that ops over elements read and write
   double link = 1e9;      // bytes that a rank sends
   double latency = 1e-5;  // seconds for each message

@@ -32,11 +32,11 @@
 
 namespace shoal::program {
 
-using Slot = ir::ValueId;
+using Slot = ir::ValueId;  // where a tensor lies while it lives
 
-// Among `arguments` a ValueId is the slot that is read.
+// One call of an op. Among `arguments` a ValueId is the slot that is read.
 struct Compute {
-  std::string op;
+  std::string op;  // as in ir::Node
   std::vector<ir::Argument> arguments;
   std::vector<std::optional<Slot>> outputs;  // nullopt: undefined
   std::optional<Slot> over;  // an input that dies here and whose memory the first output takes
@@ -44,39 +44,40 @@ struct Compute {
   friend bool operator==(const Compute&, const Compute&) = default;
 };
 
-// Writes one slot's elements into a source: a buffer or parameter that the step changes without an update
-// node.
+// Writes the elements of slot `from` into the source in slot `to`: a buffer or parameter that the step
+// changes without an update node.
 struct Copy {
   Slot from;
   Slot to;
   friend bool operator==(const Copy&, const Copy&) = default;
 };
 
-struct Free {  // what is not read again
+struct Free {  // the slots that are not read again
   std::vector<Slot> slots;
   friend bool operator==(const Free&, const Free&) = default;
 };
 
-// Holds up what computes until messages (streams.h) are done, which are named by what they make.
+// Holds up what computes until messages (streams.h) are done, which are named by the slots that they make.
 struct Wait {
   std::vector<Slot> slots;
   friend bool operator==(const Wait&, const Wait&) = default;
 };
 
+// What a rank does next.
 using Instruction = std::variant<Compute, Copy, Free, Wait>;
 
-struct Source {  // filled from outside, never freed
-  Slot slot;
-  ir::Role role;
-  std::string name;
+struct Source {               // filled from outside, never freed
+  Slot slot;                  // where it is read
+  ir::Role role;              // as in the graph
+  std::string name;           // likewise
   bool is_offloaded = false;  // lies in a file (rewrite/offload.h)
   friend bool operator==(const Source&, const Source&) = default;
 };
 
-struct Result {  // lives to the end
-  ir::Role role;
-  std::string name;
-  Slot slot;
+struct Result {      // lives to the end
+  ir::Role role;     // as in the graph
+  std::string name;  // likewise
+  Slot slot;         // where it is then
   friend bool operator==(const Result&, const Result&) = default;
 };
 
@@ -89,25 +90,25 @@ struct Result {  // lives to the end
 // sends is a segment of that stage, and a backward in two parts has a second one, "weights 1:", from which nothing
 // comes but the stage's gradients: any time after the first. runs.h says when each is run.
 struct Segment {
-  ir::Phase phase = ir::Phase::Forward;
-  int stage = 0;
-  bool is_weights = false;  // of Backward
-  std::vector<Instruction> instructions;
+  ir::Phase phase = ir::Phase::Forward;   // which it is of
+  int stage = 0;                          // of a pipeline, from 0
+  bool is_weights = false;                // of Backward
+  std::vector<Instruction> instructions;  // in the order in which they are begun
   friend bool operator==(const Segment&, const Segment&) = default;
 };
 
 struct Program {
   std::vector<ir::TensorType> types;  // by slot
-  std::vector<Source> sources;
-  std::vector<Segment> segments;  // in an order that they can run
-  std::vector<Result> results;
+  std::vector<Source> sources;        // in the order of the graph's
+  std::vector<Segment> segments;      // in an order that they can run
+  std::vector<Result> results;        // in the order of the graph's
   friend bool operator==(const Program&, const Program&) = default;
 };
 
 // Where the instruction stands that is the n-th of all segments together.
 struct Place {
-  std::size_t segment;
-  std::size_t instruction;
+  std::size_t segment;      // its number in Program::segments
+  std::size_t instruction;  // and in that segment
 };
 Place place_of(const Program& program, std::size_t n);
 std::size_t size_of(const Program& program);  // instructions of all segments

@@ -32,7 +32,7 @@ void add_waits(Program& program, Crossing crossing, std::int64_t under_way_bytes
 
 // The instructions of all segments as tasks on streams, Frees left out.
 struct Task {
-  std::size_t segment = 0;
+  std::size_t segment = 0;      // of Program::segments
   std::size_t instruction = 0;  // of the segment
   int stream = 0;               // of Order::streams
   // Tasks that have to be done before it starts, besides those before it on its stream: of a message, the
@@ -43,6 +43,7 @@ struct Order {
   std::vector<std::string> streams;  // "compute" is the first
   std::vector<Task> tasks;           // in the order of the program
 };
+// All of a program.
 Order order_of(const Program& program);
 
 // What a program, which anybody may have written, does with messages under way that it may not: look at what

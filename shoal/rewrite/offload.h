@@ -21,6 +21,7 @@
 namespace shoal::rewrite {
 
 struct Offload {
+  // What lies in the file.
   bool parameters = false;
   bool optimizer_state = false;
   bool gradients = false;
@@ -28,11 +29,13 @@ struct Offload {
   std::int64_t least = std::int64_t{64} << 10;  // bytes; what is smaller stays in memory
   friend bool operator==(const Offload&, const Offload&) = default;
 
+  // Whether anything does.
   bool has_any() const { return parameters || optimizer_state || gradients || activations; }
-  // Of what is kept from step to step, and of sums of gradients.
+  // Whether a tensor of that role and type does, of what is kept from step to step and of sums of gradients.
   bool has(ir::Role role, const ir::TensorType& type) const;
 };
 
+// The graph of a rank with copies to the file, which is what later nodes read.
 ir::Graph offload(const ir::Graph& local, const Offload& offload);
 
 }  // namespace shoal::rewrite

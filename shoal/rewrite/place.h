@@ -46,9 +46,10 @@ struct OutputPin {
 
 // A way to run a node on one axis.
 struct Choice {
+  // Of what it reads, as ir::inputs_of, and of what it makes.
   std::vector<sharding::Placement> in, out;
-  bool in_parts = false;
-  bool may_be_empty = true;
+  bool in_parts = false;     // sharding::Strategy has both
+  bool may_be_empty = true;  // likewise
 
   bool splits() const;  // whether any value that it reads or makes is cut
   friend bool operator==(const Choice&, const Choice&) = default;
@@ -64,10 +65,10 @@ struct Decided {
 struct Pins {                                       // what is given; all else is chosen
   std::map<std::string, ParameterPins> parameters;  // those not named: replicated
   std::map<std::string, sharding::Layout> inputs;   // likewise
-  std::vector<OutputPin> outputs;
+  std::vector<OutputPin> outputs;                   // of modules
   bool gathers_again = true;  // parameters for backward, instead of keeping them whole since forward
-  std::vector<Decided> decided =
-      {};  // by somebody who has seen all of the graph (planner/find.h); of some axes
+  // By somebody who has seen all of the graph (planner/find.h); of some axes.
+  std::vector<Decided> decided = {};
 };
 
 struct PlacedNode {                   // layouts of what a node reads and makes
@@ -77,16 +78,16 @@ struct PlacedNode {                   // layouts of what a node reads and makes
   friend bool operator==(const PlacedNode&, const PlacedNode&) = default;
 };
 
-struct Placed {  // a graph, and where each of its values lies
-  sharding::Mesh mesh;
+struct Placed {                   // a graph, and where each of its values lies
+  sharding::Mesh mesh;            // that layouts are of
   ir::Graph graph;                // of all ranks together; some ops taken apart
   std::vector<PlacedNode> nodes;  // by NodeId
   // By NodeId: other layouts that a view may have, as its input has been gathered before.
   std::vector<std::vector<PlacedNode>> again;
-  std::vector<sharding::Layout> values;  // by ValueId: as it is handed on
-  std::vector<sharding::Layout> kept;    // by source
-  std::vector<sharding::Layout> results;
-  bool gathers_again = true;
+  std::vector<sharding::Layout> values;   // by ValueId: as it is handed on
+  std::vector<sharding::Layout> kept;     // by source
+  std::vector<sharding::Layout> results;  // by result
+  bool gathers_again = true;              // as in Pins
   friend bool operator==(const Placed&, const Placed&) = default;
 };
 
@@ -96,9 +97,9 @@ Placed place(ir::Graph graph, const sharding::Mesh& mesh, const Pins& pins);
 using PinsFor = std::function<Pins(const ir::Graph&)>;
 Placed place_with(const PinsFor& pins_for, ir::Graph graph, const sharding::Mesh& mesh);
 
-// "h.*.attn" and "h.11.attn".
+// Whether a pattern, "h.*.attn", names a path, "h.11.attn": '*' stands for any characters but '.'.
 bool matches(std::string_view pattern, std::string_view path);
-// "h.11.attn" -> "h.*.attn"
+// The pattern of all paths that differ in numbers alone: "h.11.attn" -> "h.*.attn".
 std::string folded(std::string_view path);
 
 // Bytes that a rank sends where one axis' placement of a value changes, of which all ranks of the axis together

@@ -38,14 +38,14 @@ enum class Master { Float32, None, Kahan };
 std::string_view name_of(Master master);  // "kahan"
 
 struct Precision {
-  DType compute =
-      DType::Float32;  // of the ops that are lower; BFloat16, Float16, or Float32: nothing is changed
+  // Of the ops that are lower: BFloat16, Float16, or Float32, where nothing is changed.
+  DType compute = DType::Float32;
   std::vector<std::string> lower = {}, full = {};  // ops, "aten::gelu", besides the table or against it
   // Of Float16: what the loss is multiplied by at first, a power of two, and after how many updates in a row that
   // were made it becomes twice that. One that overflows is not made, and halves it.
   double scale = 65536;
   std::int64_t grows_after = 2000;
-  Master master = Master::Float32;
+  Master master = Master::Float32;  // of weights in bfloat16; others are what they are
   // In what ranks reduce float32 gradients: Float32, BFloat16, or Float16 where products are. Ranks add in
   // float32, and what travels is rounded to it.
   DType reduce = DType::Float32;

@@ -32,10 +32,10 @@ enum class RecomputeMode {
   Selective,  // all but matrix products, convolutions, attention and LSTM layers
   Auto        // what costs least of what fits in so many bytes (compile/fit.h)
 };
-std::string_view name_of(RecomputeMode mode);
+std::string_view name_of(RecomputeMode mode);  // "none", "full", "selective", "auto"
 
 struct Recompute {
-  RecomputeMode mode = RecomputeMode::None;
+  RecomputeMode mode = RecomputeMode::None;  // what backward makes again
   // Of Full and Selective: modules by path, each a block; '*' stands for any characters but '.'. None: the
   // outermost ones that are numbered, "h.0", "h.1", …
   std::vector<std::string> modules = {};
@@ -47,7 +47,8 @@ struct Recompute {
 // Values of a graph, by ValueId. Those that lie in the memory of another one go as it does.
 using Dropped = std::vector<bool>;
 
-// Values that backward may have made again at all. `gathers_again`: parameters are gathered for backward anew.
+// Values that backward may have made again at all. `gathers_again`: parameters are gathered for backward
+// anew; `collectives`: as in Recompute.
 Dropped droppable(const ir::Graph& graph, bool gathers_again, bool collectives);
 
 // Which values Full or Selective lets go of. Throws InvalidInput naming a pattern that fits no module of the

@@ -34,6 +34,7 @@ struct Replicate {
 class Weights {
  public:
   Weights() = default;
+  // By rank along the axis; an empty list is none.
   Weights(std::vector<std::int64_t> weights);
   bool empty() const { return weights_ == nullptr; }
   std::size_t size() const { return empty() ? 0 : weights_->size(); }
@@ -61,10 +62,11 @@ enum class Combine { Sum, Min, Max };
 std::string_view name_of(Combine combine);         // "sum"
 Combine combine_from_text(std::string_view name);  // throws InvalidInput with the names there are
 struct Partial {
-  Combine combine = Combine::Sum;
+  Combine combine = Combine::Sum;  // elementwise, over the ranks of the axis
   friend bool operator==(Partial, Partial) = default;
 };
 
+// What one axis of the mesh does to a value.
 using Placement = std::variant<Replicate, Shard, Partial>;
 
 struct Layout {
@@ -72,7 +74,7 @@ struct Layout {
   friend bool operator==(const Layout&, const Layout&) = default;
 };
 
-Layout replicated(const Mesh& mesh);
+Layout replicated(const Mesh& mesh);  // along every axis
 
 // "R", "S(1)", "S(1, outer=3, unit=64)", "S(0, weights=2:1)", "P(sum)"
 std::string to_text(const Placement& placement);
@@ -80,18 +82,18 @@ std::string to_text(const Layout& layout);  // "[R, S(0)]"
 // Throws InvalidInput saying what was read and what is wanted.
 Layout layout_from_text(std::string_view text);
 
-using Shape = std::vector<std::int64_t>;
+using Shape = std::vector<std::int64_t>;  // elements, dim by dim
 
-struct Range {
+struct Range {  // from begin up to end, which is not in it
   std::int64_t begin = 0;
   std::int64_t end = 0;
   friend bool operator==(Range, Range) = default;
 };
 // Which indices of each dim a rank holds, in the order in which it holds them.
 struct Box {
-  std::vector<std::vector<Range>> dims;
+  std::vector<std::vector<Range>> dims;  // by dim
   friend bool operator==(const Box&, const Box&) = default;
-  Shape shape() const;
+  Shape shape() const;  // how many each dim has
 };
 
 // Which of so many units of a dim part `index` of `count` is.
@@ -105,7 +107,8 @@ std::vector<int> corners(const Mesh& mesh, const Layout& layout);
 // of one that is, on some rank, not a multiple of outer x unit, or by weights of other ranks than there are.
 // Empty where nothing is.
 std::string misfit(const Mesh& mesh, const Layout& layout, const Shape& shape);
-// Throws InvalidInput with the misfit, if there is one on this rank.
+// What a rank holds of a value of that shape, and its shape. Both throw InvalidInput with the misfit, if
+// there is one on this rank.
 Box box_of(const Mesh& mesh, const Layout& layout, const Shape& shape, int rank);
 Shape local_shape(const Mesh& mesh, const Layout& layout, const Shape& shape, int rank);
 

@@ -11,9 +11,9 @@
 
 namespace shoal::sharding {
 
-struct Axis {
-  std::string name;
-  int size = 1;
+struct Axis {        // one direction of the grid
+  std::string name;  // "shard"
+  int size = 1;      // ranks along it
   friend bool operator==(const Axis&, const Axis&) = default;
 };
 
@@ -22,9 +22,9 @@ struct Mesh {
   friend bool operator==(const Mesh&, const Mesh&) = default;
 
   int size() const;  // ranks
-  // Throws InvalidInput naming the axes there are.
+  // The number of the axis of that name in `axes`. Throws InvalidInput naming the axes there are.
   int axis(std::string_view name) const;
-  int coordinate(int rank, int axis) const;
+  int coordinate(int rank, int axis) const;  // of a rank along axis number `axis`, from 0
   // The ranks that are first or last along each axis. Parts differ by one unit at most, the larger ones
   // first: what a cut can come to in size on any rank it comes to on these.
   std::vector<int> corners() const;
