@@ -24,9 +24,9 @@
 
 namespace shoal::capture {
 
-struct NamedTensor {  // by its path: "h.0.attn.weight", "tokens"
-  std::string name;
-  at::Tensor tensor;
+struct NamedTensor {  // of a model or a batch
+  std::string name;   // a path: "h.0.attn.weight", "tokens"
+  at::Tensor tensor;  // shared
 };
 
 enum class Mode {  // what of the model's run is recorded
@@ -42,9 +42,9 @@ enum class Reader {  // who looks into a tensor's memory while a model is record
 
 struct Request {                        // what to run, and what its tensors are called
   std::vector<NamedTensor> parameters;  // a tensor that is there twice counts under its first name
-  std::vector<NamedTensor> buffers;
-  std::vector<NamedTensor>
-      inputs;  // one that stands beside the batch is known by its memory, see ir::is_beside
+  std::vector<NamedTensor> buffers;     // likewise
+  // Of the batch; one that stands beside it is known by its memory, see ir::is_beside.
+  std::vector<NamedTensor> inputs;
   // Runs the model; returns a scalar. In mode Evaluate it may be undefined, where there are outputs.
   std::function<at::Tensor(std::span<const at::Tensor> inputs)> loss;
   Mode mode = Mode::Train;
@@ -67,15 +67,15 @@ struct Request {                        // what to run, and what its tensors are
 // A value that control flow read, or a shape that depends on data, and what it was. A graph is right for a
 // batch only while all of them hold; they depend on inputs alone.
 struct Guards {
-  struct Guard {
+  struct Guard {                        // one of them
     ir::Node call;                      // reads values of `graph`
     std::vector<c10::IValue> expected;  // what the call returned; sizes alone where shapes_only
-    bool shapes_only = false;
-    std::string where;  // for messages
+    bool shapes_only = false;           // values may differ
+    std::string where;                  // for messages
   };
-  ir::Graph graph;  // computes what the calls read
-  std::vector<at::Tensor> constants;
-  std::vector<Guard> list;
+  ir::Graph graph;                    // computes what the calls read
+  std::vector<at::Tensor> constants;  // of `graph`, in the order of its sources
+  std::vector<Guard> list;            // in the order in which the model read
 };
 
 // The result, of role Output, that an input has after a model has written into it.
@@ -87,8 +87,8 @@ inline std::string gradient_name(const std::string& input) { return "gradient." 
 struct Captured {                     // what one run was asked to do
   ir::Graph graph;                    // form Captured, phases forward and backward
   std::vector<at::Tensor> constants;  // of the sources with role Constant, in their order
-  Guards guards;
-  ir::Scopes scopes = {};
+  Guards guards;                      // what it depends on besides shapes
+  ir::Scopes scopes = {};             // that the model's code entered
 };
 
 // Captures twice and compares: a model that does not do the same again (a Python counter, a coin toss) is an
@@ -96,7 +96,8 @@ struct Captured {                     // what one run was asked to do
 // naming module path, source line and remedy for what cannot be captured.
 Captured capture(const Request& request, const std::function<bool(const ir::Graph&)>& is_known = {});
 
-// Runs the model once, whatever it does: for comparisons of the caller's.
+// Runs the model once, whatever it does: for comparisons of the caller's. Throws InvalidInput for what cannot
+// be captured.
 ir::Graph record(const Request& request);
 
 // Runs the model once more and compares with the graph and the constants that an earlier capture gave, for
@@ -104,7 +105,8 @@ ir::Graph record(const Request& request);
 // be another one now: InvalidInput naming the first node that differs, module, source line and remedy.
 void check_again(const Request& request, const ir::Graph& graph, const std::vector<at::Tensor>& constants);
 
-// Whether a graph with these guards is right for a batch of the shapes it was captured with.
+// Whether a graph with these guards is right for a batch of the shapes it was captured with. `inputs`: those
+// of the request, in its order.
 bool hold(const Guards& guards, std::span<const at::Tensor> inputs);
 
 // While it lives, random operators of this thread draw from Shoal's counter-based generators, with the
@@ -112,7 +114,8 @@ bool hold(const Guards& guards, std::span<const at::Tensor> inputs);
 // with that seed and step.
 class EagerRandom {
  public:
-  EagerRandom(std::int64_t seed, std::int64_t step);
+  EagerRandom(std::int64_t seed,
+              std::int64_t step);  // TrainerOptions::seed; updates made before, and this one
   ~EagerRandom();
   EagerRandom(const EagerRandom&) = delete;
   EagerRandom& operator=(const EagerRandom&) = delete;

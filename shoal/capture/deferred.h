@@ -30,7 +30,7 @@ namespace capture {
 class Deferral {
  public:
   enum class For { Making, Shapes };  // Shapes: nothing is drawn or kept, and nothing can be made of it
-  explicit Deferral(For what = For::Making);
+  explicit Deferral(For what = For::Making);  // begins here, on this thread
   ~Deferral();
   Deferral(const Deferral&) = delete;
   Deferral& operator=(const Deferral&) = delete;
@@ -57,9 +57,10 @@ auto deferred_init(Make&& make) {
 struct Endless {
   enum class Begin { Unknown, Constant, Uniform, Normal };  // the last that was written to all of it
   std::int64_t rows = 0;
-  Begin begin = Begin::Unknown;
+  Begin begin = Begin::Unknown;  // what a row begins with
   double first = 0, second = 0;  // the constant; from, to; mean, deviation
 };
+// What is known of such a matrix; none for any other tensor.
 std::optional<Endless> endless_of(const at::Tensor& tensor);
 
 bool is_deferred(const at::Tensor& tensor);  // whether it has no memory yet, and knows how it is made
@@ -67,6 +68,7 @@ bool is_deferred(const at::Tensor& tensor);  // whether it has no memory yet, an
 // has been drawn since. Nothing happens to a tensor that has memory. Throws InvalidInput, naming `name`, for
 // a tensor that is one of shapes alone.
 void materialize(const at::Tensor& tensor, const std::string& name = "tensor");
-void materialize(torch::nn::Module& module);  // its parameters and buffers, one after the other
+// Its parameters and buffers, one after the other, and named so.
+void materialize(torch::nn::Module& module);
 
 }  // namespace shoal

@@ -26,8 +26,8 @@ namespace shoal {
 // Ends when it is destroyed, in the thread that it began in.
 class [[nodiscard]] Scope {
  public:
-  enum class Kind { Replicate, Split };
-  Scope(Kind kind, int devices);  // replicate and split, below
+  enum class Kind { Replicate, Split };  // which of the two functions below
+  Scope(Kind kind, int devices);         // as they, with what they throw
   ~Scope();
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;
@@ -52,11 +52,10 @@ namespace capture {
 
 struct Entered {  // once
   int number;     // of all scopes of the process, from 1
-  int devices;
+  int devices;    // as was said; 0: was not
 };
-// That this thread is in.
+// The one of that kind that this thread is in, and (below) that the tensor was made in; none: in none.
 std::optional<Entered> scope_of(Scope::Kind kind);
-// That the tensor was made in.
 std::optional<Entered> scope_of(Scope::Kind kind, const at::Tensor& tensor);
 
 }  // namespace capture

@@ -17,15 +17,26 @@ namespace shoal {
 // Some of the parameters, with settings of their own. A parameter belongs to the first group that has it;
 // those in no group take the optimizer's own settings. `lr` scales with the schedule as the optimizer's does.
 struct ParameterGroup {
-  std::function<bool(const std::string& name, const ir::TensorType& type)> contains;
-  std::optional<double> lr;
-  std::optional<double> weight_decay;
+  std::function<bool(const std::string& name, const ir::TensorType& type)> contains;  // name: "fc.weight"
+  std::optional<double> lr;                                                           // none: the optimizer's
+  std::optional<double> weight_decay;                                                 // likewise
 };
 
 // Weight decay for matrices only: norms, biases and other tensors of fewer than two dims go without, as GPT-2
 // was trained.
 std::vector<ParameterGroup> no_decay_below_two_dims();
 
+// Settings that several optimizers have, with the formulas and defaults of torch.optim; one that is out of
+// its bounds is InvalidInput at the first step.
+//
+// `lr`: the learning rate, multiplied by the schedule's factor. `weight_decay`: how much of the parameter is
+// added to its gradient or, where it is decoupled (`decoupled_weight_decay`), how much of it an update takes
+// away, times the learning rate. `momentum`, `beta1`, `beta2`, `alpha`, `rho`: how much of an average an
+// update keeps, of gradients or of their squares. `eps`: what keeps a divisor from 0, added to a root, in
+// Adadelta below it, in Adamax to the size of a gradient; in Muon the least norm that is divided by.
+// `amsgrad`: divides by the largest average so far. `nesterov`: looks ahead along the momentum. `groups`:
+// parameters with other settings.
+//
 // `maximize`: the loss is to grow, as in torch.optim.
 //
 // `state_dtype`: what the state of each element is kept in. None, or Float32: the parameter's type. BFloat16:
@@ -138,10 +149,10 @@ struct RAdam {
 // which grows while its gradient keeps its sign and shrinks when it does not.
 struct Rprop {
   double lr = 1e-2;
-  double shrink = 0.5;  // torch's etas
-  double grow = 1.2;
-  double smallest_step = 1e-6;
-  double largest_step = 50;
+  double shrink = 0.5;          // torch's etas
+  double grow = 1.2;            // likewise
+  double smallest_step = 1e-6;  // torch's step_sizes
+  double largest_step = 50;     // likewise
   bool maximize = false;
   std::optional<DType> state_dtype = {};
   std::vector<ParameterGroup> groups = {};
@@ -154,7 +165,7 @@ struct NAdam {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0;
-  double momentum_decay = 4e-3;
+  double momentum_decay = 4e-3;  // momentum of update n: beta1 (1 - 0.96^(n momentum_decay) / 2)
   bool decoupled_weight_decay = false;
   bool maximize = false;
   std::optional<DType> state_dtype = {};
@@ -165,6 +176,8 @@ struct NAdam {
 // parameter was after update `t0`. Update n + 1 is made with what lr was at update n.
 struct ASGD {
   double lr = 1e-2;
+  // Update n is made with lr / (1 + lambd lr (n - 1))^alpha, and takes lambd times that of the parameter
+  // away.
   double lambd = 1e-4;
   double alpha = 0.75;
   double t0 = 1e6;
@@ -178,10 +191,10 @@ struct ASGD {
 // sees whole tensors: on several ranks each rank has all of these parameters' gradients and state.
 struct Adafactor {
   double lr = 1e-2;
-  double beta2_decay = -0.8;
+  double beta2_decay = -0.8;   // of update n, averages of squares get n^beta2_decay of the new ones
   std::optional<double> eps1;  // none: the type's epsilon
-  double eps2 = 1e-3;
-  double d = 1;
+  double eps2 = 1e-3;          // the least size of a parameter that lr is multiplied by: its root mean square
+  double d = 1;                // the largest root mean square of an update before lr
   double weight_decay = 0;
   bool maximize = false;
   std::vector<ParameterGroup> groups = {};
@@ -195,12 +208,13 @@ struct Muon {
   double weight_decay = 0.1;
   double momentum = 0.95;
   bool nesterov = true;
+  // A step makes a x + b x³ + c x⁵ of each singular value x.
   double a = 3.4445;
   double b = -4.775;
   double c = 2.0315;
   double eps = 1e-7;
-  std::int64_t steps = 5;
-  Adjust adjust = Adjust::Original;
+  std::int64_t steps = 5;            // of Newton-Schulz
+  Adjust adjust = Adjust::Original;  // which of these
   std::vector<ParameterGroup> groups = {};
 };
 
@@ -226,6 +240,7 @@ struct LAMB {
   std::vector<ParameterGroup> groups = {};
 };
 
+// One of them, by value.
 using Optimizer = std::variant<SGD, Adam, AdamW, Adagrad, RMSprop, Adadelta, Adamax, RAdam, Rprop, Lion, LAMB,
                                NAdam, ASGD, Adafactor, Muon>;
 
@@ -233,7 +248,7 @@ using Optimizer = std::variant<SGD, Adam, AdamW, Adagrad, RMSprop, Adadelta, Ada
 // part has is not updated.
 struct OptimizerPart {
   std::function<bool(const std::string& name)> contains;  // empty: all
-  Optimizer optimizer;
+  Optimizer optimizer;                                    // of these
 };
 
 // A factor on every learning rate. Warm-up rises linearly over `warmup_steps` (step 1 gets 1/warmup_steps).
@@ -246,15 +261,16 @@ struct OptimizerPart {
 //             stable, decay (Hu et al., arXiv:2404.06395), so that a run can be made longer before its decay
 //             begins
 struct LearningRateSchedule {
-  enum class Decay { Constant, Linear, Cosine, Stable };
+  enum class Decay { Constant, Linear, Cosine, Stable };  // as above
   Decay decay = Decay::Constant;
   std::int64_t warmup_steps = 0;
   std::int64_t total_steps = 0;  // needed by all but Constant
-  double min_factor = 0;
+  double min_factor = 0;         // where a decay ends
   std::int64_t decay_steps = 0;  // of Stable
 };
 
-// The factor for update `step`, counted from 1.
+// The factor for update `step`, counted from 1. Throws InvalidInput for a step below 1, and a decay that has
+// no steps after the warm-up.
 double factor(const LearningRateSchedule& schedule, std::int64_t step);
 
 }  // namespace shoal

@@ -55,10 +55,10 @@
 
 namespace shoal::compile {
 
-struct PlanLine {
-  enum class Kind { Parameter, Output };
-  Kind kind = Kind::Parameter;
-  std::string pattern;
+struct PlanLine {                                         // `parameter` or `output`
+  enum class Kind { Parameter, Output };                  // which of them
+  Kind kind = Kind::Parameter;                            // what `pattern` names: parameters, or modules
+  std::string pattern;                                    // '*' stands for any characters but '.'
   std::map<std::string, sharding::Placement> placements;  // by axis
   friend bool operator==(const PlanLine&, const PlanLine&) = default;
 };
@@ -68,10 +68,11 @@ struct Planner {
   bool tensor_batch = false;  // the axis may cut the batch, where no other does, and leave matrices whole
   std::int64_t kept = 0;  // bytes of parameters, of the whole model, that a rank of the axis may have; 0: any
   double budget = 0;      // seconds, after which the best so far is taken; 0: as many as it takes
-  planner::Rates rates = {};
+  planner::Rates rates = {};  // of the machines that it is for
   friend bool operator==(const Planner&, const Planner&) = default;
 };
 
+// A field a line of a plan file, in the order of the moves.
 struct Plan {
   std::vector<sharding::Axis> mesh = {};  // outer to inner; none: somebody else says
   // --- place
@@ -125,7 +126,7 @@ void check(const Planner& planner);
 // Throws InvalidInput where it says how small what stays is, and nothing goes.
 void check(const rewrite::Offload& offload);
 
-// What differs from the defaults, and is the same read back.
+// As lines, each with its end: what differs from the defaults, and is the same read back.
 std::string to_text(const Plan& plan);
 // Throws InvalidInput naming `name`, the line, and what is wanted there.
 Plan plan_from_text(std::string_view text, std::string_view name = "plan");
@@ -152,24 +153,25 @@ void resolve_overlap(Plan& plan);
 // InvalidInput naming what is wrong with it (schedule/csv.h), or where it has not plan.microbatches.
 void read_schedule(Plan& plan);
 
-// The ranks of the pipeline's axis: 1 where the mesh has none.
+// How many ranks the pipeline's axis has: 1 where the mesh has none.
 int pipeline_ranks_of(const Plan& plan, const sharding::Mesh& mesh);
 // The rank along that axis of each stage, by the schedule. Throws InvalidInput where there is no such schedule, or
 // it is of another number of ranks.
 std::vector<int> ranks_of_stages(const Plan& plan, const sharding::Mesh& mesh);
 int num_stages_of(const Plan& plan, const sharding::Mesh& mesh);  // 1: no pipeline
-// As many as the plan says; else as the schedule's file has, or one a stage.
+// Micro-batches of a step: as many as the plan says; else as the schedule's file has, or one a stage.
 int microbatches_of(const Plan& plan, const sharding::Mesh& mesh);
 // The schedule on so many ranks of that axis. Throws InvalidInput as ranks_of_stages does, where a rank cannot
 // have so many stages, and where the schedule's file has fewer micro-batches.
 schedule::Timeline timeline_of(const Plan& plan, int ranks, int microbatches);
-bool splits_backward(const Plan& plan);  // whether the schedule does
+bool splits_backward(const Plan& plan);  // whether its schedule does: schedule::splits_backward
 
-// The mesh of these axes for so many ranks. Throws InvalidInput where the sizes do not multiply to that.
+// The mesh of these axes for so many ranks; one size may be -1: what is left of them. Throws InvalidInput
+// where the sizes do not multiply to that.
 sharding::Mesh mesh_of(const std::vector<sharding::Axis>& axes, int ranks);
 
-// What the plan's lines say about it, over what is there. Throws InvalidInput where two lines say different
-// things.
+// Where a parameter of that name lies by the plan's lines alone; replicated along axes that they leave out.
+// Throws InvalidInput where two lines say different things.
 sharding::Layout parameter_layout(const Plan& plan, const sharding::Mesh& mesh, std::string_view parameter);
 // Throws InvalidInput naming lines that fit none of the parameters, and axes that the mesh has not.
 void check_fits(const Plan& plan, const sharding::Mesh& mesh, const std::vector<std::string>& parameters,

@@ -24,9 +24,12 @@ namespace shoal {
 
 class Batch {
  public:
+  // What it is where it is no leaf: items by number, or by name in the order of names.
   using List = std::vector<Batch>;
   using Map = std::map<std::string, Batch>;
 
+  // Of a leaf (a tensor, shared; an integer; a float), a list or a map; none of these: an empty list. A tuple
+  // or a pair is a list.
   Batch() : value_(List{}) {}
   Batch(at::Tensor tensor) : value_(std::move(tensor)) {}
   Batch(std::int64_t number) : value_(number) {}
@@ -54,16 +57,18 @@ class Batch {
   operator const at::Tensor&() const { return tensor(); }
   std::size_t size() const;  // items of a list or map; 1 for a leaf
 
+  // Whichever it is.
   const std::variant<at::Tensor, std::int64_t, double, List, Map>& value() const { return value_; }
 
  private:
   std::variant<at::Tensor, std::int64_t, double, List, Map> value_;
 };
 
-// Calls visit(path, leaf) for every leaf, in order; paths read "tokens", "images.0", "2.mask".
+// Calls visit(path, leaf) for every leaf, in order; paths read "tokens", "images.0", "2.mask", and "batch"
+// where the batch is a leaf itself.
 void for_each_leaf(const Batch& batch,
                    const std::function<void(const std::string& path, const Batch& leaf)>& visit);
-// The same tree with every tensor replaced.
+// The same tree with every tensor replaced, by its path as above.
 Batch map_tensors(const Batch& batch,
                   const std::function<at::Tensor(const std::string& path, const at::Tensor&)>& replacement);
 

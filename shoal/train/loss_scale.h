@@ -14,7 +14,7 @@ namespace shoal {
 
 // As checkpoints have it.
 struct LossScaleState {
-  double scale = 0;
+  double scale = 0;          // what the loss is multiplied by, a power of two
   std::int64_t updates = 0;  // in a row, since it changed
   friend bool operator==(const LossScaleState&, const LossScaleState&) = default;
 };

@@ -29,19 +29,22 @@ namespace shoal {
 // What a loss function returns: a scalar to minimise, and what else of the run a step or an evaluation is to
 // keep, by names of yours (Trainer::outputs). A tensor by itself is a loss without any.
 struct LossAndOutputs {
+  // `scalar`: a tensor of one element that requires a gradient. `kept`: shared.
   LossAndOutputs(at::Tensor scalar, std::map<std::string, at::Tensor> kept = {})
       : loss(std::move(scalar)), outputs(std::move(kept)) {}
-  at::Tensor loss;
-  std::map<std::string, at::Tensor> outputs;
+  at::Tensor loss;                            // as given
+  std::map<std::string, at::Tensor> outputs;  // likewise
 };
+// Runs a model on a batch.
 using LossFunction = std::function<LossAndOutputs(const Batch&)>;
 
 // A model as a Trainer sees it, in whatever language it is written. Everything in it is called on the
 // thread that calls the Trainer.
 struct ModelView {
+  // By path, "fc.weight"; the tensors are the model's own.
   using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
-  NamedTensors parameters;  // a tensor that is there twice counts under its first name
-  NamedTensors buffers;
+  NamedTensors parameters;                       // a tensor that is there twice counts under its first name
+  NamedTensors buffers;                          // likewise
   std::function<at::Tensor(const Batch&)> loss;  // runs the model; see Trainer
   std::function<std::string()> mode;  // text of what a graph depends on besides the batch: training flags, …
   std::function<NamedTensors()> outputs = {};  // what the run by `loss` made besides the loss; may be empty
@@ -66,7 +69,8 @@ struct ModelView {
   std::shared_ptr<torch::nn::Module> module = {};
 };
 
-// Of a LibTorch module, which it holds, and what runs it: for several optimizers, say.
+// Of a LibTorch module, which it holds, and what runs it: for several optimizers, say. Throws InvalidInput
+// for a null module.
 ModelView view_of(const std::shared_ptr<torch::nn::Module>& module, LossFunction loss);
 
 }  // namespace shoal

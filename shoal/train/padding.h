@@ -15,9 +15,9 @@
 
 namespace shoal {
 
-struct Padding {
+struct Padding {               // how items are filled up
   std::int64_t multiple = 64;  // `dim` of an item becomes the next multiple of it
-  std::int64_t dim = 1;
+  std::int64_t dim = 1;        // from 0; of every item that is filled up
   // What items are filled up with, by their path in the batch: "tokens".
   std::map<std::string, double> values = {};
 };

@@ -19,7 +19,7 @@
 namespace shoal {
 
 struct Parallelism {
-  sharding::Mesh mesh;
+  sharding::Mesh mesh;  // of all ranks: mesh_of()
   // All ranks of the mesh; borrowed. Its buffers are in main memory. null: one device, by itself.
   comm::Communicator* world = nullptr;
   // Likewise, of buffers where the model is: NCCL's (comm_c10d/nccl.h) for one on a device. What ranks only
@@ -39,7 +39,8 @@ struct Parallelism {
 // and says which would.
 sharding::Mesh mesh_of(int ranks, int replicate, int shard, int tensor, int pipeline = 1);
 
-// Which samples of a batch of `size` a rank is to be given.
+// Which samples of a batch of `size`, all ranks together, a rank is to be given: from begin up to end. Ranks
+// of an axis that does not cut the batch are given the same.
 sharding::Range samples_of(const sharding::Mesh& mesh, int rank, std::int64_t size,
                            const compile::Plan& plan = {});
 

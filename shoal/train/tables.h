@@ -28,11 +28,12 @@ struct TablePlacement {    // of the parameters that one pattern names
   std::optional<ps::RowOptimizer> optimizer = {};
   // What a row begins with. None: the values that the parameter has, which the first rank puts there.
   std::optional<ps::Initial> initial = {};
-  std::uint64_t seed = 0;
+  std::uint64_t seed = 0;  // of what rows begin with
   // Of rows; none: the parameter's type, or BFloat16 of a float32 one.
   std::optional<DType> dtype = {};
   // Parts of a row, by their widths from its begin; none: one. Others are as `optimizer` and `initial` say.
   std::vector<ps::Part> parts = {};
+  // As in ps::Definition.
   ps::Admission admission = {};
   bool scored = false;
   ps::Life life = {};
@@ -42,7 +43,7 @@ struct TablePlacement {    // of the parameters that one pattern names
 struct TableOptions {  // where tables are, and which parameters' rows are in them
   // Borrowed; of one rank, which has them by itself. null: in this process, of a trainer of one rank.
   ps::Tables* tables = nullptr;
-  std::vector<TablePlacement> placements = {};
+  std::vector<TablePlacement> placements = {};  // the first that names a parameter counts
   // How steps reach them; which worker this is is filled in.
   ps::ExchangeOptions exchange = {};
   // Rows that are there already, of a run before: an error, or they go, or training goes on with them.

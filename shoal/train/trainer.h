@@ -34,10 +34,10 @@
 
 namespace shoal {
 
-struct TrainerOptions {  // all have defaults
-  double clip_norm = 0;  // largest global L2 norm of the gradients; 0: no clipping
-  LearningRateSchedule schedule = {};
-  std::uint64_t seed = 0;  // of dropout and every other random op in the model
+struct TrainerOptions {                // all have defaults
+  double clip_norm = 0;                // largest global L2 norm of the gradients; 0: no clipping
+  LearningRateSchedule schedule = {};  // multiplies every learning rate
+  std::uint64_t seed = 0;              // of dropout and every other random op in the model
   // What captured graphs, one a shape of the batch, may take together, in bytes: with their programs and
   // constants, without what a step makes. The least recently used go; what a step needs stays.
   std::int64_t graph_bytes = std::int64_t{256} << 20;
@@ -63,8 +63,8 @@ struct TrainerOptions {  // all have defaults
   TableOptions tables = {};
 };
 
-struct StepResult {  // of one update
-  double loss = 0;
+struct StepResult {          // of one update
+  double loss = 0;           // of the batch, before the update; of all ranks together
   double grad_norm = 0;      // global L2 norm before clipping; 0 without clipping, where nobody computes it
   double learning_rate = 0;  // of parameters in no group
   std::int64_t step = 0;     // updates made so far, this one included
@@ -77,7 +77,7 @@ struct StepResult {  // of one update
 
 // What a Trainer remembers from step to step besides the model and the optimizer's tensors.
 struct Progress {
-  std::int64_t steps = 0;
+  std::int64_t steps = 0;      // updates
   std::int64_t backwards = 0;  // calls of backward(): each draws random numbers of its own
   std::map<std::string, std::int64_t> updates = {};  // by parameter; those that have had none are left out
   std::optional<LossScaleState> loss_scale = {};     // of float16
@@ -93,7 +93,9 @@ class Trainer {
   // `loss(model, batch)` runs the model on a batch and returns a scalar to minimise, or LossAndOutputs. It is
   // called when a batch of a new shape comes (twice for the first of all: both must do the same) and for spot
   // checks, not at every step. What it leaves in a member that is no buffer holds no data afterwards; reading
-  // that is an error: set it anew.
+  // that is an error: set it anew. All constructors throw InvalidInput naming what options contradict, a
+  // parameter that shares memory with another, or one that cannot be in a table; Infeasible where the model
+  // is on a device and ranks, or a file, take tensors of main memory alone.
   template <class Model, class Loss>
     requires(!std::derived_from<Model, torch::nn::Module>) && std::invocable<Loss&, Model&, const Batch&>
   Trainer(Model model, Loss loss, Optimizer optimizer, TrainerOptions options = {})
@@ -131,43 +133,50 @@ class Trainer {
 
   // One update. A loss (or, with clipping, a gradient norm) that is not finite throws InvalidInput naming the
   // module in which a value that is not finite first appears; parameters, buffers and optimizer state are
-  // then as before the step. In float16 that is an update that is skipped (StepResult), until 20 in a row were.
+  // then as before the step. In float16 that is an update that is skipped (StepResult), until 20 in a row
+  // were. A batch of a new shape is captured first, and spot checks are made: InvalidInput, as capture() and
+  // spot_check_share have it. Throws InvalidInput without an optimizer, after end(), and where ranks differ
+  // in what they call; PeerLost and Timeout where another rank has gone, or does not come.
   StepResult step(const Batch& batch);
   // That this batch, or a step's first micro-batch of several, comes next but one: rows of tables that it reads
   // are asked for while the next one is worked on (ExchangeOptions::cache_rows). It changes no result.
   void expect(const Batch& batch);
   // One update by several micro-batches in a row, with the loss and gradients that they have together: a mean
   // is that over all of their targets, ignored ones left out. Batch statistics are those of each micro-batch,
-  // and random ops draw anew for each. `weighing` says how.
+  // and random ops draw anew for each. `weighing` says how. Throws as step() does, and InvalidInput for no
+  // micro-batch, and where none has a target.
   StepResult step_over(std::span<const Batch> microbatches);
   // As many of them, each asked for when its turn comes; `after` is called when it has run, and outputs() and
   // tag() are its own then.
   StepResult step_over(std::size_t count, const std::function<Batch(std::size_t)>& microbatch,
                        const std::function<void()>& after);
-  // How the micro-batches of a step_over count, for people.
+  // How the micro-batches of a step_over count, for people: a line of text. Captures as step_over would.
   std::string weighing(const Batch& microbatch);
   // Forward and backward without an update, for an optimizer of your own: each gradient is added to its
   // parameter's `.grad`, in place where there is one, as loss.backward() does; buffers change as in forward.
   // Returns the loss, also one that is not finite. Gradients are not clipped. Random ops draw from the number
   // of calls so far, and other numbers than any step. Of several ranks: gradients of the whole batch, whole
   // on each of them, and parameters that are kept in parts are in the module until the next call, as after
-  // materialize(). In float16 gradients that overflow are made again, at a smaller scale of the loss.
+  // materialize(). In float16 gradients that overflow are made again, at a smaller scale of the loss. Throws
+  // InvalidInput where rows are in tables, and for what cannot be captured.
   double backward(const Batch& batch);
   // One update, and what backward() does, with loss and gradients that were made elsewhere, by eager LibTorch
   // say: the same checks, clipping and update, in the same layout. Of several ranks each gives what its own
   // part of the batch has made, all parameters being whole on each (ZeRO-1, -2); losses and gradients count
-  // by samples, and buffers become rank 0's.
+  // by samples, and buffers become rank 0's. Both throw InvalidInput where rows are in tables; step_with for
+  // a loss that is not finite, and without an optimizer.
   struct Given {
-    double loss = 0;
+    double loss = 0;                                   // a mean over samples
     double samples = 1;                                // that the loss is the mean of
     std::map<std::string, at::Tensor> gradients = {};  // by parameter; those without one are left out
   };
   StepResult step_with(Given given);
   double backward_with(Given given);
-  // The loss of all ranks' samples.
+  // The loss of all ranks' samples. Called by all of them alike.
   double loss_of(const Given& given) const;
   // The loss in evaluation mode, without gradients; nothing changes. What the model draws even so, for Monte
-  // Carlo dropout, is drawn anew at each call, beside the draws of training, which stay as they are.
+  // Carlo dropout, is drawn anew at each call, beside the draws of training, which stay as they are. Throws
+  // as step() does, but for a loss that is not finite, which is returned.
   double evaluate(const Batch& batch);
 
   // What the loss function returned besides the loss (LossAndOutputs), or ModelView::outputs gave, of the last
@@ -179,17 +188,20 @@ class Trainer {
   // Optimizer state stays with parameters that are the same tensors as before. Throws InvalidInput on several
   // ranks.
   void set_tensors(ModelView::NamedTensors parameters, ModelView::NamedTensors buffers);
-  // From the next step on, for the parameters of that part, in place of what its optimizer says.
+  // From the next step on, for the parameters of that part, in place of what its optimizer says; the
+  // schedule's factor comes on top. Throws InvalidInput where there is no such part.
   void set_learning_rate(std::size_t part, double lr);
   // Other settings from the next step on, for other parts of the parameters too. Learning rates that were
-  // set stay with the number of the part.
+  // set stay with the number of the part. Throws InvalidInput for rows in tables whose optimizer changes in
+  // more than its rate.
   void set_optimizers(std::vector<OptimizerPart> optimizers);
   // Drops all captured graphs: for a model whose tensors have moved to other memory, or that has changed in a
   // way that ModelView::mode does not say.
   void forget_graphs();
 
   // The whole captured step for a batch of this shape, update included, as text is printed by `shoal
-  // capture`; of several ranks, all of them together.
+  // capture`; of several ranks, all of them together. Where no step has captured it, graph(), program()
+  // and placed() do, and throw what step() would for it.
   ir::Graph graph(const Batch& batch);
   // What this rank runs of it.
   const program::Program& program(const Batch& batch);
@@ -201,28 +213,30 @@ class Trainer {
   // Optimizer state by global name: "fc.weight.exp_avg". Shares memory with the trainer; of several ranks,
   // copies.
   std::map<std::string, at::Tensor> optimizer_state() const;
-  Progress progress() const;
+  Progress progress() const;  // a copy
   // How often each parameter was updated, as progress() has it; borrowed.
   const std::map<std::string, std::int64_t>& updates() const;
   // What random ops draw from, from the next step on.
   void set_seed(std::uint64_t seed);
-  // Goes on counting from there.
+  // Goes on counting from there. Of float16: throws InvalidInput for a scale that there cannot be.
   void set_progress(const Progress& progress);
   // Goes on from there: what a trainer of the same model had as optimizer_state() and progress(). What is not
   // given begins anew. On one device the tensors are shared from now on, but for those that have another
-  // dtype or other strides than their parameter; of several ranks they are copied.
+  // dtype or other strides than their parameter; of several ranks they are copied. Throws InvalidInput naming
+  // state of no parameter, or of another shape, before anything has changed.
   void restore(const std::map<std::string, at::Tensor>& optimizer_state, const Progress& progress);
   // All that a run needs to go on bit for bit from here. Shares memory with the trainer: good until the next
   // step. Of several ranks: whole, on each of them.
   TrainingState state() const;
   // Goes on from there: the state is written into the memory of the module and of the trainer. Throws
-  // InvalidInput listing all names, shapes and types that do not fit; nothing has changed then.
+  // InvalidInput listing all names, shapes and types that do not fit, and where rows of tables were not
+  // loaded; nothing has changed then.
   void restore(const TrainingState& state);
   // A checkpoint in `folder`, as step_00000100 of as many updates and backward()s: parameters, buffers,
   // optimizer state, counts, and a note of yours in UTF-8 (how far the data was read, say). Takes the time of
   // one copy: a thread writes it while training goes on, whole or not at all. The newest `keep` stay, 0: all.
-  // Throws Infeasible where the save before could not be written: what was there before is. Called by all
-  // ranks alike; the first one writes.
+  // Throws Infeasible where the save before could not be written: what was there before is; InvalidInput for
+  // a note that is no UTF-8, and `keep` below 0. Called by all ranks alike; the first one writes.
   void save(const std::filesystem::path& folder, const std::string& note = "", std::int64_t keep = 10);
   // Until all that was saved is on the disk; throws Infeasible with what is not. The end of the trainer waits
   // too, and says nothing.
@@ -237,21 +251,26 @@ class Trainer {
   // Gradients of the last step, before clipping, by parameter name. Parameters without one are left out.
   std::map<std::string, at::Tensor> gradients() const;
   // Parameters that ranks keep in parts are gathered into the module, for others to read, until the next
-  // step.
+  // step. Called by all ranks at once.
   void materialize();
-  // Rows of a parameter that is in a table, of ids of any shape, as they are now; of other ranks they have what those
-  // have sent. All of them: `rows(name)`, of a table whose ids have a bound.
+  // Rows of a parameter that is in a table, as they are now; of other ranks they have what those have sent.
+  // `ids`: whole numbers of any shape; the result has one dim more, the row's, and the parameter's type. All
+  // of them, in the order of ids: `rows(name)`. Throws InvalidInput naming a parameter that is in no table,
+  // an id that there cannot be, and a table of more rows than fit into a tensor (2 GiB).
   at::Tensor rows(const std::string& parameter, const at::Tensor& ids);
   at::Tensor rows(const std::string& parameter);
-  // Rows that are these from now on, and what updates them begins anew. Called by all ranks alike; the first
-  // one's values count.
+  // Rows that are these from now on, and what updates them begins anew. `values`: as rows() gives them for
+  // `ids`. Called by all ranks alike; the first one's values count. Throws InvalidInput as rows() does, and
+  // for values of another shape.
   void set_rows(const std::string& parameter, const at::Tensor& ids, const at::Tensor& values);
   // Rows in tables, beside the checkpoint of the last step in that folder, and back from beside the one of a step;
   // nothing without tables. Servers write and read the files. save() and load() do it by themselves, and
-  // restore() wants it done before. All ranks call them alike.
+  // restore() wants it done before. All ranks call them alike. Throw Infeasible where the disk takes no more,
+  // Corrupt and InvalidInput naming a file that is damaged or missing.
   void save_rows(const std::filesystem::path& folder);
   void load_rows(const std::filesystem::path& folder, std::int64_t step);
-  // How many steps of any rank a row lacked at most when a step of this rank read it; none where nobody counts.
+  // How many steps of any rank a row lacked at most when a step of this rank read it; none where nobody
+  // counts, which is in every mode but half_async.
   std::optional<std::uint64_t> stalest_row() const;
   // The plan that the ranks follow, with what was found of it from the first step on, as text that can be given
   // again (compile/plan.h). Empty on one device.
@@ -262,7 +281,7 @@ class Trainer {
   // Lets go of the last step's gradients and outputs, which the next step would: before an evaluation, say.
   void release();
   // Training ends: the model gets its parameters, whole on each rank, and all else goes, optimizer state and
-  // graphs among it. There is no step or evaluation after it. All ranks do it alike.
+  // graphs among it. There is no step or evaluation after it: they throw InvalidInput. All ranks do it alike.
   void end();
 
  private:
