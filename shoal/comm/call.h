@@ -11,7 +11,7 @@
 
 namespace shoal::comm {
 
-enum class Op {
+enum class Op {  // of a communicator
   Broadcast,
   Reduce,
   AllReduce,
@@ -28,22 +28,22 @@ std::string_view name_of(Op op);  // "all_reduce"
 
 // All arguments. Where a call has one buffer it is `in` and `out`.
 struct Request {
-  Op op = Op::Barrier;
-  ConstBuffer in;
-  Buffer out;
-  ReduceOp reduce = ReduceOp::Sum;
-  int peer = 0;                         // root, or the other end
-  Tag tag = {};                         // of a message
-  std::vector<std::int64_t> in_counts;  // of all_to_all: one for each rank
-  std::vector<std::int64_t> out_counts;
+  Op op = Op::Barrier;                   // which call it is
+  ConstBuffer in;                        // what this rank gives
+  Buffer out;                            // what it gets
+  ReduceOp reduce = ReduceOp::Sum;       // of those that reduce
+  int peer = 0;                          // root, or the other end
+  Tag tag = {};                          // of a message
+  std::vector<std::int64_t> in_counts;   // of all_to_all: one for each rank
+  std::vector<std::int64_t> out_counts;  // likewise
 };
 
 // What has to be equal on all ranks of the call. `count` is that of one part; of all_to_all it is 0, as its
 // counts are compared rank by rank.
 struct Call {
-  Op op = Op::Barrier;
-  DType dtype = DType::Float32;
-  std::int64_t count = 0;
+  Op op = Op::Barrier;              // which it is
+  DType dtype = DType::Float32;     // of its elements
+  std::int64_t count = 0;           // of elements, as above
   ReduceOp reduce = ReduceOp::Sum;  // where the op has none: Sum
   int peer = 0;                     // where the op has none: 0
   Tag tag = {};                     // likewise

@@ -36,14 +36,17 @@ std::string_view name_of(ReduceOp op);           // "sum", "average", …
 // Int64, Int32 and UInt8; Average only of floating types. data may be null where count is 0.
 struct Buffer {
   void* data = nullptr;
-  std::int64_t count = 0;
-  DType dtype = DType::Float32;
+  std::int64_t count = 0;        // elements
+  DType dtype = DType::Float32;  // of the Float64, … above
 };
+// The same, to be read alone.
 struct ConstBuffer {
+  // As in Buffer.
   const void* data = nullptr;
   std::int64_t count = 0;
   DType dtype = DType::Float32;
 
+  // Of its three fields, or of a buffer.
   ConstBuffer() = default;
   ConstBuffer(const void* elements, std::int64_t num, DType type) : data(elements), count(num), dtype(type) {}
   ConstBuffer(const Buffer& buffer) : data(buffer.data), count(buffer.count), dtype(buffer.dtype) {}
@@ -51,8 +54,8 @@ struct ConstBuffer {
 
 // What a message is, for those of which several have one size: without it nobody sees that one was left out.
 struct Tag {
-  std::uint16_t microbatch = 0;
-  std::uint16_t message = 0;  // of the micro-batch, from 1; 0: this is no tag
+  std::uint16_t microbatch = 0;  // from 0
+  std::uint16_t message = 0;     // of the micro-batch, from 1; 0: this is no tag
   friend bool operator==(const Tag&, const Tag&) = default;
 };
 
@@ -71,15 +74,19 @@ class Work {
 class Memory {
  public:
   virtual ~Memory() = default;
-  virtual void* data() = 0;  // 64-byte aligned, zeroed
-  virtual std::int64_t bytes() const = 0;
+  virtual void* data() = 0;                // 64-byte aligned, zeroed
+  virtual std::int64_t bytes() const = 0;  // as many as were asked for
 };
 
+// Of one rank, between those of a group. What a call returns may be under way still. It throws InvalidInput
+// where it cannot be right on this rank, naming what it asks for: an element type that is not moved, a count
+// that does not fit, a rank outside of the group, an average of integers; and what ended the group, if
+// anything has.
 class Communicator {
  public:
   virtual ~Communicator() = default;  // with calls under way: aborts
   virtual int rank() const = 0;       // in this group, 0 … size() - 1
-  virtual int size() const = 0;
+  virtual int size() const = 0;       // ranks of the group
   // Whether calls go on by themselves, beside what their rank does; else inside its calls alone.
   virtual bool is_asynchronous() const = 0;
 
@@ -93,18 +100,20 @@ class Communicator {
   virtual std::unique_ptr<Work> all_gather(ConstBuffer in, Buffer out) = 0;
   virtual std::unique_ptr<Work> scatter(ConstBuffer in, Buffer out, int root) = 0;
   virtual std::unique_ptr<Work> reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op) = 0;
-  // Elements for and from each rank; both empty: equal parts. `in` and `out` do not overlap.
+  // Elements for and from each rank, by rank; both empty: equal parts. `in` and `out` do not overlap.
   virtual std::unique_ptr<Work> all_to_all(ConstBuffer in, Buffer out,
                                            std::span<const std::int64_t> in_counts = {},
                                            std::span<const std::int64_t> out_counts = {}) = 0;
+  // A message between two ranks of the group, of equal counts.
   virtual std::unique_ptr<Work> send(ConstBuffer buffer, int to, Tag tag = {}) = 0;
   virtual std::unique_ptr<Work> receive(Buffer buffer, int from, Tag tag = {}) = 0;
-  virtual std::unique_ptr<Work> barrier() = 0;
+  virtual std::unique_ptr<Work> barrier() = 0;  // done once all ranks have called it
 
-  // Of this rank alone: others need not call it.
+  // Of this rank alone: others need not call it. Throws Infeasible where there is no memory.
   virtual std::unique_ptr<Memory> allocate(std::int64_t bytes) = 0;
   // A communicator of these ranks of this group, in this order. Called by exactly those ranks, which may not
-  // have calls under way here.
+  // have calls under way here. Throws InvalidInput where they are none, not in the group, named twice, or
+  // without this one.
   virtual std::unique_ptr<Communicator> subgroup(std::span<const int> ranks) = 0;
   // Ends every call under way on every rank of the group: they throw this reason, of this kind. Any thread.
   virtual void abort(std::string_view reason, ErrorKind kind = ErrorKind::PeerLost) noexcept = 0;

@@ -15,6 +15,7 @@ namespace shoal::comm {
 std::unique_ptr<Communicator> with_progress_thread(std::unique_ptr<Communicator> inner);
 
 // `count` communicators between the ranks of `parent`, each with its thread. Every rank of `parent` calls it.
+// Throws InvalidInput for fewer than one.
 std::vector<std::unique_ptr<Communicator>> make_pool(Communicator& parent, int count);
 
 }  // namespace shoal::comm

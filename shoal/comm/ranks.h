@@ -10,6 +10,7 @@
 
 namespace shoal::comm {
 
+// What one rank does, with its communicator.
 using RankFunction = std::function<void(Communicator&)>;
 
 // A thread for each communicator. If one throws, its communicator is aborted, so that the others end too;

@@ -16,10 +16,11 @@
 
 namespace shoal::comm {
 
+// A call as Streams makes it: begin(), then done() any number of times, then finish() or drop().
 class StreamCall {
  public:
   virtual ~StreamCall() = default;
-  virtual void begin() = 0;
+  virtual void begin() = 0;          // returns before it is done
   virtual bool done() = 0;           // of what has begun: whether finish() would return at once; never blocks
   virtual void finish() = 0;         // waits; may throw what went wrong. Once more is nothing
   virtual void drop() noexcept = 0;  // of what has begun, and is not wanted any more
@@ -28,12 +29,13 @@ class StreamCall {
 // One thread at a time.
 class Streams {
  public:
-  struct Row {
+  struct Row {                   // one call
     StreamCall* call = nullptr;  // borrowed
-    int stream = 0;
-    std::vector<int> needs;  // earlier rows
+    int stream = 0;              // any number: those of one are begun in order
+    std::vector<int> needs;      // earlier rows
   };
 
+  // In the order of the program; the functions below have them by number, from 0.
   explicit Streams(std::vector<Row> rows = {}) : rows_(std::move(rows)), states_(rows_.size()) {}
 
   // Throws Internal where it was started and not waited for since.

@@ -24,13 +24,13 @@ enum class Calls {  // whether ranks tell each other what they call
   Bare,
 };
 
-struct GlooOptions {  // of this rank of a group
-  std::string name;   // of the group: the same on all its ranks, new to the store
-  int rank = 0;
-  int size = 1;
-  std::string interface = "lo";
+struct GlooOptions {             // of this rank of a group
+  std::string name;              // of the group: the same on all its ranks, new to the store
+  int rank = 0;                  // this one's
+  int size = 1;                  // how many there are
+  std::string interface = "lo";  // of this host, that the others can reach
   std::chrono::nanoseconds limit = std::chrono::seconds(60);  // for all ranks to have connected
-  Calls calls = Calls::Compared;
+  Calls calls = Calls::Compared;                              // or as LibTorch has it
 };
 
 // Called by all ranks at once. `store` is borrowed, and outlives the communicator; of the keys that are set

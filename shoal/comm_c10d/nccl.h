@@ -11,12 +11,12 @@
 
 namespace shoal::comm_c10d {
 
-struct NcclOptions {
-  std::string name;  // of the group: the same on all its ranks, new to the store
-  int rank = 0;
-  int size = 1;
-  int device = 0;  // of this rank
-  std::chrono::nanoseconds limit = std::chrono::seconds(60);
+struct NcclOptions {  // of this rank of a group
+  std::string name;   // of the group: the same on all its ranks, new to the store
+  int rank = 0;       // this one's
+  int size = 1;       // how many there are
+  int device = 0;     // of this rank, by CUDA's number
+  std::chrono::nanoseconds limit = std::chrono::seconds(60);  // for all ranks to have connected
 };
 
 // Called by all ranks at once. `store` is borrowed, and outlives the communicator. Throws Infeasible where

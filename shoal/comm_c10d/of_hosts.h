@@ -16,8 +16,8 @@
 
 namespace shoal::comm_c10d {
 
-struct OfHosts {
-  int rank = 0;
+struct OfHosts {                 // of this rank among all
+  int rank = 0;                  // this one's
   std::vector<int> first_ranks;  // for each rank the first rank of its host (comm/hosts.h)
   std::string interface = "lo";  // between hosts
   std::chrono::nanoseconds limit = std::chrono::seconds(60);  // for all ranks to have met

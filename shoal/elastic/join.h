@@ -31,14 +31,15 @@
 
 namespace shoal::elastic {
 
+// What a rank has of its job. One thread at a time, but for the store.
 class Job {
  public:
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  const Place& place() const { return place_; }
-  rendezvous::Store& store() { return *store_; }
-  Flight& flight() { return *flight_; }
+  const Place& place() const { return place_; }   // which rank this is
+  rendezvous::Store& store() { return *store_; }  // of all ranks; any thread
+  Flight& flight() { return *flight_; }           // this rank's recorder
   // For each rank the first one of its host, where ranks see one memory: the kernel's word, not the
   // environment's.
   const std::vector<int>& first_ranks() const { return first_ranks_; }
@@ -50,9 +51,11 @@ class Job {
   std::chrono::nanoseconds limit() const { return limit_; }  // of a wait
   // The job's, where it has one: not where this process is all of it.
   const std::optional<rendezvous::Key>& key() const { return key_; }
+  // The number of the start, from 1, that the store answers to.
   std::uint64_t epoch() const { return epoch_; }
 
-  // The communicator with its calls in the flight recorder, and its waits bounded.
+  // The communicator with its calls in the flight recorder, and its waits bounded by limit(). It is a
+  // comm::Located, and this job outlives it.
   std::unique_ptr<comm::Communicator> recorded(std::unique_ptr<comm::Communicator> communicator);
 
  private:
@@ -73,31 +76,33 @@ class Job {
 };
 
 // Returns when all ranks are there. Throws Timeout naming those that are not after `limit`, or what the
-// environment bounds waits to; InvalidInput where ranks do not agree on how many they are or two say that
-// they are the same.
+// environment bounds waits to (SHOAL_LIMIT, seconds); InvalidInput where variables contradict each other,
+// ranks do not agree on how many they are, or two say that they are the same.
 std::unique_ptr<Job> join(const Environment& environment,
                           std::chrono::nanoseconds limit = std::chrono::seconds{60});
 
 // What a process has that belongs to a job and is no rank of it: a server that the launcher started.
 struct Member {
-  rendezvous::Key key;
-  std::unique_ptr<rendezvous::Store> store;
-  std::string address;  // of this host, where the store is
-  std::uint64_t epoch = 1;
+  rendezvous::Key key;                       // the job's
+  std::unique_ptr<rendezvous::Store> store;  // likewise
+  std::string address;                       // of this host, where the store is
+  std::uint64_t epoch = 1;                   // as Job::epoch
 };
-// Throws InvalidInput where the environment is of no job.
+// Of the process of this environment. Throws InvalidInput where that is of no job, Timeout where the store is
+// not there within `limit`.
 Member member_of(const Environment& environment, std::chrono::nanoseconds limit = std::chrono::seconds{60});
 
-// All ranks say who they are. Gives what each said of its host: `identity` where memory is shared, and a
-// name.
+// What all ranks have said of their hosts, by rank: `identities` are equal where memory is shared, `hosts`
+// are names.
 struct Attendance {
   std::vector<std::string> identities, hosts;
 };
-struct Attendant {
-  Place place;
-  std::string identity, host;
-  int process = 0;
+struct Attendant {             // what a rank says of itself
+  Place place;                 // which one it is
+  std::string identity, host;  // as in Attendance
+  int process = 0;             // its id
 };
+// All ranks say who they are, and wait for each other; join() does it. Throws as it does.
 Attendance meet(rendezvous::Store& store, const Attendant& self, std::chrono::nanoseconds limit);
 
 }  // namespace shoal::elastic

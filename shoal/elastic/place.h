@@ -10,24 +10,26 @@
 
 namespace shoal::elastic {
 
+// Variables by name.
 using Environment = std::map<std::string, std::string, std::less<>>;
 
 // Of `environ` as unistd.h has it.
 Environment environment_of(const char* const* variables);
 
-struct Place {
-  int rank = 0;
-  int size = 1;
-  int local_rank = 0;  // among those of this host
-  int local_size = 1;
-  std::string_view starter = "alone";
+struct Place {                         // of a process in its job
+  int rank = 0;                        // from 0
+  int size = 1;                        // how many ranks there are
+  int local_rank = 0;                  // among those of this host
+  int local_size = 1;                  // how many this host has
+  std::string_view starter = "alone";  // or "shoal run", "torchrun", "mpirun", "mpiexec", "srun"
   friend bool operator==(const Place&, const Place&) = default;
 };
 
-// Throws InvalidInput where variables are missing, no numbers, or contradict each other.
+// As the variables say, the first of these starters that has set any; rank 0 of 1 where none has. Throws
+// InvalidInput where variables are missing, no numbers, or contradict each other.
 Place place_of(const Environment& environment);
 
-// A variable as a number. Throws InvalidInput, naming it.
+// A variable as a number. Throws InvalidInput naming it where it is not set or no number.
 std::int64_t number_in(const Environment& environment, std::string_view name);
 // Empty where it is not set.
 std::string value_in(const Environment& environment, std::string_view name);

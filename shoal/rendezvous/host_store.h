@@ -18,9 +18,10 @@ class Table;
 
 class HostStore : public Store {
  public:
-  // `capacity` bytes for all keys and values.
+  // `capacity` bytes for all keys and values; set() and add() throw Infeasible where they do not suffice.
   explicit HostStore(std::int64_t capacity = std::int64_t{1} << 20);
-  // The one behind a descriptor that was inherited; takes the descriptor over.
+  // The one behind a descriptor that was inherited; takes the descriptor over. Throws InvalidInput where it
+  // is none.
   static HostStore inherited(int descriptor);
   HostStore(const HostStore&) = delete;
   HostStore& operator=(const HostStore&) = delete;

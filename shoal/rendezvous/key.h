@@ -11,19 +11,21 @@
 
 namespace shoal::rendezvous {
 
-using Bytes32 = std::array<std::uint8_t, 32>;
+using Bytes32 = std::array<std::uint8_t, 32>;  // of keys and proofs
 
 struct Key {
-  Bytes32 bytes = {};
+  Bytes32 bytes = {};  // random
   friend bool operator==(const Key&, const Key&) = default;
 };
 
+// From the kernel. Both throw Infeasible where it has none.
 Bytes32 random_bytes();
 Key make_key();
 
-// Memory without a name that holds the key: closed on exec, for the caller to close.
+// Memory without a name that holds the key: closed on exec, for the caller to close. Throws Infeasible where
+// the system has none.
 int descriptor_of(const Key& key);
-// Of an inherited descriptor, which stays open. Throws InvalidInput.
+// Of an inherited descriptor, which stays open. Throws InvalidInput where it holds no key.
 Key inherited_key(int descriptor);
 
 // Makes the file, with mode 0600. Throws InvalidInput where there is one.
@@ -34,7 +36,7 @@ Key read_key_file(const std::filesystem::path& path);
 // HMAC-SHA256 of the parts, one after the other.
 Bytes32 proof(const Key& key, std::string_view role, std::span<const std::uint8_t> first,
               std::span<const std::uint8_t> second);
-// In the same time wherever they differ.
+// Whether they are equal, found in the same time wherever they differ.
 bool same(const Bytes32& a, std::span<const std::uint8_t> b);
 
 }  // namespace shoal::rendezvous

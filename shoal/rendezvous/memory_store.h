@@ -10,6 +10,7 @@
 
 namespace shoal::rendezvous {
 
+// Throws what Store says.
 class MemoryStore : public Store {
  public:
   void set(std::string_view key, std::string_view value) override;

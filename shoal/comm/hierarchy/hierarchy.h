@@ -24,8 +24,9 @@
 
 namespace shoal::comm {
 
-// `all` is of all ranks and crosses hosts, `here` of this host's ranks, in their order in `all`. `first_ranks`:
-// for each rank of `all` the first rank of its host (hosts.h). Called by all ranks of `all` at once.
+// `all` is of all ranks and crosses hosts, `here` of this host's ranks, in their order in `all`.
+// `first_ranks`: for each rank of `all` the first rank of its host (hosts.h). Called by all ranks of `all` at
+// once. Throws InvalidInput where these do not fit together.
 std::unique_ptr<Communicator> hierarchy(std::unique_ptr<Communicator> all, std::unique_ptr<Communicator> here,
                                         const std::vector<int>& first_ranks);
 

@@ -11,6 +11,7 @@
 
 namespace shoal::comm {
 
-std::vector<std::unique_ptr<Communicator>> inproc(int size);  // by rank; throws InvalidInput below 1
+// Communicators of one group, by rank; each is one thread's. Throws InvalidInput for fewer than one.
+std::vector<std::unique_ptr<Communicator>> inproc(int size);
 
 }  // namespace shoal::comm
