@@ -3,8 +3,8 @@
 // of predictions in narrow bins, so that what workers counted adds up to what one would have: the same bits.
 //
 //   logit    −3.1      −0.2     0.4             a bin is 1/8192 of an octave of the logit's size
-//   bins   …│ 5+  1− │ 2+ 2− │ 7+ 1− │…         AUC: pairs of + and − with the + further right; in one bin
-//   half
+//   bins   …│ 5+  1− │ 2+ 2− │ 7+ 1− │…         AUC: pairs of + and − with the + further right;
+//                                               in one bin half
 #pragma once
 
 #include <cstdint>
@@ -18,22 +18,22 @@ namespace shoal::data {
 
 // Predictions of about equal size: what they say, and what was.
 struct CalibrationPart {
-  std::int64_t samples = 0;
+  std::int64_t samples = 0;            // that are in it
   double predicted = 0, observed = 0;  // mean probability, share of clicks
 };
 
-struct ClickReport {
-  std::int64_t samples = 0, positives = 0;
+struct ClickReport {                                      // of all that was added
+  std::int64_t samples = 0, positives = 0;                // and clicks among them
   double auc = std::numeric_limits<double>::quiet_NaN();  // stays so without both classes
   double auc_within = 0;  // of the AUC of sorted predictions; a proof, not a guess
-  double grouped_auc =
-      std::numeric_limits<double>::quiet_NaN();  // mean over groups with both classes, by samples
-  std::int64_t groups = 0;                       // of those
-  double log_loss = 0, base_log_loss = 0;        // the latter of always saying the share of clicks
-  double calibration = 0;                        // clicks predicted for one that happened
-  std::vector<CalibrationPart> parts;  // ten of about equally many samples, smallest predictions first
-  double equal_share = 0;              // of samples in the fullest bin
-  double extreme_share = 0;            // of samples with a logit beyond ±16
+  // Mean over groups with both classes, by samples; stays so without one.
+  double grouped_auc = std::numeric_limits<double>::quiet_NaN();
+  std::int64_t groups = 0;                 // of those
+  double log_loss = 0, base_log_loss = 0;  // the latter of always saying the share of clicks
+  double calibration = 0;                  // clicks predicted for one that happened
+  std::vector<CalibrationPart> parts;      // ten of about equally many samples, smallest predictions first
+  double equal_share = 0;                  // of samples in the fullest bin
+  double extreme_share = 0;                // of samples with a logit beyond ±16
 };
 
 class ClickMetrics {
@@ -42,8 +42,9 @@ class ClickMetrics {
   // Throws InvalidInput naming the place of what is neither, and has added nothing then.
   void add(std::span<const float> logits, std::span<const float> labels,
            std::span<const std::uint64_t> groups = {});
+  // Another one's samples too. Throws Infeasible where a count has no more room.
   void merge(const ClickMetrics& other);
-  ClickReport report() const;
+  ClickReport report() const;  // of what was added so far
 
   // For merging between processes. Throws Corrupt for what was not written by bytes().
   std::string bytes() const;

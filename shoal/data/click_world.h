@@ -18,20 +18,20 @@
 
 namespace shoal::data {
 
-struct ClickWorldOptions {
-  std::uint64_t seed = 3;  // with all else as it is here the best AUC is 0.87
+struct ClickWorldOptions {  // of all days
+  std::uint64_t seed = 3;   // with all else as it is here the best AUC is 0.87
   std::uint32_t smallest_field = 10, largest_field = 200'000;  // ids; those between grow by a constant factor
-  double zipf = 1.1;
-  double deviation = 0.25;        // of first-order weights
-  double factor_deviation = 0.2;  // of each of kFactors
-  double click_share = 0.25;      // on day 0, about
-  double gaps = 0;                // share of ids and integers that are missing
-  double drift = 0;               // angle, in radians a day, by which weights turn towards others
-  double new_ids = 0;             // share of each field's ids that are replaced a day
+  double zipf = 1.1;                                           // exponent of its law
+  double deviation = 0.25;                                     // of first-order weights
+  double factor_deviation = 0.2;                               // of each of kFactors
+  double click_share = 0.25;                                   // on day 0, about
+  double gaps = 0;                                             // share of ids and integers that are missing
+  double drift = 0;    // angle, in radians a day, by which weights turn towards others
+  double new_ids = 0;  // share of each field's ids that are replaced a day
 };
 
-struct ClickSample {
-  bool is_click = false;
+struct ClickSample {                                               // of a day and index
+  bool is_click = false;                                           // the label
   double logit = 0;                                                // the truth
   std::array<std::int32_t, CriteoParser::kNumbers> integers = {};  // −1: missing; they say nothing
   std::array<std::uint64_t, CriteoParser::kSlots> ids = {};        // of 32 bits, or kMissing
@@ -48,11 +48,14 @@ void append(const ClickSample& sample, const KeyLayout& layout, SlotBatch& batch
 // Several threads may use one. What it holds of a day takes about 15 MB with fields as they are by default.
 class ClickWorld {
  public:
-  static constexpr std::size_t kFields = CriteoParser::kSlots, kFactors = 4;
+  static constexpr std::size_t kFields = CriteoParser::kSlots, kFactors = 4;  // of the machine
 
+  // Of one day, from 0. Throws InvalidInput as check() does, and for a day by which there are no new ids
+  // left.
   explicit ClickWorld(const ClickWorldOptions& options, std::uint32_t day = 0);
 
-  ClickSample sample(std::uint64_t index) const;
+  ClickSample sample(std::uint64_t index) const;  // any index
+  // How many ids the field has, from 0 to kFields - 1.
   std::uint32_t ids_of_field(std::size_t field) const {
     return static_cast<std::uint32_t>(fields_[field].ids.size());
   }

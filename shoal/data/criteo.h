@@ -11,8 +11,8 @@ namespace shoal::data {
 // of its own.
 class CriteoParser final : public LineParser {
  public:
-  static constexpr std::size_t kNumbers = 13, kSlots = 26;
-  static constexpr std::uint64_t kMissing = std::uint64_t{1} << 32;
+  static constexpr std::size_t kNumbers = 13, kSlots = 26;           // of a line
+  static constexpr std::uint64_t kMissing = std::uint64_t{1} << 32;  // the id of one that is missing
 
   explicit CriteoParser(KeyLayout layout = {});  // throws InvalidInput when 26 slots do not go into it
   std::optional<Malformed> add(std::string_view line, SlotBatch& batch) const override;

@@ -10,9 +10,9 @@
 
 namespace shoal::data {
 
-struct Malformed {
+struct Malformed {   // what is wrong with a line
   std::string slot;  // or the column
-  std::string why;
+  std::string why;   // with what stands there
 };
 
 // Several threads may use one.

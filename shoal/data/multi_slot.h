@@ -17,19 +17,21 @@ enum class SlotKind : std::uint8_t {
   Ignored,  // is there and passed over
 };
 
-struct Slot {
-  std::string name;
-  SlotKind kind = SlotKind::Ids;
-  std::size_t width = 1;
-  std::string shares = {};  // the slot, further up, whose ids these are too
+struct Slot {                     // of the schema
+  std::string name;               // for messages
+  SlotKind kind = SlotKind::Ids;  // what its values are
+  std::size_t width = 1;          // of Numbers
+  std::string shares = {};        // the slot, further up, whose ids these are too
 };
 
+// Parses lines of one schema.
 class MultiSlotParser final : public LineParser {
  public:
-  // Throws InvalidInput when there is not one label, or more slots of ids than the layout has room for.
+  // Throws InvalidInput when there is not one label, two slots have one name, `shares` names no slot of ids
+  // further up, or there are more of these than the layout has room for.
   explicit MultiSlotParser(std::vector<Slot> slots, KeyLayout layout = {});
   std::optional<Malformed> add(std::string_view line, SlotBatch& batch) const override;
-  std::size_t num_id_slots() const { return num_id_slots_; }
+  std::size_t num_id_slots() const { return num_id_slots_; }  // slots of ids in a sample
 
  private:
   std::vector<Slot> slots_;

@@ -17,18 +17,20 @@
 
 namespace shoal::ps {
 
-struct ClientOptions {
-  std::uint64_t epoch = 1;
-  std::chrono::nanoseconds limit =
-      std::chrono::seconds{10};  // of each answer, and for a lost connection to return
+struct ClientOptions {      // of one worker
+  std::uint64_t epoch = 1;  // that of the servers
+  // Of each answer, and for a lost connection to return.
+  std::chrono::nanoseconds limit = std::chrono::seconds{10};
 };
 
 class Lines;
 
+// Every call throws what a server refuses, PeerLost where one has gone, Timeout where an answer does not
+// come, and Corrupt where it is none.
 class Client final : public Tables {
  public:
-  // Endpoints of all loops, in their order. Throws PeerLost where one does not listen, InvalidInput where it
-  // has another key.
+  // Endpoints of all loops, in their order. Throws PeerLost where one does not listen, InvalidInput where
+  // there are none or one has another key.
   Client(const rendezvous::Key& key, std::vector<Endpoint> loops, const ClientOptions& options = {});
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
@@ -36,8 +38,7 @@ class Client final : public Tables {
 
   TableNumber create(const Definition& definition) override;
   std::uint64_t last_round(TableNumber table) const override;
-  // What a server refuses is thrown here; PeerLost where one has gone. A connection that ends is made anew once
-  // a request: a push that was applied is not applied again.
+  // A connection that ends is made anew once a request: a push that was applied is not applied again.
   using Tables::pull;
   void pull(TableNumber table, std::span<const std::uint64_t> keys, WritableNumbers rows,
             const After& after) override;

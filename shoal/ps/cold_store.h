@@ -16,9 +16,9 @@ namespace shoal::ps {
 
 class ColdStore {
  public:
-  struct Changes {
-    std::vector<std::pair<std::uint64_t, std::string>> written;
-    std::vector<std::uint64_t> removed;  // may be absent
+  struct Changes {                                               // by hash
+    std::vector<std::pair<std::uint64_t, std::string>> written;  // records, new or in place of others
+    std::vector<std::uint64_t> removed;                          // may be absent
   };
   // A record, borrowed for the call.
   using Visit = std::function<void(std::size_t place, std::string_view record)>;

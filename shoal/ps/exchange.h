@@ -21,15 +21,15 @@
 
 namespace shoal::ps {
 
-enum class Mode : std::uint8_t { Sync, Async, HalfAsync, Geo };
-std::string_view name_of(Mode mode);
-std::optional<Mode> parse_mode(std::string_view name);
+enum class Mode : std::uint8_t { Sync, Async, HalfAsync, Geo };  // as above
+std::string_view name_of(Mode mode);                             // "sync", "half_async", …
+std::optional<Mode> parse_mode(std::string_view name);           // the inverse; none: there is no such
 
-struct ExchangeOptions {
-  Mode mode = Mode::Sync;
-  std::uint32_t worker = 0, workers = 1;
-  std::uint32_t staleness = 4;   // half_async: batches that a row may lack
-  std::uint32_t geo_steps = 20;  // geo: batches between two exchanges
+struct ExchangeOptions {                  // alike for all workers, but for `worker`
+  Mode mode = Mode::Sync;                 // which of them
+  std::uint32_t worker = 0, workers = 1;  // which of how many this is
+  std::uint32_t staleness = 4;            // half_async: batches that a row may lack
+  std::uint32_t geo_steps = 20;           // geo: batches between two exchanges
   std::size_t cache_rows = 0;  // sync and half_async: of a table, kept here while they are as they should be
 };
 // Throws InvalidInput naming the option.
@@ -38,11 +38,13 @@ void check(const ExchangeOptions& options);
 // One thread. Calls of all workers are alike, but for the keys.
 class Exchange {
  public:
-  using TableNumber = Tables::TableNumber;
+  using TableNumber = Tables::TableNumber;  // that of the tables
   virtual ~Exchange() = default;
 
+  // A table that is asked for from now on. Throws InvalidInput where the mode does not go with the
+  // definition.
   virtual void add(TableNumber table, const Definition& definition) = 0;
-  // Keys that differ.
+  // Keys that differ; rows as Table::pull gives them, and as new as the mode has them.
   virtual void pull(TableNumber table, std::span<const std::uint64_t> keys, WritableNumbers rows) = 0;
   // That the next batch pulls these: they may be on their way while this one is worked on.
   virtual void expect(TableNumber, std::span<const std::uint64_t>) {}
@@ -59,7 +61,7 @@ class Exchange {
   virtual std::optional<std::uint64_t> stalest() const { return std::nullopt; }
 };
 
-// Borrows the tables, which have had so many rounds.
+// Borrows the tables. Throws InvalidInput as check() does.
 std::unique_ptr<Exchange> make_exchange(Tables& tables, const ExchangeOptions& options);
 
 }  // namespace shoal::ps

@@ -11,10 +11,12 @@
 
 namespace shoal::ps {
 
+// Of one number: 8 where it is double, else 4.
 constexpr std::size_t number_bytes(bool is_wide) { return is_wide ? sizeof(double) : sizeof(float); }
 
 class Numbers {
  public:
+  // Of a range of float or double, or of the bytes of such; `is_wide`: of double.
   Numbers() = default;
   template <std::ranges::contiguous_range Range>
     requires std::is_same_v<std::ranges::range_value_t<Range>, float> ||
@@ -24,11 +26,12 @@ class Numbers {
         is_wide_(std::is_same_v<std::ranges::range_value_t<Range>, double>) {}
   Numbers(std::span<const std::byte> bytes, bool is_wide) : bytes_(bytes), is_wide_(is_wide) {}
 
-  bool is_wide() const { return is_wide_; }  // double
-  std::size_t width() const { return number_bytes(is_wide_); }
-  std::size_t size() const { return bytes_.size() / width(); }
-  bool empty() const { return bytes_.empty(); }
-  std::span<const std::byte> bytes() const { return bytes_; }
+  bool is_wide() const { return is_wide_; }                     // double
+  std::size_t width() const { return number_bytes(is_wide_); }  // bytes of one
+  std::size_t size() const { return bytes_.size() / width(); }  // how many there are
+  bool empty() const { return bytes_.empty(); }                 // whether there are none
+  std::span<const std::byte> bytes() const { return bytes_; }   // of all
+  // `count` of them from `first` on.
   Numbers subspan(std::size_t first, std::size_t count) const {
     return {bytes_.subspan(first * width(), count * width()), is_wide_};
   }
@@ -45,6 +48,7 @@ class Numbers {
 // The same to be written.
 class WritableNumbers {
  public:
+  // As those of Numbers.
   template <std::ranges::contiguous_range Range>
     requires std::is_same_v<std::ranges::range_value_t<Range>, float> ||
                  std::is_same_v<std::ranges::range_value_t<Range>, double>
@@ -54,6 +58,7 @@ class WritableNumbers {
         is_wide_(std::is_same_v<std::ranges::range_value_t<Range>, double>) {}
   WritableNumbers(std::span<std::byte> bytes, bool is_wide) : bytes_(bytes), is_wide_(is_wide) {}
 
+  // Likewise.
   bool is_wide() const { return is_wide_; }
   std::size_t width() const { return number_bytes(is_wide_); }
   std::size_t size() const { return bytes_.size() / width(); }

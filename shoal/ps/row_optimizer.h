@@ -22,22 +22,24 @@ enum class RowRule : std::uint8_t {
   Ftrl,        // McMahan et al., KDD'13: per coordinate, l1 makes zeros
 };
 
-std::string_view name_of(RowRule rule);  // "sgd", "row_adagrad", …
-std::optional<RowRule> parse_rule(std::string_view name);
+std::string_view name_of(RowRule rule);                    // "sgd", "row_adagrad", …
+std::optional<RowRule> parse_rule(std::string_view name);  // the inverse; none: there is no such
 
+// A rule and its numbers; one that the rule does not name is left alone.
 struct RowOptimizer {
-  RowRule rule = RowRule::Adagrad;
-  double rate = 0.01;
-  double beta1 = 0.9;      // momentum, adam
-  double beta2 = 0.999;    // adam, rms_prop
-  double epsilon = 1e-10;  // ftrl: the paper's beta
-  double start = 0;        // what the sums of squares of adagrad and ftrl begin with
-  double l1 = 0, l2 = 0;   // l1: ftrl; l2: the others too, added to the gradient
+  RowRule rule = RowRule::Adagrad;  // what a gradient does
+  double rate = 0.01;               // the learning rate
+  double beta1 = 0.9;               // momentum, adam
+  double beta2 = 0.999;             // adam, rms_prop
+  double epsilon = 1e-10;           // ftrl: the paper's beta
+  double start = 0;                 // what the sums of squares of adagrad and ftrl begin with
+  double l1 = 0, l2 = 0;            // l1: ftrl; l2: the others too, added to the gradient
   friend bool operator==(const RowOptimizer&, const RowOptimizer&) = default;
 };
 
 // Numbers of state that a row of this many values has.
 std::size_t state_width(const RowOptimizer& optimizer, std::size_t values);
+// Writes the state, of state_width() numbers, of a row that no gradient has come to.
 void begin_state(const RowOptimizer& optimizer, std::size_t values, std::span<float> state);
 void begin_state(const RowOptimizer& optimizer, std::size_t values, std::span<double> state);
 
@@ -48,8 +50,10 @@ void update(const RowOptimizer& optimizer, double scale, std::span<float> values
 void update(const RowOptimizer& optimizer, double scale, std::span<double> values, std::span<double> state,
             std::span<const double> gradient);
 
+// Values below `lowest` become it, those above `highest` that.
 void bound(std::span<float> values, float lowest, float highest);
 void bound(std::span<double> values, float lowest, float highest);
+// Whether none is infinite or NaN.
 bool all_finite(std::span<const float> numbers);
 bool all_finite(std::span<const double> numbers);
 

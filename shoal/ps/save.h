@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tables in files. All little-endian, every byte under a CRC-32C:
 //
-//   "shoalps2" kind number | origin | part parts | day, shrinks since the save before | length of the text, 0
-//   | definition as text | CRC chunk:  what, parts of its rows | rows, bytes | rows or keys | CRC      … as
-//   many as there are chunk:  end, 0 | 0, 16 | numbers of rows and of removed keys | CRC row:    key | shows,
-//   clicks, day (of a scored table) | of each part values, state (not in a base)
+//   header  "shoalps2" kind number | origin | part parts | day, shrinks since the save before |
+//           length of the text, 0 | definition as text | CRC
+//   chunk   what, parts of its rows | rows, bytes | rows or keys | CRC           … as many as there are
+//   chunk   end, 0 | 0, 16 | numbers of rows and of removed keys | CRC
+//   row     key | shows, clicks, day (of a scored table) | of each part values, state (not in a base)
 //
 // A full save has an origin, a number that tells it from other ones; deltas of it are numbered from 1. A save
 // of several servers is a file of each.
@@ -27,8 +28,8 @@ enum class SaveKind : std::uint8_t {
   Base,   // values alone, of rows with at least `min_score`: for serving
 };
 
-struct SaveOptions {
-  SaveKind kind = SaveKind::Full;
+struct SaveOptions {                  // of one file
+  SaveKind kind = SaveKind::Full;     // what is in it
   std::uint64_t origin = 0;           // of a full save: not 0, the same for all servers, and new
   std::uint32_t part = 0, parts = 1;  // which of the servers' files
   float min_score = 0;                // of a base
@@ -36,16 +37,18 @@ struct SaveOptions {
 
 // How far a save has come, or what a load has read.
 struct SaveReport {
-  std::int64_t rows = 0, removed = 0, bytes = 0;
+  std::int64_t rows = 0, removed = 0, bytes = 0;  // rows, removed keys, bytes of the files
   friend bool operator==(const SaveReport&, const SaveReport&) = default;
 };
 
 // Writes and syncs the file; the folder and a rename are the caller's. Until it returns the table must not
 // change; if it throws, the next delta has all that this one would have had. Throws InvalidInput for a delta
-// with nothing to be one of.
+// with nothing to be one of, a full save without an origin, and scores of a table that has none; Infeasible
+// where the disk takes no more.
 SaveReport save(Table& table, FileSystem& files, const std::filesystem::path& path,
                 const SaveOptions& options);
 
+// Whether a key's row is to be loaded.
 using Keeps = std::function<bool(std::uint64_t key)>;
 
 // Reads a save, given all its files in any order, into a table of the same definition: a full or a base into

@@ -14,22 +14,24 @@
 
 namespace shoal::ps {
 
-struct ServerOptions {
-  std::string address = "127.0.0.1";  // of one interface
-  std::uint32_t loops = 1;
+struct ServerOptions {                          // of one of several
+  std::string address = "127.0.0.1";            // of one interface
+  std::uint32_t loops = 1;                      // of this server
   std::uint32_t first_loop = 0, all_loops = 1;  // this server's first, and those of all servers
   std::uint64_t epoch = 1;                      // requests of another one are refused
 };
 
 // Where a loop listens.
 struct Endpoint {
-  std::string address;
-  std::uint16_t port = 0;
+  std::string address;     // of an interface
+  std::uint16_t port = 0;  // which the system chose
 };
 
+// Serves until it is destroyed, on threads of its own.
 class Server {
  public:
-  // Throws InvalidInput where the address is not of here.
+  // Throws InvalidInput where the address is not of here, or names every interface, and for loops beyond
+  // all_loops.
   Server(const rendezvous::Key& key, const ServerOptions& options);
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;

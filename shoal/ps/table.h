@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows by key, in shards that share nothing but where they get memory from.
 //
-//   key ─mixed─► shard ─► Index: bucket of 5 keys ─► slot ─► Arena:  values of the parts | their state
-//                                                      │             (a part that is to be earned: another
-//                                                      arena) └──► Arena:  shows, clicks, day (where the
-//                                                      table is scored)
+//   key ─mixed─► shard ─► Index: bucket of 5 keys ─► slot ─┬► Arena: values of the parts | their state
+//                                                         │         (of a part to be earned: another arena)
+//                                                         └► Arena: shows, clicks, day (of a scored table)
 //
 // With a cold store, a shard has a bound of rows in memory. A push brings the rows that it wants there first,
 // and those go that were pushed least of late (a clock with counts); where a row is in memory, what lies on
@@ -36,13 +35,14 @@ namespace shoal::ps {
 // Gradients of keys, one row of the table's width each, summed for each key; or what is added to their values
 // as it is. Borrowed.
 enum class PushOf : std::uint8_t { Gradients, Differences };
+// What comes to rows, by key.
 struct Push {
-  std::span<const std::uint64_t> keys;
-  Numbers gradients;
+  std::span<const std::uint64_t> keys;             // that differ
+  Numbers gradients;                               // keys.size() × width, row after row
   std::span<const float> shows = {}, clicks = {};  // of each key; none: 1 and 0
   std::uint64_t step = 0;                          // with the key, what admission by probability draws from
   double rate = 1;                                 // multiplies every part's
-  PushOf of = PushOf::Gradients;
+  PushOf of = PushOf::Gradients;                   // what they are
   // Of several workers: which of how many this is, and the number of the push, which grows from 1 on.
   std::uint32_t worker = 0, workers = 0;
   std::uint64_t round = 0;
@@ -52,29 +52,30 @@ struct Push {
 
 // A pull that is answered when the pushes of so many workers up to this number are applied.
 struct After {
-  std::uint64_t round = 0;
-  std::uint32_t workers = 0;
+  std::uint64_t round = 0;    // that number
+  std::uint32_t workers = 0;  // 0: waits for none
 };
 
-// Throws InvalidInput, naming table and key, where it is not of the right size and type or has a number that is
-// not finite. `width`: of a row of that table.
+// Throws InvalidInput, naming table and key, where it is not of the right size and type, has a number that is
+// not finite, or a rate, shows or clicks below 0. `width`: of a row of that table.
 void check(const Push& push, const Definition& table, std::size_t width);
 
+// How a row was used.
 struct Usage {
-  float shows = 0, clicks = 0;
-  std::uint32_t day = 0;  // of its last push
+  float shows = 0, clicks = 0;  // what pushes brought, less what shrinks took
+  std::uint32_t day = 0;        // of its last push
   friend bool operator==(const Usage&, const Usage&) = default;
 };
 
 // A row as it is stored. Borrowed; until the table changes.
 struct Row {
-  std::uint64_t key = 0;
-  Usage usage;
+  std::uint64_t key = 0;                            // whose it is
+  Usage usage;                                      // zeros in a table that is not scored
   std::uint32_t parts = 0;                          // bits: those that it has
   std::vector<std::span<const std::byte>> content;  // two for each of them: values, state
 };
 
-struct Shrunk {
+struct Shrunk {                                            // what a shrink did
   std::int64_t rows = 0;                                   // that were there
   std::int64_t low_score = 0, unseen = 0, over_bound = 0;  // removed, and why
   friend bool operator==(const Shrunk&, const Shrunk&) = default;
@@ -82,41 +83,45 @@ struct Shrunk {
 
 // Which save a table is as of: a full one (origin 0: none), and how many deltas after it.
 struct Saved {
-  std::uint64_t origin = 0;
-  std::uint32_t number = 0;
+  std::uint64_t origin = 0;  // SaveOptions::origin
+  std::uint32_t number = 0;  // of deltas
   friend bool operator==(const Saved&, const Saved&) = default;
 };
 
+// Throws what the cold store does, where there is one: Infeasible where the disk takes no more, Corrupt for a
+// damaged record.
 class Table {
  public:
   // Throws InvalidInput for a definition that is wrong, or memory that is too small.
   explicit Table(Definition definition, Cold cold = {});
 
-  const Definition& definition() const { return definition_; }
-  std::size_t width() const { return width_; }  // values of all parts
+  const Definition& definition() const { return definition_; }  // as given
+  std::size_t width() const { return width_; }                  // values of all parts
+  // The number of the shard that has the key, from 0.
   std::uint32_t shard_of(std::uint64_t key) const { return static_cast<std::uint32_t>(shard_at(mixed(key))); }
 
   // A key without a row reads as the row that it would begin with, a part that is not earned as zeros. Makes
-  // nothing, so that evaluation leaves no trace.
+  // nothing, so that evaluation leaves no trace. `rows`: room for keys.size() × width() numbers, row after
+  // row, double where the table is of float64; else throws InvalidInput.
   void pull(std::span<const std::uint64_t> keys, WritableNumbers rows) const;
-  // All or nothing: throws InvalidInput for a number that is not finite, naming the key, and changes nothing.
+  // All or nothing: throws InvalidInput as check() does, and changes nothing then.
   void push(const Push& push);
 
   void set_day(std::uint32_t day) { day_ = day; }  // what shrink() and usage count in
-  std::uint32_t day() const { return day_; }
+  std::uint32_t day() const { return day_; }       // 0 at first
   // Decays all scores, then removes what expires. Bounds are those of all `shares` that the table's shards
-  // are spread over, and this is one of them.
+  // are spread over, and this is one of them. Does nothing where the table is not scored.
   Shrunk shrink(std::uint32_t shares = 1);
 
-  bool contains(std::uint64_t key) const;
+  bool contains(std::uint64_t key) const;   // whether the key has a row
   Usage usage_of(std::uint64_t key) const;  // zeros for a key without a row, or a table that is not scored
-  float score(const Usage& usage) const;
-  std::int64_t num_rows() const;
-  std::int64_t num_cold_rows() const;  // of those, on disk alone
-  std::int64_t memory_bytes() const;   // of rows, index, candidates and the cold store
-  std::int64_t index_bytes() const;
-  std::int64_t candidate_bytes() const;
-  std::int64_t bytes_a_row() const;  // at its full length, with what is kept beside it
+  float score(const Usage& usage) const;    // as Life has it
+  std::int64_t num_rows() const;            // of all shards
+  std::int64_t num_cold_rows() const;       // of those, on disk alone
+  std::int64_t memory_bytes() const;        // of rows, index, candidates and the cold store
+  std::int64_t index_bytes() const;         // of these, of the index
+  std::int64_t candidate_bytes() const;     // and of keys that were not admitted
+  std::int64_t bytes_a_row() const;         // at its full length, with what is kept beside it
   // A number that only equal rows have, whatever the history: of keys, usage, values and state.
   std::uint64_t digest() const;
 
@@ -128,12 +133,14 @@ class Table {
   const Saved& saved() const { return saved_; }
   std::uint32_t shrinks_since_save() const { return shrinks_ - shrinks_saved_; }
   void decay(std::uint32_t times);  // as so many shrinks do, without what they remove
-  // For loading: makes or overwrites a row; state that is empty begins anew.
+  // For loading: makes or overwrites a row, whose content fits the definition; state that is empty begins
+  // anew.
   void put(const Row& row);
-  // Rows that begin with these values, but for parts that are to be earned.
+  // Rows that begin with these values, but for parts that are to be earned: as pull() gives them. Throws
+  // InvalidInput as push() does.
   void put(std::span<const std::uint64_t> keys, Numbers values);
-  bool erase(std::uint64_t key);
-  void clear();  // as it was made
+  bool erase(std::uint64_t key);  // whether there was a row
+  void clear();                   // as it was made
   // Bytes of a part's values, and of these and its state.
   std::size_t value_bytes(std::size_t part) const { return places_[part].value_bytes; }
   std::size_t part_bytes(std::size_t part) const {
