@@ -130,9 +130,8 @@ class Header:
         text, end, body = self.signature(begin) if cursor.kind in FUNCTIONS else self.statement(begin)
         made.last = self.text.count("\n", 0, end - 1)
         behind = self.text[end : self.text.find("\n", end)].rstrip()
-        if (
-            body is not None
-        ):  # its comment is behind the bracket that opens the body, or the one that closes it
+        if body is not None:
+            # Its comment is behind the bracket that closes the body, or the one that opens it.
             behind = behind or re.match(r" *(//.*)?", self.text[body + 1 :])[0]
             behind = "  " + behind.lstrip() if behind.strip() else ""
         more = self.behind(made.last)

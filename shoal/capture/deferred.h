@@ -66,9 +66,9 @@ std::optional<Endless> endless_of(const at::Tensor& tensor);
 bool is_deferred(const at::Tensor& tensor);  // whether it has no memory yet, and knows how it is made
 // Makes it, with all that share its memory, as it would be had it not been deferred; in any order, whatever
 // has been drawn since. Nothing happens to a tensor that has memory. Throws InvalidInput, naming `name`, for
-// a tensor that is one of shapes alone.
+// a tensor that is one of shapes alone, or has more rows than memory has room for (Endless).
 void materialize(const at::Tensor& tensor, const std::string& name = "tensor");
-// Its parameters and buffers, one after the other, and named so.
+// Its parameters and buffers, one after the other, and named so. Throws as for one of them.
 void materialize(torch::nn::Module& module);
 
 }  // namespace shoal

@@ -105,7 +105,8 @@ void perform_alone(const Request& request);
 
 // A call that was over before it returned.
 std::unique_ptr<Work> done_work();
-// What the memory of a communicator is where nothing is shared: pages of this process.
+// What the memory of a communicator is where nothing is shared: pages of this process. Throws InvalidInput for
+// fewer than 0 bytes, Infeasible where there is no memory.
 std::unique_ptr<Memory> plain_memory(std::int64_t bytes);
 
 }  // namespace shoal::comm

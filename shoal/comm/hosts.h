@@ -12,7 +12,8 @@
 namespace shoal::comm {
 
 // The same for two processes exactly where they can share memory as comm/shm does: one boot of one machine,
-// one namespace of processes (a container has its own), one user.
+// one namespace of processes (a container has its own), one user. Throws Infeasible where the kernel does not
+// say.
 std::string host_identity();
 
 // For each rank the first rank of its host. Every rank calls it, with the same `key`. Throws Timeout where

@@ -188,7 +188,8 @@ struct ASGD {
 };
 
 // torch.optim.Adafactor; Shazeer & Stern, arXiv:1804.04235: of matrices the state is a row and a column. It
-// sees whole tensors: on several ranks each rank has all of these parameters' gradients and state.
+// sees whole tensors: on several ranks each rank has all of these parameters' gradients and state. Weight decay
+// is decoupled.
 struct Adafactor {
   double lr = 1e-2;
   double beta2_decay = -0.8;   // of update n, averages of squares get n^beta2_decay of the new ones
@@ -201,7 +202,8 @@ struct Adafactor {
 };
 
 // torch.optim.Muon; Jordan et al., 2024: momentum made orthogonal by Newton-Schulz steps in bfloat16. For
-// matrices alone, and whole ones, as Adafactor.
+// matrices alone (a step with others throws InvalidInput), and whole ones, as Adafactor. Weight decay is
+// decoupled.
 struct Muon {
   enum class Adjust { Original, MatchRmsAdamW };  // of the rate, to a matrix's shape
   double lr = 1e-3;

@@ -79,17 +79,17 @@ struct Plan {
   std::vector<std::string> batch_axes = {"replicate", "shard"};  // those that the mesh has
   std::vector<std::string> whole_inputs = {};  // of the batch: the same on every rank, not cut
   std::map<std::string, int> batch_dims = {};  // of its items: where samples lie, if not in dim 0
-  std::string zero_axis = "shard";
+  std::string zero_axis = "shard";             // whose ranks keep parts
   // What its ranks keep in parts: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too
   // (Rajbhandari et al., arXiv:1910.02054). -1: 3 where the axis has more than one rank.
   int zero_stage = -1;
-  bool gathers_again = true;  // stage 3: parameters for backward, instead of keeping them
-  std::vector<PlanLine> lines = {};
+  bool gathers_again = true;                 // stage 3: parameters for backward, instead of keeping them
+  std::vector<PlanLine> lines = {};          // how parameters and outputs of modules lie
   std::vector<std::string> found_axes = {};  // besides those that no line names
   std::vector<std::string> splits = {};      // modules, or parameters
-  Planner planner = {};
+  Planner planner = {};                      // how it is found
   // --- stages
-  std::string pipeline_axis = "pipeline";
+  std::string pipeline_axis = "pipeline";          // whose ranks have stages, if the mesh has it
   std::string schedule = "1f1b";                   // or FILE.csv
   std::optional<schedule::Timeline> actions = {};  // of that file (read_schedule)
   int stages_per_rank = 0;                         // 0: as many as the schedule has by itself
@@ -100,11 +100,11 @@ struct Plan {
   std::optional<bool> reduces_each = {};
   // --- tables, of one device too: names of parameters, with '*' for any characters but '.'
   std::vector<std::string> tables = {};
-  // --- precision, of one device too
+  // --- precision, of one device too: of products
   rewrite::Precision precision = {};
-  // --- recompute
+  // --- recompute, of one device too: what backward makes again
   rewrite::Recompute recompute = {};
-  // --- offload
+  // --- offload, of one device too: what lies in a file
   rewrite::Offload offload = {};
   // --- buckets and gather_ahead, bytes of whole tensors
   std::int64_t bucket_bytes = std::int64_t{25} << 20;   // gradients are reduced when so many are there
@@ -128,9 +128,10 @@ void check(const rewrite::Offload& offload);
 
 // As lines, each with its end: what differs from the defaults, and is the same read back.
 std::string to_text(const Plan& plan);
-// Throws InvalidInput naming `name`, the line, and what is wanted there.
+// The plan of such lines; "#" begins a comment. Throws InvalidInput naming `name`, the line, and what is wanted there.
 Plan plan_from_text(std::string_view text, std::string_view name = "plan");
-// Of what follows the word in its line: "bfloat16", "bfloat16 lower=aten::exp full=aten::bmm", "float16 scale=1024".
+// One field, of what follows the word in its line: "bfloat16", "bfloat16 lower=aten::exp full=aten::bmm",
+// "float16 scale=1024". All four throw InvalidInput naming `name`, and check what they have read.
 rewrite::Precision precision_from_text(std::string_view words, std::string_view name = "precision");
 // Likewise: "tensor_batch=true kept=300MiB".
 Planner planner_from_text(std::string_view words, std::string_view name = "planner");

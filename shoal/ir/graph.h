@@ -130,7 +130,8 @@ struct Graph {
   const Node& at(NodeId id) const { return nodes.at(id.index); }     // likewise
 
   // Each appends. Of a node one new value for each type given, nullopt for an undefined output.
-  // An output's role is Activation in the forward phase, else Gradient.
+  // An output's role is Activation in the forward phase, else Gradient. A result of a value that there is not is
+  // Internal.
   NodeId add_node(Node node, const std::vector<std::optional<TensorType>>& types);
   ValueId add_source(Role role, std::string name, TensorType type, std::string fingerprint = "");
   void add_result(Role role, std::string name, ValueId value);

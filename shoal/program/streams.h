@@ -20,14 +20,15 @@
 
 namespace shoal::program {
 
-// The axis of a message that is waited for; empty for all else. A send is not: what it sends is a copy.
+// The axis of a message that is waited for; empty for all else. A send is not: what it sends is a copy. Throws
+// InvalidInput for a message whose axis is no text.
 std::string_view stream_of(const Instruction& instruction);
 
 // Whether segments may leave messages under way for the next one: no step is looked at between them.
 enum class Crossing { Between, None };  // those that compute gradients; none
 
 // Puts waits into a program that has none, and no frees yet. What only moves what a message brought goes to
-// where somebody looks at it, or to the end.
+// where somebody looks at it, or to the end. Throws InvalidInput for fewer than 0 bytes.
 void add_waits(Program& program, Crossing crossing, std::int64_t under_way_bytes);
 
 // The instructions of all segments as tasks on streams, Frees left out.

@@ -36,7 +36,7 @@ void fill(const Initial& initial, Stream stream, std::uint64_t key, std::uint32_
 void fill(const Initial& initial, Stream stream, std::uint64_t key, std::uint32_t part,
           std::span<double> values);  // the same floats
 
-// In [0, 1), for one key and step.
+// A number in [0, 1) for one key and step: what admission by probability draws.
 double draw(Stream stream, std::uint64_t key, std::uint64_t step);
 
 }  // namespace shoal::ps

@@ -39,7 +39,7 @@ class Tables {
   class Pulling {
    public:
     virtual ~Pulling() = default;
-    virtual std::span<const std::byte> wait() = 0;  // the rows
+    virtual std::span<const std::byte> wait() = 0;  // the rows, as Table::pull writes them
   };
   // As they are when it is answered, which is before whatever is asked later.
   virtual std::unique_ptr<Pulling> start_pull(TableNumber table, std::span<const std::uint64_t> keys) = 0;

@@ -18,7 +18,8 @@ class Table;
 
 class HostStore : public Store {
  public:
-  // `capacity` bytes for all keys and values; set() and add() throw Infeasible where they do not suffice.
+  // `capacity` bytes for all keys and values; set() and add() throw Infeasible where they do not suffice, and
+  // this where the system has none.
   explicit HostStore(std::int64_t capacity = std::int64_t{1} << 20);
   // The one behind a descriptor that was inherited; takes the descriptor over. Throws InvalidInput where it
   // is none.
