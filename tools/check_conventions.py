@@ -25,11 +25,12 @@ RULES = [
     # views of it, wherever the model keeps them, and the regions of memory that stand for it. And what ranks
     # that are threads of one process share: a group, pages, and what a progress thread and its works have in
     # common. And the tape that all tensors of a deferred model are made of, and the file that offloaded
-    # ones lie in.
+    # ones lie in. And a part of tables, and a frame, that coroutines of a server's loop work on: any of
+    # them may be the last, when the part has gone to another server.
     (
         r"shared_ptr<(?!torch::nn::)",
         r"^(shoal|models)/(?!.*_test\.)",
-        r"^shoal/(capture/(deferred|recorded_tensor|recorder)\.|comm/(inproc/|pool\.|shm/|test_ranks\.)|runtime/file_memory\.)",
+        r"^shoal/(capture/(deferred|recorded_tensor|recorder)\.|comm/(inproc/|pool\.|shm/|test_ranks\.)|ps/loop|runtime/file_memory\.)",
         "no shared_ptr: say who owns it",
     ),
     (

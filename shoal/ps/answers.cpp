@@ -52,8 +52,32 @@ bool Answers::answer(const wire::Head& head, std::span<const std::byte> payload,
   } catch (const std::bad_alloc&) {
     reply = wire::failure(head, Error(ErrorKind::Infeasible, "ps: the server is out of memory"));
   }
+  if (head.operation == Operation::Create || head.operation == Operation::Clear ||
+      head.operation == Operation::Shrink || head.operation == Operation::Load)
+    ++num_whole_;
   if (changes(head.operation) && last < head.sequence) remember(head.client, head.sequence, reply);
   return true;
+}
+
+bool Answers::is_history(Operation operation) {
+  return operation == Operation::State || operation == Operation::Rows || changes(operation) ||
+         operation == Operation::Create || operation == Operation::Refuse || operation == Operation::Save;
+}
+
+void Answers::follow(const wire::Head& head, std::span<const std::byte> payload) {
+  std::vector<std::byte> remembered;  // where it has to be
+  if (head.operation == Operation::State || head.operation == Operation::Rows) {
+    wire::check_payload(head, payload);
+    head.operation == Operation::State ? take_state(payload) : take_rows(payload);
+    return;
+  }
+  if (head.operation != Operation::Save) {
+    answer(head, payload, remembered);
+    return;
+  }
+  wire::check_payload(head, payload);
+  if (head.table < tables_.size())  // the primary writes the file
+    tables_[head.table]->mark_saved({.origin = wire::note_of(payload).number, .number = 0});
 }
 
 // What changed something is answered as before.
@@ -105,7 +129,7 @@ bool Answers::answer_checked(const wire::Head& head, std::span<const std::byte> 
     case Operation::Shrink: {
       Table& whole = table(head);
       whole.set_day(wire::day_of(payload));
-      const Shrunk shrunk = whole.shrink(loops_);
+      const Shrunk shrunk = whole.shrink(parts_);
       put_few(reply, done, std::as_bytes(std::span(&shrunk, 1)));
       return true;
     }
@@ -122,7 +146,11 @@ bool Answers::answer_checked(const wire::Head& head, std::span<const std::byte> 
       return true;
     }
     case Operation::Done:
-    case Operation::Failed: break;
+    case Operation::Failed:
+    case Operation::Older:
+    case Operation::Follow:
+    case Operation::State:
+    case Operation::Rows: break;
   }
   fail(ErrorKind::Corrupt, "ps: an answer where a request was wanted");
 }
@@ -142,8 +170,8 @@ std::uint32_t Answers::create(std::span<const std::byte> text) {
   }
   SHOAL_CHECK(tables_.size() < kMostTables, InvalidInput, "ps: there are ", tables_.size(),
               " tables already");
-  SHOAL_CHECK(wanted.shards >= loops_, InvalidInput, "ps: table ", in_quotes(wanted.name), ": shards is ",
-              wanted.shards, ", and there are ", loops_, " loops of servers to share them");
+  SHOAL_CHECK(wanted.shards >= parts_, InvalidInput, "ps: table ", in_quotes(wanted.name), ": shards is ",
+              wanted.shards, ", and there are ", parts_, " loops of servers to share them");
   tables_.push_back(std::make_unique<Table>(std::move(wanted)));
   joint_.emplace_back();
   rounds_.emplace_back();
@@ -157,11 +185,11 @@ Table& Answers::table(const wire::Head& head) {
 }
 
 void Answers::check_keys(const Table& table, std::span<const std::uint64_t> keys) const {
-  if (loops_ == 1) return;
+  if (parts_ == 1) return;
   for (const std::uint64_t key : keys)
-    SHOAL_CHECK(table.shard_of(key) % loops_ == loop_, InvalidInput, "ps: table ",
+    SHOAL_CHECK(table.shard_of(key) % parts_ == part_, InvalidInput, "ps: table ",
                 in_quotes(table.definition().name), ": key ", key, " belongs to loop ",
-                table.shard_of(key) % loops_, ", and was sent to ", loop_,
+                table.shard_of(key) % parts_, ", and was sent to ", part_,
                 "; do client and servers agree on the number of loops?");
 }
 
@@ -260,10 +288,10 @@ SaveReport Answers::save_or_load(const wire::Head& head, const wire::Note& note)
               in_quotes(whole.definition().name), " in");
   const std::filesystem::path path(note.text);
   if (head.operation == Operation::Save)
-    return save(whole, *files_, file_of(path, loop_),
-                {.origin = note.number, .part = loop_, .parts = loops_});
+    return save(whole, *files_, file_of(path, part_),
+                {.origin = note.number, .part = part_, .parts = parts_});
   return load(whole, *files_, files_of(*files_, path),
-              [&](std::uint64_t key) { return whole.shard_of(key) % loops_ == loop_; });
+              [&](std::uint64_t key) { return whole.shard_of(key) % parts_ == part_; });
 }
 
 // Parts that wait are answered with it, and those that come.

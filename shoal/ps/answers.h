@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a loop answers to frames: its tables and what its clients changed last. No socket, no clock.
+// What is answered to frames that ask for a part of the tables: its rows, and what its clients changed last.
+// No socket, no clock: who is given the same changes in the same order is the same, answers and bits, which is
+// how a copy is one.
 #pragma once
 
 #include <atomic>
@@ -11,6 +13,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "shoal/ps/joint_push.h"
@@ -22,17 +25,31 @@ namespace shoal::ps {
 // One thread, but for num_applied().
 class Answers {
  public:
-  // Of all loops' shards, those whose number modulo `loops` is `loop`. `wakes` is called when something that
+  // Of all shards, those whose number modulo `parts` is `part`. `wakes` is called when something that
   // waited for others may have its answer. `files`: where tables are saved, borrowed; null: nowhere.
   Answers(
-      std::uint32_t loop, std::uint32_t loops, std::uint64_t epoch, std::function<void()> wakes = [] {},
+      std::uint32_t part, std::uint32_t parts, std::uint32_t epoch, std::function<void()> wakes = [] {},
       FileSystem* files = nullptr)
-      : loop_(loop), loops_(loops), epoch_(epoch), wakes_(std::move(wakes)), files_(files) {}
+      : part_(part), parts_(parts), epoch_(epoch), wakes_(std::move(wakes)), files_(files) {}
 
   // The answer to a frame whose head was looked at, into `reply`: a frame too, of an error if need be. False:
   // it waits for pushes of other workers, to be asked again when something was woken. Throws
   // Corrupt where the payload is not what was sent: then the connection is of no more use.
   bool answer(const wire::Head& head, std::span<const std::byte> payload, std::vector<std::byte>& reply);
+
+  // What the primary of this part was asked, of a kind that is_history(), of this its copy.
+  void follow(const wire::Head& head, std::span<const std::byte> payload);
+  static bool is_history(wire::Operation operation);
+
+  // To make a copy of this, in frames that it is to follow: first the state, at a moment when no joint push waits;
+  // then the rows of each shard, which the copy has from then on. Changes in between go there as all do. Where
+  // one was of a whole table, it begins again.
+  bool is_quiet() const;
+  std::uint64_t num_whole() const { return num_whole_; }  // changes of whole tables
+  std::vector<std::byte> state(const wire::Head& head) const;
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> shards() const;  // table, shard
+  std::vector<std::vector<std::byte>> rows(const wire::Head& head, std::uint32_t table,
+                                           std::uint32_t shard) const;
 
   std::int64_t num_applied() const { return num_applied_; }
 
@@ -57,10 +74,12 @@ class Answers {
   void refuse(const wire::Note& refusal);
   SaveReport save_or_load(const wire::Head& head, const wire::Note& note);
   void remember(std::uint64_t client, std::uint64_t sequence, std::vector<std::byte> reply);
+  void take_state(std::span<const std::byte> payload);
+  void take_rows(std::span<const std::byte> payload);
   void check_keys(const Table& table, std::span<const std::uint64_t> keys) const;
 
-  const std::uint32_t loop_, loops_;
-  const std::uint64_t epoch_;
+  const std::uint32_t part_, parts_;
+  const std::uint32_t epoch_;
   const std::function<void()> wakes_;
   FileSystem* const files_;
   std::vector<std::unique_ptr<Table>> tables_;
@@ -73,6 +92,7 @@ class Answers {
   std::optional<Refused> refused_;                            // the last round that was
   std::unordered_map<std::uint64_t, Remembered> remembered_;  // by client
   std::atomic<std::int64_t> num_applied_ = 0;
+  std::uint64_t num_whole_ = 0;
 };
 
 }  // namespace shoal::ps

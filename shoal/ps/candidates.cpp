@@ -2,7 +2,9 @@
 #include "shoal/ps/candidates.h"
 
 #include <algorithm>
+#include <cstring>
 
+#include "shoal/base/error.h"
 #include "shoal/ps/hash.h"
 
 namespace shoal::ps {
@@ -31,6 +33,13 @@ std::uint32_t Candidates::add(std::uint64_t hash, std::uint32_t points) {
   const std::uint32_t count = std::min((place & kCount) + std::min(points, kMost), kMost);
   place = (place & ~kCount) | count;
   return count;
+}
+
+void Candidates::take(std::span<const std::byte> content) {
+  SHOAL_CHECK(content.empty() || content.size() == num_buckets_ * sizeof(Bucket), Corrupt,
+              "ps: candidates of ", content.size(), " bytes, wanted ", num_buckets_ * sizeof(Bucket));
+  buckets_.resize(content.size() / sizeof(Bucket));
+  if (!content.empty()) std::memcpy(buckets_.data(), content.data(), content.size());
 }
 
 void Candidates::forget(std::uint64_t hash) { place_of(hash) = 0; }

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace shoal::ps {
@@ -22,6 +23,10 @@ class Candidates {
   // What the key has with these; at most kMost. In a full bucket the key that has least makes room.
   std::uint32_t add(std::uint64_t hash, std::uint32_t points);
   void forget(std::uint64_t hash);
+
+  // All of it, to be given to another one for as many keys. Throws Corrupt where it is not of that size.
+  std::span<const std::byte> content() const { return std::as_bytes(std::span(buckets_)); }
+  void take(std::span<const std::byte> content);
 
   std::size_t bytes() const { return buckets_.size() * sizeof(Bucket); }
 

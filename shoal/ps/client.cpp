@@ -24,7 +24,7 @@ static constexpr std::chrono::hours kOfFiles{1};
 struct Client::Remote {
   Definition definition;
   std::size_t width = 0;
-  std::vector<std::uint32_t> numbers;  // by loop
+  std::vector<std::uint32_t> numbers;  // by part
   std::uint64_t last_round = 0;
 
   std::size_t row_bytes() const { return width * number_bytes(is_wide(definition.dtype)); }
@@ -62,10 +62,12 @@ class Client::Arriving final : public Tables::Pulling {
   std::size_t parts_ = 0;  // that are under way
 };
 
-Client::Client(const rendezvous::Key& key, std::vector<Endpoint> loops, const ClientOptions& options)
-    : places_(loops.size()), keys_(loops.size()) {
-  SHOAL_CHECK(!loops.empty(), InvalidInput, "ps: a client wants the servers' endpoints, and got none");
+Client::Client(const rendezvous::Key& key, std::vector<Endpoint> loops, const ClientOptions& options) {
+  SHOAL_CHECK(!loops.empty() || options.maps, InvalidInput,
+              "ps: a client wants the servers' endpoints, and got none");
   lines_ = std::make_unique<Lines>(key, std::move(loops), options);
+  places_.resize(lines_->size());
+  keys_.resize(lines_->size());
 }
 
 Client::~Client() = default;
@@ -75,11 +77,12 @@ Client::TableNumber Client::create(const Definition& definition) {
   const std::string text = to_text(definition);
   Remote remote = {.definition = definition, .width = width_of(definition)};
   remote.numbers.resize(lines_->size());
-  for (std::size_t loop = 0; loop < lines_->size(); ++loop)
+  for (std::size_t part = 0; part < lines_->size(); ++part)
     lines_->send(
-        loop, wire::frame(lines_->head(Operation::Create, 0, 0), std::array{std::as_bytes(std::span(text))}),
-        [&remote, loop](const Head& head, std::span<const std::byte> payload) {
-          remote.numbers[loop] = head.table;
+        part,
+        wire::frame(lines_->head(part, Operation::Create, 0, 0), std::array{std::as_bytes(std::span(text))}),
+        [&remote, part](const Head& head, std::span<const std::byte> payload) {
+          remote.numbers[part] = head.table;
           remote.last_round = std::max(remote.last_round, wire::round_of(payload));
         });
   lines_->settle();
@@ -93,9 +96,9 @@ void Client::split(const Remote& remote, std::span<const std::uint64_t> keys) {
   for (auto& places : places_) places.clear();
   for (auto& some : keys_) some.clear();
   for (std::size_t i = 0; i < keys.size(); ++i) {
-    const std::size_t loop = shard_of(keys[i], remote.definition.shards) % lines_->size();
-    places_[loop].push_back(static_cast<std::uint32_t>(i));
-    keys_[loop].push_back(keys[i]);
+    const std::size_t part = shard_of(keys[i], remote.definition.shards) % lines_->size();
+    places_[part].push_back(static_cast<std::uint32_t>(i));
+    keys_[part].push_back(keys[i]);
   }
 }
 
@@ -115,14 +118,14 @@ void Client::pull(TableNumber table, std::span<const std::uint64_t> keys, Writab
 void Client::send_pull(const Remote& remote, std::span<const std::uint64_t> keys, const After& after,
                        Arriving& arriving) {
   split(remote, keys);
-  for (std::size_t loop = 0; loop < lines_->size(); ++loop) {
-    if (keys_[loop].empty()) continue;
+  for (std::size_t part = 0; part < lines_->size(); ++part) {
+    if (keys_[part].empty()) continue;
     arriving.expect();
     lines_->send(
-        loop,
-        wire::pull_frame(lines_->head(Operation::Pull, remote.numbers[loop], keys_[loop].size()),
-                         {.after = after, .keys = keys_[loop]}),
-        [places = places_[loop], bytes = remote.row_bytes(), &arriving](
+        part,
+        wire::pull_frame(lines_->head(part, Operation::Pull, remote.numbers[part], keys_[part].size()),
+                         {.after = after, .keys = keys_[part]}),
+        [places = places_[part], bytes = remote.row_bytes(), &arriving](
             const Head&, std::span<const std::byte> payload) { arriving.take(payload, places, bytes); });
   }
 }
@@ -162,24 +165,25 @@ void Client::send_push(const PushTo& to) {
   }
   split(remote, push.keys);
   std::vector<std::byte> gradients;
-  for (std::size_t loop = 0; loop < lines_->size(); ++loop) {
-    if (keys_[loop].empty() && push.workers == 0) continue;  // others wait for that number
-    append_rows(push.gradients.bytes(), places_[loop], remote.row_bytes(), gradients);
-    const auto shows = some_of(push.shows, places_[loop]), clicks = some_of(push.clicks, places_[loop]);
-    Push part = push;
-    part.keys = keys_[loop];
-    part.gradients = {gradients, is_wide(remote.definition.dtype)};
-    part.shows = shows;
-    part.clicks = clicks;
-    lines_->send(loop,
-                 wire::push_frame(lines_->head(Operation::Push, remote.numbers[loop], keys_[loop].size()),
-                                  {.push = part, .tells_others = others != nullptr}),
-                 take);
+  for (std::size_t part = 0; part < lines_->size(); ++part) {
+    if (keys_[part].empty() && push.workers == 0) continue;  // others wait for that number
+    append_rows(push.gradients.bytes(), places_[part], remote.row_bytes(), gradients);
+    const auto shows = some_of(push.shows, places_[part]), clicks = some_of(push.clicks, places_[part]);
+    Push some = push;
+    some.keys = keys_[part];
+    some.gradients = {gradients, is_wide(remote.definition.dtype)};
+    some.shows = shows;
+    some.clicks = clicks;
+    lines_->send(
+        part,
+        wire::push_frame(lines_->head(part, Operation::Push, remote.numbers[part], keys_[part].size()),
+                         {.push = some, .tells_others = others != nullptr}),
+        take);
   }
 }
 
 void Client::send(std::span<const PushTo> pushes) {
-  for (const PushTo& to : pushes)  // or some loops would have applied it when one refuses
+  for (const PushTo& to : pushes)  // or some servers would have applied it when one refuses
     check(to.push, tables_.at(to.table).definition, tables_.at(to.table).width);
   for (const PushTo& to : pushes) send_push(to);
 }
@@ -192,8 +196,8 @@ void Client::push(std::span<const PushTo> pushes) {
 void Client::settle() { lines_->settle(); }
 
 void Client::refuse(std::uint64_t round, const std::string& why) {
-  for (std::size_t loop = 0; loop < lines_->size(); ++loop)
-    lines_->send(loop, wire::note_frame(lines_->head(Operation::Refuse, 0, 0), {round, why}));
+  for (std::size_t part = 0; part < lines_->size(); ++part)
+    lines_->send(part, wire::note_frame(lines_->head(part, Operation::Refuse, 0, 0), {round, why}));
   lines_->settle();
 }
 
@@ -202,23 +206,23 @@ void Client::put(TableNumber table, std::span<const std::uint64_t> keys, Numbers
   check({.keys = keys, .gradients = values}, remote.definition, remote.width);
   split(remote, keys);
   std::vector<std::byte> rows;
-  for (std::size_t loop = 0; loop < lines_->size(); ++loop) {
-    if (keys_[loop].empty()) continue;
-    append_rows(values.bytes(), places_[loop], remote.row_bytes(), rows);
-    lines_->send(loop,
-                 wire::rows_frame(lines_->head(Operation::Put, remote.numbers[loop], keys_[loop].size()),
-                                  {keys_[loop], {rows, values.is_wide()}}));
+  for (std::size_t part = 0; part < lines_->size(); ++part) {
+    if (keys_[part].empty()) continue;
+    append_rows(values.bytes(), places_[part], remote.row_bytes(), rows);
+    lines_->send(
+        part, wire::rows_frame(lines_->head(part, Operation::Put, remote.numbers[part], keys_[part].size()),
+                               {keys_[part], {rows, values.is_wide()}}));
   }
   lines_->settle();
 }
 
-// Asks every loop the same, and gives `each` the payloads.
+// Asks every part the same, and gives `each` the payloads.
 template <class Each>
 void Client::ask_all(TableNumber table, wire::Operation operation, std::span<const std::byte> payload,
                      std::size_t wanted, const Each& each) {
   const auto& numbers = tables_.at(table).numbers;
-  for (std::size_t loop = 0; loop < lines_->size(); ++loop)
-    lines_->send(loop, wire::frame(lines_->head(operation, numbers[loop], 0), std::array{payload}),
+  for (std::size_t part = 0; part < lines_->size(); ++part)
+    lines_->send(part, wire::frame(lines_->head(part, operation, numbers[part], 0), std::array{payload}),
                  [&](const Head&, std::span<const std::byte> answer) {
                    SHOAL_CHECK(answer.size() == wanted, Corrupt, "ps: a server answered with ", answer.size(),
                                " bytes, wanted ", wanted);
@@ -248,9 +252,9 @@ Shrunk Client::shrink(TableNumber table, std::uint32_t day) {
 SaveReport Client::save_or_load(TableNumber table, Operation operation, const wire::Note& note) {
   SaveReport all;
   const auto& numbers = tables_.at(table).numbers;
-  for (std::size_t loop = 0; loop < lines_->size(); ++loop)
+  for (std::size_t part = 0; part < lines_->size(); ++part)
     lines_->send(
-        loop, wire::note_frame(lines_->head(operation, numbers[loop], 0), note),
+        part, wire::note_frame(lines_->head(part, operation, numbers[part], 0), note),
         [&](const Head&, std::span<const std::byte> answer) {
           const SaveReport one = wire::report_of(answer);
           all = {.rows = all.rows + one.rows,

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -18,19 +19,21 @@
 namespace shoal::ps {
 
 struct ClientOptions {      // of one worker
-  std::uint64_t epoch = 1;  // that of the servers
+  std::uint32_t epoch = 1;  // that of the servers
   // Of each answer, and for a lost connection to return.
   std::chrono::nanoseconds limit = std::chrono::seconds{10};
+  // Where servers with copies have their map. Such a client goes on where a server has gone.
+  std::optional<MapKeeper> maps = {};
 };
 
 class Lines;
 
-// Every call throws what a server refuses, PeerLost where one has gone, Timeout where an answer does not
-// come, and Corrupt where it is none.
+// Every call throws what a server refuses, PeerLost where one has gone or does not answer within the limit,
+// and Corrupt where an answer is none.
 class Client final : public Tables {
  public:
-  // Endpoints of all loops, in their order. Throws PeerLost where one does not listen, InvalidInput where
-  // there are none or one has another key.
+  // Endpoints of all loops, in their order; with a map, those of the map. Throws PeerLost where one does not
+  // listen, InvalidInput where there are none or one has another key.
   Client(const rendezvous::Key& key, std::vector<Endpoint> loops, const ClientOptions& options = {});
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
@@ -58,7 +61,7 @@ class Client final : public Tables {
  private:
   struct Remote;
   class Arriving;
-  // Of some keys, which go to each loop: their places.
+  // Of some keys, which belong to each part: their places.
   void split(const Remote& remote, std::span<const std::uint64_t> keys);
   void send_push(const PushTo& to);
   void send_pull(const Remote& remote, std::span<const std::uint64_t> keys, const After& after,
@@ -70,7 +73,7 @@ class Client final : public Tables {
 
   std::unique_ptr<Lines> lines_;
   std::vector<Remote> tables_;
-  std::vector<std::vector<std::uint32_t>> places_;  // by loop
+  std::vector<std::vector<std::uint32_t>> places_;  // by part
   std::vector<std::vector<std::uint64_t>> keys_;
 };
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "shoal/base/text.h"
@@ -12,29 +13,38 @@
 namespace shoal::ps {
 
 Lines::Lines(const rendezvous::Key& key, std::vector<Endpoint> loops, const ClientOptions& options)
-    : key_(key), loops_(std::move(loops)), options_(options), lines_(loops_.size()) {
+    : key_(key), options_(options) {
   const auto random = rendezvous::random_bytes();
   std::memcpy(&client_, random.data(), sizeof client_);
-  for (std::size_t loop = 0; loop < loops_.size(); ++loop) connect(loop);
+  if (options_.maps) map_ = options_.maps->find();
+  if (map_.number == 0) {
+    for (int loop = 0; loop < static_cast<int>(loops.size()); ++loop) map_.parts.push_back({.primary = loop});
+    map_.loops = std::move(loops);
+  }
+  lines_.resize(map_.parts.size());
+  for (std::size_t part = 0; part < lines_.size(); ++part) connect(part);
 }
 
-wire::Head Lines::head(wire::Operation operation, std::uint32_t table, std::size_t count) {
+wire::Head Lines::head(std::size_t part, wire::Operation operation, std::uint32_t table, std::size_t count) {
   return {.operation = operation,
+          .part = static_cast<std::uint16_t>(part),
           .table = table,
           .count = static_cast<std::uint32_t>(count),
           .epoch = options_.epoch,
+          .map = map_.number,
           .client = client_,
           .sequence = ++sequence_};
 }
 
-void Lines::send(std::size_t loop, std::vector<std::byte> frame, Take take,
+void Lines::send(std::size_t part, std::vector<std::byte> frame, Take take,
                  std::optional<std::chrono::nanoseconds> limit) {
-  Line& line = lines_[loop];
+  Line& line = lines_[part];
   const bool is_crowded = line.under_way.size() >= wire::kMostUnderWay;
   try {
     if (is_crowded ||
         std::ranges::any_of(line.under_way, [](const Request& each) { return bool{each.take}; }))
-      settle(loop);
+      settle(part);
+    seal(frame);
     line.under_way.push_back({std::move(frame), std::move(take), limit.value_or(options_.limit)});
     if (line.connection) write_last(line);  // else settle() sends it again
   } catch (...) {
@@ -60,31 +70,48 @@ void Lines::settle() {
 
 void Lines::read_all() {
   try {
-    for (std::size_t loop = 0; loop < loops_.size(); ++loop) settle(loop);
+    for (std::size_t part = 0; part < lines_.size(); ++part) settle(part);
   } catch (...) {
     give_up();
     throw;
   }
 }
 
-void Lines::settle(std::size_t loop) {
-  Line& line = lines_[loop];
+void Lines::settle(std::size_t part) {
+  Line& line = lines_[part];
   while (!line.under_way.empty()) {
     wire::Head head;
-    try {
-      if (!line.connection) send_again(loop);
-      read(line, head);
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::PeerLost) throw;
-      send_again(loop);
-      read(line, head);
-    }
+    read_answer(part, head);
     const Request request = std::move(line.under_way.front());
     line.under_way.pop_front();
     if (head.operation != wire::Operation::Done)
       refused(head);
     else if (request.take)
       request.take(head, payload_);
+  }
+}
+
+// Of the first request under way, which is sent again where its connection ends: once; with a map until the
+// answer's limit, as each time another server may have gone.
+void Lines::read_answer(std::size_t part, wire::Head& head) {
+  Line& line = lines_[part];
+  const auto deadline = rendezvous::deadline_after(line.under_way.front().limit);
+  for (bool is_first = true;; is_first = false) {
+    try {
+      if (!line.connection) send_again(part);
+      read(line, head);
+      if (head.operation != wire::Operation::Older) return;
+    } catch (const Error& error) {
+      const bool tries_again = map_.number > 0 ? rendezvous::Clock::now() < deadline : is_first;
+      if (error.kind() != ErrorKind::PeerLost || !tries_again) throw;
+    }
+    line.connection.reset();
+    if (map_.number == 0) continue;
+    SHOAL_CHECK(rendezvous::Clock::now() < deadline, Timeout, "ps: part ", part,
+                " of the tables has no server ", "that says it has it, and the map is at ", map_.number);
+    const std::uint32_t seen = map_.number;
+    adopt(options_.maps->find());
+    if (map_.number == seen) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
 
@@ -107,23 +134,66 @@ void Lines::give_up() {
   }
 }
 
-void Lines::connect(std::size_t loop) {
-  const Endpoint& endpoint = loops_[loop];
-  lines_[loop].connection =
-      rendezvous::Connection::admitted({.address = endpoint.address,
-                                        .port = endpoint.port,
-                                        .magic = wire::kMagic,
-                                        .module = "ps",
-                                        .is = "a parameter server of this version of Shoal",
-                                        .host = "the server"},
-                                       key_, rendezvous::deadline_after(options_.limit));
-  SHOAL_CHECK(lines_[loop].connection, PeerLost, "ps: server loop ", loop, " at ", endpoint.address, ":",
-              endpoint.port, " is out of reach: ", std::strerror(errno));
+std::unique_ptr<rendezvous::Connection> Lines::connected(int loop, const Endpoint& endpoint) const {
+  const rendezvous::Peer peer = {.address = endpoint.address,
+                                 .port = endpoint.port,
+                                 .magic = wire::kMagic,
+                                 .module = "ps",
+                                 .is = "a parameter server of this version of Shoal",
+                                 .host = "the server"};
+  std::unique_ptr<rendezvous::Connection> connection;
+  try {
+    connection = rendezvous::Connection::admitted(peer, key_, rendezvous::deadline_after(options_.limit));
+  } catch (const Error& error) {
+    // Where there is a map, who is in it has the key: another one has the port now.
+    if (map_.number == 0 || error.kind() != ErrorKind::InvalidInput) throw;
+    return nullptr;
+  }
+  SHOAL_CHECK(connection || map_.number > 0, PeerLost, "ps: server loop ", loop, " at ", endpoint.address,
+              ":", endpoint.port, " is out of reach: ", std::strerror(errno));
+  return connection;
 }
 
-void Lines::send_again(std::size_t loop) {
-  connect(loop);
-  for (const Request& request : lines_[loop].under_way) write(lines_[loop], request.frame);
+// To who has the part; one where nobody listens has gone, and the map is to say so.
+void Lines::connect(std::size_t part) {
+  for (;;) {
+    const int loop = map_.parts[part].primary;
+    SHOAL_CHECK(
+        loop != ShardMap::kNone, Infeasible, "ps: the servers that had part ", part,
+        " of the tables have gone, its copy too, and its rows are lost. Remedy: go on from a checkpoint");
+    const Endpoint endpoint = map_.loops[static_cast<std::size_t>(loop)];
+    lines_[part].connection = connected(loop, endpoint);
+    if (lines_[part].connection) return;
+    adopt(options_.maps->replace(map_, without(map_, loop)));
+  }
+}
+
+// Requests go to who has their part now. Those under way all go again, as a server that does a later one before an
+// earlier one would refuse this.
+void Lines::adopt(ShardMap map) {
+  if (map.number <= map_.number) return;
+  for (std::size_t part = 0; part < lines_.size(); ++part)
+    if (!lines_[part].under_way.empty() || map.parts[part].primary != map_.parts[part].primary)
+      lines_[part].connection.reset();
+  map_ = std::move(map);
+}
+
+// It was made with another map.
+void Lines::seal(std::vector<std::byte>& frame) const {
+  wire::Head head;
+  std::memcpy(&head, frame.data(), sizeof head);
+  if (head.map == map_.number) return;
+  head.map = map_.number;
+  wire::seal(frame, head);
+}
+
+void Lines::send_again(std::size_t part) {
+  connect(part);
+  const auto& line = lines_[part];
+  for (Request& request : lines_[part].under_way) {
+    seal(request.frame);
+    write(line, request.frame);
+  }
 }
 
 void Lines::write_last(Line& line) {

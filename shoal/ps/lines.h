@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A client that lost a connection sends its requests again over a new one; what servers remember of its last
-// pushes makes that safe.
+// pushes makes that safe. With a map of the servers, the new one is to who has the part now.
 #pragma once
 
 #include <chrono>
@@ -20,7 +20,7 @@
 
 namespace shoal::ps {
 
-// A connection to each loop, and the requests that have no answer yet, in their order.
+// A connection to who has each part of the keys, and the requests that have no answer yet, in their order.
 class Lines {
  public:
   // Of an answer, whose payload it borrows.
@@ -28,11 +28,11 @@ class Lines {
 
   Lines(const rendezvous::Key& key, std::vector<Endpoint> loops, const ClientOptions& options);
 
-  std::size_t size() const { return loops_.size(); }
-  wire::Head head(wire::Operation operation, std::uint32_t table, std::size_t count);
+  std::size_t size() const { return lines_.size(); }
+  wire::Head head(std::size_t part, wire::Operation operation, std::uint32_t table, std::size_t count);
   // A frame, and who takes its answer. Answers that may be large are read before anything else is written: else
   // each end could wait until the other reads.
-  void send(std::size_t loop, std::vector<std::byte> frame, Take take = {},
+  void send(std::size_t part, std::vector<std::byte> frame, Take take = {},
             std::optional<std::chrono::nanoseconds> limit = {});
   // Until there is no request without an answer; what goes wrong is thrown by the next settle().
   void finish() noexcept;
@@ -51,17 +51,21 @@ class Lines {
   };
 
   void read_all();
-  void settle(std::size_t loop);
+  void settle(std::size_t part);
+  void read_answer(std::size_t part, wire::Head& head);
   void refused(const wire::Head& head);
   void give_up();
-  void connect(std::size_t loop);
-  void send_again(std::size_t loop);
+  void connect(std::size_t part);
+  std::unique_ptr<rendezvous::Connection> connected(int loop, const Endpoint& endpoint) const;
+  void adopt(ShardMap map);
+  void seal(std::vector<std::byte>& frame) const;
+  void send_again(std::size_t part);
   void write_last(Line& line);
   void write(const Line& line, const std::vector<std::byte>& frame);
   void read(const Line& line, wire::Head& head);
 
   const rendezvous::Key key_;
-  const std::vector<Endpoint> loops_;
+  ShardMap map_;
   const ClientOptions options_;
   std::uint64_t client_ = 0, sequence_ = 0;
   std::vector<Line> lines_;

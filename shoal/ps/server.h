@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Serves tables to who has the job's key. A server has loops, each a thread with a port of its own that owns
 // every n-th shard of all tables (n: the loops of all servers); a client talks to the loop that owns a key,
-// so that no request passes from thread to thread.
+// so that no request passes from thread to thread. With a map (shard_map.h) it also has copies of what other
+// servers' loops own, and owns that when they have gone.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "shoal/ps/map_keeper.h"
+#include "shoal/ps/shard_map.h"
 #include "shoal/ps/table.h"
 #include "shoal/rendezvous/key.h"
 
@@ -18,13 +22,8 @@ struct ServerOptions {                          // of one of several
   std::string address = "127.0.0.1";            // of one interface
   std::uint32_t loops = 1;                      // of this server
   std::uint32_t first_loop = 0, all_loops = 1;  // this server's first, and those of all servers
-  std::uint64_t epoch = 1;                      // requests of another one are refused
-};
-
-// Where a loop listens.
-struct Endpoint {
-  std::string address;     // of an interface
-  std::uint16_t port = 0;  // which the system chose
+  std::uint32_t epoch = 1;                      // requests of another one are refused
+  std::optional<MapKeeper> maps = {};           // none: loop i has part i, without a copy
 };
 
 // Serves until it is destroyed, on threads of its own.
@@ -39,7 +38,8 @@ class Server {
 
   std::vector<Endpoint> endpoints() const;  // one a loop
   std::int64_t num_refused() const;         // connections without the key; any thread
-  std::int64_t num_applied() const;         // pushes; a repeated one counts once; any thread
+  std::int64_t num_applied()
+      const;  // pushes to parts that are its own; a repeated one counts once; any thread
 
  private:
   class Service;

@@ -139,6 +139,12 @@ class Table {
   // Rows that begin with these values, but for parts that are to be earned: as pull() gives them. Throws
   // InvalidInput as push() does.
   void put(std::span<const std::uint64_t> keys, Numbers values);
+  // For copying a shard with its rows: what keys without a row have gathered; and a shard that has this and no
+  // rows.
+  std::span<const std::byte> candidates(std::uint32_t shard) const {
+    return shards_[shard].candidates.content();
+  }
+  void begin_shard(std::uint32_t shard, std::span<const std::byte> candidates);
   bool erase(std::uint64_t key);  // whether there was a row
   void clear();                   // as it was made
   // Bytes of a part's values, and of these and its state.

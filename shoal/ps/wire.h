@@ -2,8 +2,8 @@
 // What clients and servers say to each other after the handshake (rendezvous/handshake.h): frames,
 // little-endian.
 //
-//   magic, version, operation, 0 | table, count | epoch | client | sequence | bytes, CRC-32C | payload
-//     4        1        1      2 |   4      4   |   8   |   8    |    8     |   4       4    |
+//   magic, version, operation, part | table, count | epoch, map | client | sequence | bytes, CRC-32C | payload
+//     4        1        1        2  |   4      4   |   4     4   |   8    |    8     |   4       4    |
 //
 //   create   the definition as text                                ─► the table's number, in `table`
 //                                                                     and the last round pushed to it
@@ -22,7 +22,16 @@
 //   save     origin | path                                         ─► rows, removed keys and bytes of its file
 //   load     0 | path                                              ─► the same of what was read
 //   digest   nothing                                               ─► the digest and the number of rows of
-//                                                                     this loop
+//                                                                     this part
+//   follow   nothing                                               ─► how many changes of the part are here
+//            (then the connection has the frames that change the part at its primary, in their order; each is
+//            answered with nothing. With count 1 this is to begin as a copy, and has so many changes as the
+//            sequence says: among the frames are then these two)
+//   state    what Answers::state() gives                           ─► all that a part is but its rows
+//   rows     what Answers::rows() gives                            ─► those of one shard of a table
+//
+// Whoever asks for a part with another map (shard_map.h) than the server has, or asks who has not the part, is
+// answered `older`: it is to look at the map, and to ask again.
 //
 // The CRC is that of all other bytes of the frame. Nothing here reads past what it was given, or takes memory
 // that the frame has not announced within bounds.
@@ -42,7 +51,7 @@
 
 namespace shoal::ps::wire {
 
-constexpr std::string_view kMagic = "shoalp4\n";  // of the handshake
+constexpr std::string_view kMagic = "shoalp5\n";  // of the handshake
 constexpr std::uint32_t kMostBytes = 256U << 20;  // of a payload
 constexpr std::uint32_t kMostKeys = 1U << 22;     // of a frame
 constexpr std::uint32_t kMostText = 1U << 16;     // of a definition or an error
@@ -61,17 +70,22 @@ enum class Operation : std::uint8_t {
   Save,
   Load,
   Done,
-  Failed
+  Failed,
+  Older,
+  Follow,
+  State,
+  Rows
 };
-constexpr Operation kLastOperation = Operation::Failed;
+constexpr Operation kLastOperation = Operation::Rows;
 
 struct Head {
   std::uint32_t magic = 0x46505353;  // "SSPF"
-  std::uint8_t version = 4;
+  std::uint8_t version = 5;
   Operation operation = Operation::Done;
-  std::uint16_t zero = 0;
+  std::uint16_t part = 0;  // of the keys
   std::uint32_t table = 0, count = 0;
-  std::uint64_t epoch = 0, client = 0, sequence = 0;
+  std::uint32_t epoch = 0, map = 0;
+  std::uint64_t client = 0, sequence = 0;
   std::uint32_t bytes = 0;  // of the payload
   std::uint32_t crc = 0;
   friend bool operator==(const Head&, const Head&) = default;

@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0
+// Servers that end in the middle of what they do.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <optional>
+#include <random>
+#include <thread>
+
+#include "shoal/base/error_test.h"
+#include "shoal/base/text.h"
+#include "shoal/ps/client.h"
+#include "shoal/ps/server.h"
+#include "shoal/rendezvous/memory_store.h"
+
+using namespace shoal;
+using namespace shoal::ps;
+using namespace std::chrono_literals;
+
+namespace {
+
+// That have copies of each other's rows.
+class CopyingServers {
+ public:
+  CopyingServers(std::uint32_t servers, std::uint32_t loops) {
+    std::vector<Endpoint> endpoints;
+    for (std::uint32_t server = 0; server < servers; ++server) {
+      all.push_back(std::make_unique<Server>(
+          key,
+          ServerOptions{
+              .loops = loops, .first_loop = server * loops, .all_loops = servers * loops, .maps = maps}));
+      for (const Endpoint& endpoint : all.back()->endpoints()) endpoints.push_back(endpoint);
+    }
+    maps.begin(first_map(endpoints, loops));
+  }
+  ClientOptions options() const { return {.limit = 20s, .maps = maps}; }
+  Client client() const { return {key, {}, options()}; }
+  void end(std::size_t server) { all[server].reset(); }
+  void come_again(std::size_t server, std::uint32_t loops) {
+    all[server] =
+        std::make_unique<Server>(key, ServerOptions{.loops = loops, .all_loops = loops, .maps = maps});
+    maps.join(static_cast<int>(server), all[server]->endpoints());
+  }
+  int num_without_copy() const { return maps.find().num_without_copy(); }
+  // Says of its first loop that it has gone, and it has not.
+  void accuse(std::size_t server) const {
+    const ShardMap map = maps.find();
+    const int loop = map.loop_at(all[server]->endpoints()[0]);
+    if (loop != ShardMap::kNone) maps.replace(map, without(map, loop));
+  }
+  std::int64_t num_applied() const {
+    std::int64_t sum = 0;
+    for (const auto& server : all)
+      if (server) sum += server->num_applied();
+    return sum;
+  }
+
+  rendezvous::Key key = rendezvous::make_key();
+  rendezvous::MemoryStore store;
+  const MapKeeper maps{store};
+  std::vector<std::unique_ptr<Server>> all;
+};
+
+// What a worker pushes in a round: the same whenever it is asked. New keys come all the time.
+struct Share {
+  Share(std::uint32_t worker, std::uint64_t round) {
+    std::mt19937_64 random(round * 16 + worker);
+    for (int i = 0; i < 60; ++i) keys.push_back(20 * round + random() % 400);
+    std::ranges::sort(keys);
+    keys.erase(std::ranges::unique(keys).begin(), keys.end());
+    for (std::size_t i = 0; i < 3 * keys.size(); ++i)
+      gradients.push_back(static_cast<float>(random() % 100) * 0.01f - 0.5f);
+  }
+  Push push(std::uint32_t worker, std::uint32_t workers, std::uint64_t round) const {
+    return {.keys = keys,
+            .gradients = gradients,
+            .step = round,
+            .worker = worker,
+            .workers = workers,
+            .round = round,
+            .is_joint = true};
+  }
+  std::vector<std::uint64_t> keys;
+  std::vector<float> gradients;
+};
+
+}  // namespace
+
+static Definition counted() {
+  return {.name = "ids",
+          .seed = 3,
+          .shards = 16,
+          .parts = {{.width = 2}, {.width = 1, .earned_at = 3}},
+          .admission = {.rule = AdmissionRule::Count, .threshold = 2},
+          .scored = true,
+          .life = {.decay = 0.5f}};
+}
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+static constexpr int kKills = 40;
+#else
+static constexpr int kKills = 300;
+#endif
+static constexpr std::uint32_t kWorkers = 3;
+static constexpr std::uint64_t kRounds = 12;
+
+// Rows that were pulled by each worker in each round, all of them after each other; and what becomes of the table.
+struct Trained {
+  std::vector<std::vector<float>> rows;
+  std::pair<std::uint64_t, std::int64_t> digest;
+  std::int64_t applied = 0;
+  friend bool operator==(const Trained&, const Trained&) = default;
+};
+
+// Not asleep: so long alone would be too long.
+static void wait(std::chrono::microseconds time) {
+  const auto until = std::chrono::steady_clock::now() + time;
+  while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
+}
+
+// What befalls a server when the last worker has come to some round, and so long after.
+struct Mishap {
+  std::size_t server = 0;
+  std::uint64_t round = 0;
+  std::chrono::microseconds later = 0us;
+  bool is_accused = false;  // or ends
+};
+
+// Workers train together.
+static Trained train(std::uint32_t loops, const std::optional<Mishap>& mishap) {
+  CopyingServers servers(2, loops);
+  Trained trained = {.rows = std::vector<std::vector<float>>(kWorkers)};
+  std::atomic<std::uint64_t> begun = 0;
+  const auto work = [&](std::uint32_t worker) {
+    std::optional<Client> client;
+    Client::TableNumber table = 0;
+    for (std::uint64_t round = 1; round <= kRounds; ++round) {
+      // A new one looks at the map, so that not all hear at once of a server that has not gone.
+      if (round == 1 || (mishap && mishap->is_accused && (round + worker) % kWorkers == 0)) {
+        client.emplace(servers.key, std::vector<Endpoint>(), servers.options());
+        table = client->create(counted());
+      }
+      const Share share(worker, round);
+      begun = std::max(begun.load(), round);
+      begun.notify_all();
+      std::vector<float> rows(share.gradients.size());
+      client->pull(table, share.keys, rows);
+      trained.rows[worker].insert(trained.rows[worker].end(), rows.begin(), rows.end());
+      client->push(table, share.push(worker, kWorkers, round));
+    }
+  };
+  std::vector<std::string> errors(kWorkers);
+  std::vector<std::thread> workers;
+  for (std::uint32_t worker = 0; worker < kWorkers; ++worker)
+    workers.emplace_back([&, worker] {
+      try {
+        work(worker);
+      } catch (const Error& error) {
+        errors[worker] = error.what();
+      }
+      begun = kRounds;
+      begun.notify_all();
+    });
+  if (mishap) {
+    for (std::uint64_t now = begun; now < mishap->round; now = begun) begun.wait(now);
+    wait(mishap->later);
+    mishap->is_accused ? servers.accuse(mishap->server) : servers.end(mishap->server);
+  }
+  for (std::thread& worker : workers) worker.join();
+  for (const std::string& error : errors) CHECK(error == "");
+  Client client = servers.client();
+  const auto table = client.create(counted());
+  trained.applied = servers.num_applied();
+  client.shrink(table, 1);
+  trained.digest = client.digest(table);
+  return trained;
+}
+
+TEST_CASE("a map's text is read back, and says who is asked when a loop has gone") {
+  const ShardMap map = first_map({{"127.0.0.1", 1}, {"127.0.0.1", 2}, {"127.0.0.1", 3}, {"127.0.0.1", 4}}, 2);
+  CHECK(map.parts == std::vector<ShardMap::Part>{{0, 2}, {1, 3}, {2, 0}, {3, 1}});
+  CHECK(map_from_text(to_text(map)) == map);
+  const ShardMap next = without(map, 2);
+  CHECK(next.number == 2);
+  CHECK(next.parts == std::vector<ShardMap::Part>{{0, -1}, {1, 3}, {0, -1}, {3, 1}});
+  CHECK(next.num_of(0) == 2);
+  CHECK(copy_for(next, 0, true) == ShardMap::kNone);  // who has what it had
+  CHECK(copy_for(next, 0, false) == 3);
+  CHECK(copy_for(next, 1, true) == ShardMap::kNone);  // nobody of another server
+  const ShardMap again = with_server(next, 1, {{"127.0.0.1", 9}, {"127.0.0.1", 4}});
+  CHECK(again.number == 3);
+  CHECK(again.loops ==
+        std::vector<Endpoint>{{"127.0.0.1", 1}, {"127.0.0.1", 2}, {"127.0.0.1", 9}, {"127.0.0.1", 4}});
+  CHECK(again.parts == next.parts);
+  CHECK(copy_for(again, 0, true) == 2);
+  CHECK(with_copy(again, 0, 2).parts[0] == ShardMap::Part{0, 2});
+  CHECK(map_from_text(to_text(again)) == again);
+  CHECK(map_from_text(to_text(next)) == next);
+  CHECK(without(next, 0).parts[0] == ShardMap::Part());
+  for (const char* text : {"", "1 2", "1 1 1 a 4 0", "1 1 1 a 4 0 7", "1 99999999 1"})
+    CHECK(error_of([&] { map_from_text(text); }).starts_with("ps: this is no map of servers: "));
+  CHECK(error_of([] { first_map({{"127.0.0.1", 1}}, 1); }) ==
+        "ps: two copies of rows want two servers or more of as many loops each, and there are 1 loops, 1 a "
+        "server; "
+        "ps.copies=1 keeps one");
+}
+
+TEST_CASE("of two that change the same map the first is heard") {
+  rendezvous::MemoryStore store;
+  const MapKeeper maps(store);
+  CHECK(maps.find() == ShardMap());
+  const ShardMap first = maps.begin(first_map({{"127.0.0.1", 1}, {"127.0.0.1", 2}}, 1));
+  CHECK(maps.begin(first_map({{"127.0.0.1", 3}, {"127.0.0.1", 4}}, 1)) == first);
+  const ShardMap next = maps.replace(first, without(first, 0));
+  CHECK(next == without(first, 0));
+  CHECK(maps.replace(first, without(first, 1)) == next);
+  CHECK(maps.find() == next);
+}
+
+TEST_CASE(
+    "servers that end at any moment, or are said to, lose no push and double none: the bits of an "
+    "undisturbed run") {
+  for (const std::uint32_t loops : {1U, 2U}) {
+    const Trained wanted = train(loops, {});
+    CHECK(wanted.applied == static_cast<std::int64_t>(kRounds * 2 * loops));
+    CHECK(wanted.digest.second > 100);
+    std::mt19937 random(loops);
+    for (int i = 0; i < kKills / 2; ++i) {
+      const Mishap mishap = {.server = random() % 2,
+                             .round = random() % (kRounds + 1),
+                             .later = std::chrono::microseconds(random() % 1500),
+                             .is_accused = i % 4 == 3};
+      CAPTURE(i);
+      Trained got = train(loops, mishap);
+      if (mishap.is_accused) got.applied = wanted.applied;  // it counts on until it hears of it
+      REQUIRE(got.applied == wanted.applied);
+      REQUIRE(got.digest == wanted.digest);
+      REQUIRE(got == wanted);
+    }
+  }
+}
+
+// Of clients that do not wait for each other, and have many pushes under way: ones, which add up in any order.
+TEST_CASE("of pushes that nobody waits for each is applied once, whenever a server ends") {
+  constexpr std::uint64_t kKeys = 50, kPushes = 120;
+  Definition definition = counted();
+  definition.parts = {{.width = 1, .initial = {.rule = InitialRule::Constant, .scale = 0}}};
+  definition.admission = {};
+  definition.scored = false;
+  std::vector<std::uint64_t> keys(kKeys);
+  std::iota(keys.begin(), keys.end(), 0);
+  const std::vector<float> ones(kKeys, 1);
+  std::mt19937 random(1);
+  for (int i = 0; i < kKills / 4; ++i) {
+    CAPTURE(i);
+    CopyingServers servers(3, 1);
+    std::atomic<std::uint64_t> sent = 0;
+    std::vector<std::string> errors(2);
+    std::vector<std::thread> clients;
+    for (std::size_t worker = 0; worker < 2; ++worker)
+      clients.emplace_back([&, worker] {
+        errors[worker] = error_of([&] {
+          Client client = servers.client();
+          const auto table = client.create(definition);
+          for (std::uint64_t push = 0; push < kPushes; ++push) {
+            client.send(std::vector<Tables::PushTo>{
+                {table, {.keys = keys, .gradients = ones, .of = PushOf::Differences}}});
+            ++sent;
+            sent.notify_all();
+          }
+          client.settle();
+          throw Error(ErrorKind::Internal, "done");
+        });
+        sent = 2 * kPushes;
+        sent.notify_all();
+      });
+    const std::uint64_t when = random() % (2 * kPushes);
+    for (std::uint64_t now = sent; now < when; now = sent) sent.wait(now);
+    servers.end(random() % 3);
+    for (std::thread& client : clients) client.join();
+    for (const std::string& error : errors) CHECK(error == "done");
+    Client client = servers.client();
+    const auto table = client.create(definition);
+    std::vector<float> rows(kKeys);
+    client.pull(table, keys, rows);
+    REQUIRE(rows == std::vector<float>(kKeys, 2.0F * kPushes));
+    REQUIRE(servers.num_applied() == 2 * kPushes * 3);
+  }
+}
+
+TEST_CASE("where both servers of a row have gone the client says so, and what to do") {
+  CopyingServers servers(3, 1);
+  Client client = servers.client();
+  const auto table = client.create(counted());
+  servers.end(1);
+  CHECK(client.digest(table).second == 0);
+  servers.end(2);
+  CHECK(error_of([&] { client.digest(table); }) ==
+        "ps: the servers that had part 1 of the tables have gone, its copy too, and its rows are lost. "
+        "Remedy: go on "
+        "from a checkpoint");
+}
+
+// Servers end one after the other, and each comes again as another process; in turns with shrinks, which are of whole
+// tables.
+TEST_CASE("servers that end and come again, over and over, are given the rows and lose nothing") {
+  constexpr int kTurns = kKills / 20;
+  for (const std::uint32_t loops : {1U, 2U}) {
+    CopyingServers servers(2, loops);
+    Table local(counted());
+    Client client = servers.client();
+    const auto table = client.create(counted());
+    std::mt19937 random(loops);
+    std::uint64_t round = 0;
+    for (int turn = 0; turn < kTurns; ++turn) {
+      CAPTURE(turn);
+      const std::size_t which = random() % 2;
+      servers.end(which);
+      servers.come_again(which, loops);
+      if (turn % 3 == 2) {  // and ends in the middle of being given them
+        wait(std::chrono::microseconds(100'000 + random() % 4000));
+        servers.end(which);
+        servers.come_again(which, loops);
+      }
+      const auto begin = std::chrono::steady_clock::now();
+      while (servers.num_without_copy() > 0 || random() % 4 > 0) {
+        REQUIRE(std::chrono::steady_clock::now() - begin < 20s);
+        const Share share(0, ++round);
+        const Push push = {.keys = share.keys, .gradients = share.gradients, .step = round};
+        client.push(table, push);
+        local.push(push);
+        if (random() % 16 > 0) continue;
+        local.set_day(static_cast<std::uint32_t>(round));
+        CHECK(client.shrink(table, static_cast<std::uint32_t>(round)).rows == local.shrink().rows);
+      }
+      REQUIRE(client.digest(table) == std::pair(local.digest(), local.num_rows()));
+    }
+    CHECK(servers.num_applied() > 0);
+  }
+}

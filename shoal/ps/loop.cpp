@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/ps/loop.h"
+
+#include <fcntl.h>
+
+#include <array>
+#include <chrono>
+#include <tuple>
+
+#include "shoal/base/error.h"
+#include "shoal/base/text.h"
+
+namespace shoal::ps {
+
+using asio::use_awaitable;
+using asio::ip::tcp;
+using wire::Operation;
+
+Loop::Loop(const rendezvous::Key& key, const ServerOptions& options, std::uint32_t loop)
+    : key_(key), options_(options), door_(key, wire::kMagic) {
+  listen(options.address);
+  if (!options.maps) {
+    parts_[loop] = make_part(loop);
+    parts_[loop]->leads = true;
+  }
+  asio::co_spawn(context_, accept(), asio::detached);
+  thread_ = std::thread([this] { context_.run(); });
+}
+
+Loop::~Loop() {
+  context_.stop();
+  thread_.join();
+}
+
+void Loop::listen(const std::string& interface) {
+  asio::error_code error;
+  const asio::ip::address address = asio::ip::make_address(interface, error);
+  SHOAL_CHECK(!error && !address.is_unspecified(), InvalidInput, "ps: ", in_quotes(interface),
+              " is not the IP address of one interface");
+  const tcp::endpoint endpoint(address, 0);
+  acceptor_.open(endpoint.protocol());
+  fcntl(acceptor_.native_handle(), F_SETFD, FD_CLOEXEC);
+  std::ignore = acceptor_.bind(endpoint, error);
+  if (!error) endpoint_ = {.address = interface, .port = acceptor_.local_endpoint().port()};
+  if (!error && options_.maps) {  // who was there before has gone
+    ShardMap map = options_.maps->find();
+    for (int loop = 0; (loop = map.loop_at(endpoint_)) != ShardMap::kNone;)
+      map = options_.maps->replace(map, without(map, loop));
+  }
+  if (!error) std::ignore = acceptor_.listen(tcp::acceptor::max_listen_connections, error);
+  SHOAL_CHECK(!error, InvalidInput, "ps: cannot listen on ", interface, ": ", error.message(),
+              "; is that an address of this host?");
+}
+
+Loop::PartPtr Loop::make_part(std::uint32_t part) {
+  const std::uint32_t parts =
+      map_.number == 0 ? options_.all_loops : static_cast<std::uint32_t>(map_.parts.size());
+  return std::make_shared<Part>(
+      std::make_unique<Answers>(part, parts, options_.epoch, [this] { woken_.cancel(); }, &files_));
+}
+
+asio::awaitable<void> Loop::accept() {
+  for (;;) {
+    asio::error_code error;
+    tcp::socket socket = co_await acceptor_.async_accept(asio::redirect_error(use_awaitable, error));
+    if (error) {  // most likely out of descriptors: some connection will end
+      asio::steady_timer later(context_, std::chrono::milliseconds(20));
+      co_await later.async_wait(asio::redirect_error(use_awaitable, error));
+      continue;
+    }
+    asio::co_spawn(context_, serve(std::move(socket)), asio::detached);
+  }
+}
+
+asio::awaitable<void> Loop::serve(tcp::socket socket) {
+  try {
+    fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC);
+    socket.set_option(tcp::no_delay(true));
+    socket.set_option(asio::socket_base::keep_alive(true));
+    const bool known = co_await door_.admits(socket);
+    if (!known) co_return;
+    Bytes begin(sizeof(wire::Head)), payload, reply;
+    for (;;) {
+      co_await asio::async_read(socket, asio::buffer(begin), use_awaitable);
+      const wire::Head head = wire::head_of(begin);
+      payload.resize(head.bytes);
+      co_await asio::async_read(socket, asio::buffer(payload), use_awaitable);
+      if (head.operation == Operation::Follow)
+        co_await follow(socket, head, payload);  // returns where it was refused
+      else
+        co_await answer(head, payload, reply);
+      if (head.operation == Operation::Follow) older(head, reply);
+      co_await asio::async_write(socket, asio::buffer(reply), use_awaitable);
+    }
+  } catch (const std::exception&) {  // the other end has gone, or does not speak frames
+    asio::error_code ignored;
+    std::ignore = socket.close(ignored);
+  }
+}
+
+void Loop::older(const wire::Head& head, Bytes& reply) const {
+  wire::Head older = head;
+  older.operation = Operation::Older;
+  older.map = map_.number;
+  older.count = 0;
+  reply = wire::frame(older, {});
+}
+
+// The part that the frame is about; null where its sender has to look at the map.
+Loop::PartPtr Loop::asked(const wire::Head& head, bool of_primary) {
+  if (!options_.maps) return head.map == 0 ? parts_.begin()->second : nullptr;
+  if (head.map > map_.number) adopt(options_.maps->find());
+  if (head.map != map_.number) return nullptr;
+  const auto part = parts_.find(head.part);
+  return part != parts_.end() && part->second->leads == of_primary && (of_primary || !part->second->begins)
+             ? part->second
+             : nullptr;
+}
+
+void Loop::count_applied() {
+  std::int64_t sum = 0;
+  for (const auto& [number, part] : parts_)
+    if (part->leads) sum += part->answers->num_applied();
+  num_applied_ = sum;
+}
+
+asio::awaitable<void> Loop::answer(const wire::Head& head, const Bytes& payload, Bytes& reply) {
+  const PartPtr part = asked(head, true);
+  if (part == nullptr) {
+    older(head, reply);
+    co_return;
+  }
+  bool is_done = part->answers->answer(head, payload, reply);
+  record(*part, head, payload);
+  count_applied();
+  while (!is_done) {  // it waits for other workers
+    co_await until_changed(woken_);
+    if (head.map != map_.number) {
+      older(head, reply);
+      co_return;
+    }
+    is_done = part->answers->answer(head, payload, reply);
+  }
+  const std::uint64_t seen = part->history;
+  while (part->copy != ShardMap::kNone && part->there < seen) {
+    co_await until_changed(copied_);
+    if (head.map != map_.number) {
+      older(head, reply);
+      co_return;
+    }
+  }
+}
+
+asio::awaitable<void> Loop::until_changed(asio::steady_timer& timer) {
+  asio::error_code cancelled;
+  co_await timer.async_wait(asio::redirect_error(use_awaitable, cancelled));
+}
+
+}  // namespace shoal::ps
