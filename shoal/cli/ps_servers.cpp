@@ -3,16 +3,21 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <optional>
 #include <sstream>
+#include <utility>
 
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
+#include "shoal/cli/run_checkpoints.h"
 #include "shoal/elastic/place.h"
 #include "shoal/ps/client.h"
+#include "shoal/ps/map_keeper.h"
 #include "shoal/ps/server.h"
 
 namespace shoal::cli {
@@ -42,20 +47,34 @@ static std::vector<ps::Endpoint> endpoints_of(const std::string& text) {
   return endpoints;
 }
 
-std::unique_ptr<ps::Tables> tables_on_servers(elastic::Job& job, int servers) {
-  SHOAL_CHECK(job.key(), InvalidInput, "ps.servers is ", servers,
+std::unique_ptr<ps::Tables> tables_on_servers(elastic::Job& job, const PsServers& servers) {
+  SHOAL_CHECK(job.key(), InvalidInput, "ps.servers is ", servers.servers,
               ", and who started this job has started none. Remedy: shoal train -n RANKS starts both");
+  ps::ClientOptions options = {.epoch = static_cast<std::uint32_t>(job.epoch()), .limit = job.limit()};
   std::vector<ps::Endpoint> endpoints;
-  for (int server = 0; server < servers; ++server)
-    for (const ps::Endpoint& endpoint : endpoints_of(job.store().get(key_of(server), job.limit())))
-      endpoints.push_back(endpoint);
-  return std::make_unique<ps::Client>(*job.key(), endpoints,
-                                      ps::ClientOptions{.epoch = job.epoch(), .limit = job.limit()});
+  std::size_t loops_a_server = 0;
+  for (int server = 0; server < servers.servers; ++server) {
+    const auto loops = endpoints_of(job.store().get(key_of(server), job.limit()));
+    endpoints.insert(endpoints.end(), loops.begin(), loops.end());
+    loops_a_server = loops.size();
+  }
+  if (have_copies(servers)) {
+    options.maps.emplace(job.store());
+    options.maps->begin(ps::first_map(endpoints, static_cast<std::uint32_t>(loops_a_server)));
+  }
+  return std::make_unique<ps::Client>(*job.key(), endpoints, options);
+}
+
+// One of the servers says what is true of all.
+static bool is_first(const ps::ShardMap& map, const std::vector<ps::Endpoint>& loops) {
+  return std::ranges::count(loops, map.loops[static_cast<std::size_t>(map.parts[0].primary)]) > 0;
 }
 
 void check(PsServe& options) {
   SHOAL_CHECK(options.threads >= 1, InvalidInput, "ps serve: --threads is ", options.threads,
               ", wanted at least 1");
+  SHOAL_CHECK(options.copies == 1 || options.copies == 2, InvalidInput, "ps serve: --copies is ",
+              options.copies, ", wanted 1 or 2");
 }
 
 int ps_serve(const PsServe& options) {
@@ -68,14 +87,31 @@ int ps_serve(const PsServe& options) {
   const auto server = static_cast<int>(elastic::number_in(environment, "SHOAL_SERVER"));
   const auto servers = static_cast<std::uint32_t>(elastic::number_in(environment, "SHOAL_SERVERS"));
   const auto loops = static_cast<std::uint32_t>(options.threads);
+  const bool copies = have_copies({.servers = static_cast<int>(servers), .copies = options.copies});
+  std::optional<ps::MapKeeper> maps;
+  if (copies) maps.emplace(*member.store);
   const ps::Server serves(member.key, {.address = member.address,
                                        .loops = loops,
                                        .first_loop = static_cast<std::uint32_t>(server) * loops,
                                        .all_loops = servers * loops,
-                                       .epoch = member.epoch});
+                                       .epoch = static_cast<std::uint32_t>(member.epoch),
+                                       .maps = maps});
   member.store->set(key_of(server), to_text(serves.endpoints()));
-  int signal = 0;
-  sigwait(&ends, &signal);
+  bool lacked_copies = false;
+  const auto look = [&] {
+    maps->join(server, serves.endpoints());  // where the others go on without this one, it comes again
+    const ps::ShardMap map = maps->find();
+    const bool lacks_copies = map.num_without_copy() > 0;
+    const auto endpoints = serves.endpoints();
+    if (std::exchange(lacked_copies, lacks_copies) && !lacks_copies && is_first(map, endpoints))
+      say("each row is on two servers again");
+  };
+  const timespec between_looks = {.tv_sec = 0, .tv_nsec = 50'000'000};
+  while (sigtimedwait(&ends, nullptr, maps ? &between_looks : nullptr) < 0) try {
+      if (maps) look();
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::PeerLost) throw;  // the job's store is slow, or the job ends
+    }
   return 0;
 }
 

@@ -192,6 +192,7 @@ struct Recipe {
   struct {
     std::int64_t servers = 0;  // processes that have the tables; 0: this one
     std::int64_t threads = 1;  // of each server
+    std::int64_t copies = 2;   // of each row, on different servers; one where there is one server
     ps::Mode mode = ps::Mode::Sync;
     std::int64_t staleness = 4;  // of half_async, in steps
     std::int64_t geo_steps = 20;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "shoal/base/error.h"
+#include "shoal/cli/ps_servers.h"
 #include "shoal/cli/verbs.h"
 #include "shoal/elastic/place.h"
 #include "shoal/elastic/process.h"
@@ -45,7 +46,9 @@ int start_ranks(const std::string& verb, const Options& options, const Recipe& r
   started.launch.command.insert(started.launch.command.end(), options.words.begin(), options.words.end());
   started.launch.ranks = std::max(options.ranks, 1);
   started.launch.servers = static_cast<int>(recipe.ps.servers);
-  started.launch.server_command = {shoal, "ps", "serve", concat("--threads=", recipe.ps.threads)};
+  started.launch.server_command = {shoal, "ps", "serve", concat("--threads=", recipe.ps.threads),
+                                   concat("--copies=", recipe.ps.copies)};
+  started.launch.servers_have_copies = have_copies(ps_servers_of(recipe));
   started.launch.max_restarts = options.max_restarts;
   started.log_folder = options.log_folder;
   check(started);

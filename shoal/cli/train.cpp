@@ -28,6 +28,7 @@
 #include "shoal/cli/interrupt.h"
 #include "shoal/cli/memory_choice.h"
 #include "shoal/cli/memory_log.h"
+#include "shoal/cli/ps_servers.h"
 #include "shoal/cli/ranks.h"
 #include "shoal/cli/run_checkpoints.h"
 #include "shoal/cli/task.h"
@@ -43,7 +44,8 @@ namespace shoal::cli {
 
 static std::string where_tables_are(const Recipe& recipe) {
   if (recipe.ps.servers == 0) return " in this process";
-  return concat(" on ", recipe.ps.servers, recipe.ps.servers == 1 ? " server" : " servers");
+  return concat(" on ", recipe.ps.servers, recipe.ps.servers == 1 ? " server" : " servers",
+                have_copies(ps_servers_of(recipe)) ? ", each row on two" : "");
 }
 
 static void describe(const TrainRun& run) {

@@ -40,30 +40,8 @@ using std::chrono_literals::operator""ms;
 using std::chrono_literals::operator""s;
 using rendezvous::Clock;
 
-static constexpr std::chrono::milliseconds kLastWords = 300ms, kTerminate = 1500ms, kGrace = 30s;
-static constexpr int kMostRanks = 1024;
-
-void check(const Launch& launch) {
-  const auto wanted = [](bool holds, std::string_view flag, const auto& got, std::string_view wants) {
-    SHOAL_CHECK(holds, InvalidInput, "run: ", flag, " is ", got, ", wanted ", wants);
-  };
-  SHOAL_CHECK(!launch.command.empty(), InvalidInput, "run: no program; write it after the options");
-  wanted(launch.ranks >= 1 && launch.ranks <= kMostRanks, "--nproc-per-node", launch.ranks,
-         concat("1 to ", kMostRanks));
-  wanted(launch.num_hosts >= 1, "--nnodes", launch.num_hosts, "at least 1");
-  wanted(launch.host >= 0 && launch.host < launch.num_hosts, "--node-rank", launch.host,
-         concat("0 to --nnodes - 1, which is ", launch.num_hosts - 1));
-  wanted(launch.master_port >= 0 && launch.master_port <= 65535, "--master-port", launch.master_port,
-         "0 to 65535");
-  wanted(launch.max_restarts >= 0, "--max-restarts", launch.max_restarts, "at least 0");
-  wanted(launch.limit.count() >= 1, "--limit", launch.limit.count(), "at least 1 second");
-  if (launch.num_hosts == 1) return;
-  SHOAL_CHECK(launch.master_port != 0, InvalidInput,
-              "run: with several hosts --master-port has to be given, the same on all of them");
-  SHOAL_CHECK(!launch.key_file.empty(), InvalidInput,
-              "run: with several hosts --key-file has to be given: a file "
-              "with the same 32 random bytes on each host, mode 0600");
-}
+static constexpr std::chrono::milliseconds kLastWords = 300ms, kTerminate = 1500ms, kGrace = 30s,
+                                           kShortestServer = 200ms;
 
 namespace {
 
@@ -95,6 +73,7 @@ class Launcher {
   int patience() const;
   void take_signals();
   void reap();
+  bool is_survived(const Rank& server) const;
   void fail_here(const std::string& why);
   void advance_end();
   void signal_all(int signal);
@@ -140,7 +119,8 @@ void Launcher::begin(int attempt) {
 }
 
 void Launcher::start_server(int number) {
-  Rank& server = servers_[static_cast<std::size_t>(number)];
+  Rank& server = servers_[static_cast<std::size_t>(number)] = Rank();
+  server.begun = Clock::now();
   const std::string prefix = concat("[server ", number, "] ");
   server.out = Lines(prefix);
   server.err = Lines(prefix);
@@ -270,7 +250,15 @@ void Launcher::reap() {
       server->status = status;
       take_rest(*server);
       if (ending_ || all_ended()) continue;
-      server_failure_ = concat("server ", server - servers_.begin(), ": ", how_it_ended(status));
+      const std::string how = concat("server ", server - servers_.begin(), ": ", how_it_ended(status));
+      if (is_survived(*server)) {
+        print(STDERR_FILENO,
+              concat("shoal run: ", how,
+                     "; training goes on with the copies of its rows, and it is started again\n"));
+        start_server(static_cast<int>(server - servers_.begin()));
+        continue;
+      }
+      server_failure_ = how;
       fail_here(server_failure_);
       hosts_.announce_end(server_failure_);
       continue;
@@ -285,6 +273,13 @@ void Launcher::reap() {
     fail_here(why);
     hosts_.announce_end(why);
   }
+}
+
+// Another one has its rows; one that ends as soon as it was started would only do so again.
+bool Launcher::is_survived(const Rank& server) const {
+  return launch_.servers_have_copies && WIFSIGNALED(*server.status) &&
+         Clock::now() - server.begun > kShortestServer &&
+         std::ranges::any_of(servers_, [](const Rank& other) { return !other.status; });
 }
 
 void Launcher::fail_here(const std::string& why) {

@@ -31,6 +31,8 @@ struct Launch {
   // one that ends before is a failure. Each is told its number, SHOAL_SERVER.
   int servers = 0;
   std::vector<std::string> server_command;
+  // What one of them has another one has too: it is no failure if a signal ends one of several.
+  bool servers_have_copies = false;
 };
 
 // Throws InvalidInput where something is out of range or missing.

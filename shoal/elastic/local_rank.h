@@ -10,6 +10,7 @@
 #include "shoal/elastic/flight.h"
 #include "shoal/elastic/output.h"
 #include "shoal/elastic/process.h"
+#include "shoal/rendezvous/deadline.h"
 
 namespace shoal::elastic {
 
@@ -21,6 +22,7 @@ struct Rank {
   int log = -1;
   std::optional<int> status;  // as waitpid has it
   RankReport report;
+  rendezvous::Clock::time_point begun;
   bool noted = false;  // the report is what it was when the job failed
 };
 

@@ -3,6 +3,7 @@
 
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -179,8 +180,86 @@ def servers_below(process):
     return found
 
 
+# The server ends in the middle of the run, which then has the losses of one that nobody disturbed.
+@pytest.mark.parametrize(("which", "servers", "threads"), [(0, 2, 1), (1, 2, 2), (2, 3, 1)])
+def test_a_run_goes_on_to_the_bit_where_a_server_is_killed(shoal, tmp_path, which, servers, threads):
+    command = [shoal.path, "train", "recipes/deepfm.toml", *SMALL, "-n", "2", f"--ps.servers={servers}"]
+    command += ["--training.steps=60", "--validation.freq=20", "--metrics.log_freq=1"]
+    command += [f"--ps.threads={threads}"]
+
+    def train(name, at_step=None):
+        folder = tmp_path / name
+        with subprocess.Popen(
+            [*command, f"--job.dump_folder={folder}"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as run:
+            try:
+                while at_step and f"step: {at_step:>2}" not in line_of(run):
+                    pass
+                if at_step:
+                    begin = time.monotonic()
+                    os.kill(servers_below(run.pid)[which], signal.SIGKILL)
+                    while f"step: {at_step + 3:>2}" not in line_of(run):
+                        pass
+                    print(f"seen: 3 steps within {time.monotonic() - begin:.2f} s of a server's end")
+                    assert time.monotonic() - begin < 2
+                _, errors = run.communicate(timeout=60)
+            finally:
+                run.kill()
+        assert run.returncode == 0, errors
+        return errors, losses_in(folder)
+
+    _, wanted = train("undisturbed")
+    errors, losses = train("disturbed", at_step=9)
+    assert losses == wanted
+    assert re.search(
+        r"shoal run: server \d: killed by signal 9 \(Killed\); training goes on with the copies of", errors
+    )
+
+
+# A hundred of them: SHOAL_WHOLE_MATRIX=1.
+def test_servers_killed_over_and_over_change_no_bit(shoal, tmp_path):
+    kills = 100 if os.environ.get("SHOAL_WHOLE_MATRIX") else 6
+    steps = 150 * kills
+    command = [shoal.path, "train", "recipes/deepfm.toml", *SMALL, "-n", "2", "--ps.servers=2"]
+    command += [f"--training.steps={steps}", f"--validation.freq={steps}", "--dataset.samples=20000"]
+    command += ["--metrics.log_freq=1"]
+    wanted = shoal(*command[1:], f"--job.dump_folder={tmp_path / 'undisturbed'}")
+    assert wanted.returncode == 0, wanted.stderr
+    killed, slowest = 0, 0
+    with subprocess.Popen(
+        [*command, f"--job.dump_folder={tmp_path / 'disturbed'}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as run:
+        try:
+            at, until, gone_at, begin = 0, 20, None, 0.0
+            for line in run.stdout:
+                step = re.search(r"step: +(\d+)", line)
+                at = int(step[1]) if step else at
+                if "each row is on two servers again" in line:
+                    until = at + random.randrange(1, 20)
+                if step and gone_at and at >= gone_at + 3:
+                    gone_at, slowest = None, max(slowest, time.monotonic() - begin)
+                if step and until and not gone_at and at >= until and killed < kills:
+                    begin, until, gone_at, killed = time.monotonic(), None, at, killed + 1
+                    os.kill(random.choice(servers_below(run.pid)), signal.SIGKILL)
+            run.wait(60)
+        finally:
+            run.kill()
+    assert run.returncode == 0
+    assert killed == kills or steps < 1000  # as many as there was time for
+    print(f"seen: {killed} servers killed, 3 steps within {slowest:.2f} s each time")
+    assert slowest < 2
+    assert losses_in(tmp_path / "disturbed") == losses_in(tmp_path / "undisturbed")
+
+
 def test_a_server_that_is_killed_is_named_within_seconds(shoal, tmp_path):
     command = [shoal.path, "train", "recipes/deepfm.toml", *SMALL, "-n", "2", "--ps.servers=2"]
+    command += ["--ps.copies=1"]
     command += ["--training.steps=100000", f"--job.dump_folder={tmp_path}"]
     run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
