@@ -45,6 +45,8 @@ endif()
 set(CMAKE_MESSAGE_LOG_LEVEL ERROR) # it warns about an optional static library that no wheel has
 find_package(Torch 2.11 REQUIRED)
 unset(CMAKE_MESSAGE_LOG_LEVEL)
+# CMAKE_INSTALL_RPATH_USE_LINK_PATH leaves out what lies inside the source tree, as .venv does.
+list(APPEND CMAKE_INSTALL_RPATH ${TORCH_INSTALL_PREFIX}/lib)
 add_compile_options(${TORCH_CXX_FLAGS})
 
 # LibTorch as one target. The standard library before it: 2.11 exports a std::filesystem of its own, which calls

@@ -7,7 +7,7 @@ include(CMakePackageConfigHelpers)
 
 add_library(shoal_all INTERFACE)
 set_target_properties(shoal_all PROPERTIES EXPORT_NAME Shoal)
-target_link_libraries(shoal_all INTERFACE shoal_train shoal_collectives shoal_comm_c10d)
+target_link_libraries(shoal_all INTERFACE shoal_world shoal_collectives)
 add_library(Shoal::Shoal ALIAS shoal_all)
 
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/Shoal)
@@ -37,6 +37,7 @@ foreach(
   capture
   runtime
   train
+  world
 )
   if(TARGET shoal_${module})
     list(APPEND libraries shoal_${module})

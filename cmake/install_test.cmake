@@ -30,4 +30,10 @@ run(
 run(${CMAKE_COMMAND} --build ${project})
 run(${project}/example)
 # The command starts from where it was installed: it finds LibTorch.
-run(${prefix}/bin/shoal --version)
+run(
+  ${prefix}/bin/shoal
+  run
+  -n
+  2
+  ${project}/ranks
+)

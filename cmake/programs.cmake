@@ -32,6 +32,7 @@ foreach(
   shoal_elastic
   shoal_sharding
   shoal_ps
+  shoal_world
 )
   if(TARGET ${target})
     list(APPEND all ${target})

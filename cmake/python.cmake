@@ -27,10 +27,7 @@ set_target_properties(
   shoal_python
   PROPERTIES OUTPUT_NAME _shoal LIBRARY_OUTPUT_DIRECTORY ${package} CXX_VISIBILITY_PRESET hidden
 )
-target_link_libraries(
-  shoal_python
-  PRIVATE shoal_train shoal_collectives shoal_elastic shoal_comm_c10d shoal_torch ${TORCH_PYTHON_LIBRARY}
-)
+target_link_libraries(shoal_python PRIVATE shoal_world shoal_collectives shoal_torch ${TORCH_PYTHON_LIBRARY})
 target_include_directories(shoal_python PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
 # pybind11, as torch ships it, wants hidden symbols: a precompiled header of its own, then.
 target_compile_options(

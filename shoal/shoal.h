@@ -19,3 +19,4 @@
 #include "shoal/train/batch.h"
 #include "shoal/train/padding.h"
 #include "shoal/train/trainer.h"
+#include "shoal/world/world.h"

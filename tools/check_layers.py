@@ -39,6 +39,7 @@ LAYERS = {
         "ir",
         "rendezvous",
         "comm",
+        "elastic",
         "ps",
         "sharding",
         "rewrite",
@@ -52,6 +53,7 @@ LAYERS = {
         "capture",
         "runtime",
     ],
+    "world": ["base", "rendezvous", "comm", "elastic", "sharding", "compile", "aten", "comm_c10d", "train"],
     "python": [
         "base",
         "aten",
@@ -66,6 +68,7 @@ LAYERS = {
         "comm_c10d",
         "capture",
         "train",
+        "world",
     ],
     "cli": [
         "base",
@@ -87,9 +90,20 @@ LAYERS = {
         "data",
         "comm_c10d",
     ]
-    + ["capture", "runtime", "train", "models"],
+    + ["capture", "runtime", "train", "world", "models"],
 }
-TORCH = {"aten", "comm_c10d", "collectives", "capture", "runtime", "train", "python", "cli", "models"}
+TORCH = {
+    "aten",
+    "comm_c10d",
+    "collectives",
+    "capture",
+    "runtime",
+    "train",
+    "world",
+    "python",
+    "cli",
+    "models",
+}
 
 
 def folder_of(module):

@@ -36,8 +36,8 @@ PUBLIC = [
         "Several ranks",
         "what a trainer of one rank among several is given: [parallelism.md](parallelism.md), "
         "[pipelines.md](pipelines.md)",
-        """train/parallelism compile/plan schedule/schedule sharding/mesh sharding/layout rewrite/precision
-        rewrite/recompute rewrite/offload planner/rates""",
+        """world/world train/parallelism compile/plan schedule/schedule sharding/mesh sharding/layout
+        rewrite/precision rewrite/recompute rewrite/offload planner/rates""",
     ),
     (
         "Jobs",
@@ -56,7 +56,7 @@ PUBLIC = [
         "Tables",
         "rows in tables, in a process or on servers: [parameter_server.md](parameter_server.md)",
         """train/tables ps/definition ps/row_optimizer ps/initial ps/numbers ps/table ps/cold_store ps/save
-        ps/tables ps/client ps/server ps/exchange""",
+        ps/tables ps/client ps/server ps/shard_map ps/map_keeper ps/exchange""",
     ),
     (
         "Samples",

@@ -14,8 +14,6 @@
 #include "shoal/cli/hollow.h"
 #include "shoal/cli/ps_servers.h"
 #include "shoal/cli/verbs.h"
-#include "shoal/comm_c10d/nccl.h"
-#include "shoal/comm_c10d/of_hosts.h"
 #include "shoal/compile/found.h"
 #include "shoal/compile/pins.h"
 #include "shoal/cost/cluster.h"
@@ -241,60 +239,50 @@ void check_ranks(const Recipe& recipe, int ranks) {
 }
 
 std::unique_ptr<ps::Tables> Ranks::tables(const Recipe& recipe) const {
-  return recipe.ps.servers == 0 ? nullptr : tables_on_servers(*job_, static_cast<int>(recipe.ps.servers));
+  return recipe.ps.servers == 0 ? nullptr : tables_on_servers(*world_->job(), ps_servers_of(recipe));
 }
 
-Ranks::Ranks(const Recipe& recipe, const elastic::Environment& environment) {
-  const elastic::Place place = elastic::place_of(environment);
-  parallelism_ = parallelism_of(recipe, place.size);
-  if (place.size == 1 && recipe.ps.servers == 0) return;
-  job_ = elastic::join(environment);
-  if (place.size == 1) return;
-  const auto [rank, size, local_rank, local_size, starter] = job_->place();
-  rank_ = rank;
-  rank_of_this_host_ = local_rank;
-  ranks_of_this_host_ = local_size;
-  world_ = job_->recorded(comm_c10d::make_of_hosts(job_->store(), {.rank = rank,
-                                                                   .first_ranks = job_->first_ranks(),
-                                                                   .interface = job_->interface(),
-                                                                   .limit = job_->limit()}));
-  medium_ = comm_c10d::describe_of_hosts(job_->first_ranks());
-  parallelism_.world = world_.get();
-  if (const at::Device device = device_of(recipe); device.is_cuda()) {
-    tensors_ = comm_c10d::make_nccl(
-        job_->store(),
-        {.name = "tensors", .rank = rank, .size = size, .device = device.index(), .limit = job_->limit()});
-    parallelism_.tensors = tensors_.get();
-    medium_ = concat("NCCL; for what is no tensor ", medium_);
-  }
-  parallelism_.limit = job_->limit();
+Ranks::Ranks(const Recipe& recipe, const elastic::Environment& environment)
+    : place_(elastic::place_of(environment)), parallelism_(parallelism_of(recipe, place_.size)) {
+  if (place_.size == 1 && recipe.ps.servers == 0) return;
+  const at::Device device = place_.size == 1 ? at::Device(at::kCPU) : device_of(recipe);
+  world_ = std::make_unique<World>(
+      WorldOptions{.device = device.is_cuda() ? device.index() : -1, .joins_alone = recipe.ps.servers > 0});
+  if (place_.size == 1) return;
+  const Parallelism joined = world_->parallelism({}, {});
+  parallelism_.world = joined.world;
+  parallelism_.tensors = joined.tensors;
+  parallelism_.limit = joined.limit;
 }
 
 void Ranks::follow(const Recipe& recipe) { parallelism_.plan = parallelism_of(recipe, size()).plan; }
 
 sharding::Range Ranks::part_of(std::int64_t samples) const {
-  return samples_of(parallelism_.mesh, rank_, samples, parallelism_.plan);
+  return samples_of(parallelism_.mesh, rank(), samples, parallelism_.plan);
 }
 
 void Ranks::check_same(const Recipe& recipe) const {
-  if (world_ == nullptr) return;
+  if (size() == 1) return;
   for (const auto& [key, value] : settings_of(recipe)) {
     if (key == "job.dump_folder") continue;  // hosts may have it elsewhere
     const auto hash = static_cast<std::int64_t>(data::hash_bytes(key + value) >> 1);
     const bool differs = of_first(hash) != hash;
-    const std::int64_t rank = largest(differs ? rank_ : 0);
-    SHOAL_CHECK(rank == 0, InvalidInput, "train: ranks have different recipes: ", key, " of rank ", rank,
-                " is not that of rank 0; here, on rank ", rank_, ", it is ", value);
+    const std::int64_t other = largest(differs ? rank() : 0);
+    SHOAL_CHECK(other == 0, InvalidInput, "train: ranks have different recipes: ", key, " of rank ", other,
+                " is not that of rank 0; here, on rank ", rank(), ", it is ", value);
   }
 }
 
 std::int64_t Ranks::of_first(std::int64_t number) const {
-  if (world_) world_->broadcast({&number, 1, DType::Int64}, 0)->wait(parallelism_.limit);
+  if (size() > 1) world_->communicator().broadcast({&number, 1, DType::Int64}, 0)->wait(parallelism_.limit);
   return number;
 }
 
 std::int64_t Ranks::largest(std::int64_t number) const {
-  if (world_) world_->all_reduce({&number, 1, DType::Int64}, comm::ReduceOp::Max)->wait(parallelism_.limit);
+  if (size() > 1)
+    world_->communicator()
+        .all_reduce({&number, 1, DType::Int64}, comm::ReduceOp::Max)
+        ->wait(parallelism_.limit);
   return number;
 }
 

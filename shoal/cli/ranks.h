@@ -8,10 +8,10 @@
 #include <string>
 
 #include "shoal/cli/recipe.h"
-#include "shoal/comm/communicator.h"
-#include "shoal/elastic/join.h"
+#include "shoal/elastic/place.h"
 #include "shoal/ps/tables.h"
 #include "shoal/train/parallelism.h"
+#include "shoal/world/world.h"
 
 namespace shoal::cli {
 
@@ -45,13 +45,13 @@ class Ranks {
   void follow(const Recipe& recipe);
 
   int size() const { return parallelism_.mesh.size(); }
-  int rank() const { return rank_; }
-  bool is_first() const { return rank_ == 0; }
-  bool is_first_of_host() const { return rank_of_this_host_ == 0; }
+  int rank() const { return place_.rank; }
+  bool is_first() const { return rank() == 0; }
+  bool is_first_of_host() const { return place_.local_rank == 0; }
   const sharding::Mesh& mesh() const { return parallelism_.mesh; }
-  int ranks_of_this_host() const { return ranks_of_this_host_; }
+  int ranks_of_this_host() const { return place_.local_size; }
   // What several ranks speak over: "shared memory", "Gloo", …
-  const std::string& medium() const { return medium_; }
+  std::string medium() const { return world_ == nullptr ? "" : world_->medium(); }
   // What a Trainer of this rank is told; of this process alone too.
   const Parallelism& parallelism() const { return parallelism_; }
   // Where the recipe's [[tables]] are; null: in this process.
@@ -66,13 +66,9 @@ class Ranks {
   std::int64_t largest(std::int64_t number) const;
 
  private:
-  std::unique_ptr<elastic::Job> job_;  // of several ranks
-  std::unique_ptr<comm::Communicator> world_;
-  std::unique_ptr<comm::Communicator> tensors_;  // NCCL's, of ranks on devices
+  elastic::Place place_;
+  std::unique_ptr<World> world_;  // of several ranks, or of one with servers
   Parallelism parallelism_;
-  int rank_ = 0;
-  std::string medium_;
-  int rank_of_this_host_ = 0, ranks_of_this_host_ = 1;
 };
 
 }  // namespace shoal::cli

@@ -56,13 +56,6 @@ void check(const Options& options) {
       InvalidInput, "trainer: state_dtype is \"", options.state_dtype,
       "\"; give \"float32\", \"bfloat16\" or \"uint8\"");
   if (options.on_refusal == "eager") check_can_be_eager(options.parallelism);
-  if (const auto place = this_place(); !options.parallelism && place.size > 1 && place.rank == 0) {
-    const auto text =
-        concat("shoal: this job has ", place.size,
-               " ranks, and a Trainer without parallelism trains alone on each of them. Remedy: "
-               "parallelism=shoal.Parallelism(), or one rank");
-    if (PyErr_WarnEx(PyExc_UserWarning, text.c_str(), 2) != 0) throw py::error_already_set();
-  }
 }
 
 PythonTrainer::PythonTrainer(py::object model, py::object optimizer, py::object loss_fn, Options options)

@@ -9,17 +9,12 @@
 #include <vector>
 
 #include "shoal/base/error.h"
-#include "shoal/comm_c10d/of_hosts.h"
 #include "shoal/planner/milp.h"
 #include "shoal/python/bindings.h"
 
 namespace shoal::python {
 
-sharding::Mesh Degrees::mesh(int ranks) const {
-  if (!plan.mesh.empty()) return compile::mesh_of(plan.mesh, ranks);
-  const bool is_said = shard == -1 || tensor == -1 || pipeline == -1;
-  return mesh_of(ranks, replicate.value_or(is_said ? 1 : -1), shard, tensor, pipeline);
-}
+sharding::Mesh Degrees::mesh(int ranks) const { return mesh_of(ranks, *this, plan); }
 
 std::chrono::nanoseconds Degrees::wait() const {
   return std::chrono::nanoseconds(static_cast<std::int64_t>(limit * 1e9));
@@ -34,13 +29,6 @@ Parallelism Degrees::with(const sharding::Mesh& mesh, comm::Communicator* world)
           .limit = wait()};
 }
 
-World::World(std::chrono::nanoseconds limit) : job_(elastic::join(elastic::environment_of(environ), limit)) {
-  communicator_ = job_->recorded(comm_c10d::make_of_hosts(job_->store(), {.rank = job_->place().rank,
-                                                                          .first_ranks = job_->first_ranks(),
-                                                                          .interface = job_->interface(),
-                                                                          .limit = limit}));
-}
-
 elastic::Place this_place() { return elastic::place_of(elastic::environment_of(environ)); }
 
 py::object the_world(std::chrono::nanoseconds limit) {
@@ -49,7 +37,7 @@ py::object the_world(std::chrono::nanoseconds limit) {
     std::unique_ptr<World> world;
     {
       const py::gil_scoped_release unlocked;
-      world = std::make_unique<World>(limit);
+      world = std::make_unique<World>(WorldOptions{.limit = limit});
     }
     module.attr("_world") = py::cast(std::move(world));
     // The extension is never unloaded; the job's threads are not to outlive the interpreter.
@@ -88,12 +76,8 @@ static Degrees degrees_of(std::optional<int> replicate, int shard, int tensor, i
                           const py::object& mesh) {
   SHOAL_CHECK(std::isfinite(limit) && limit > 0 && limit < 1e9, InvalidInput, "parallelism: the limit is ",
               limit, " s; it is how many seconds a rank waits for others, more than 0");
-  Degrees degrees{.replicate = replicate,
-                  .shard = shard,
-                  .tensor = tensor,
-                  .pipeline = pipeline,
-                  .plan = {},
-                  .limit = limit};
+  Degrees degrees{{replicate, shard, tensor, pipeline}, {}};
+  degrees.limit = limit;
   std::string text;
   if (py::hasattr(plan, "__fspath__")) {
     degrees.plan_name = py::str(plan);
@@ -219,11 +203,14 @@ void bind_world(py::module_& module) {
           "\"selective\", \"full h.*.mlp\", \"auto bytes=96MiB\"; of one rank too. offload: what lies in a "
           "file in offload_folder, \"parameters optimizer_state gradients activations\" or some of them; of "
           "one rank too.")
-      .def_readonly("replicate", &Degrees::replicate, "Ranks that keep copies; None: what the others leave.")
-      .def_readonly("shard", &Degrees::shard,
+      .def_readonly("replicate", &shoal::Degrees::replicate,
+                    "Ranks that keep copies; None: what the others leave.")
+      .def_readonly("shard", &shoal::Degrees::shard,
                     "Ranks that keep parts of parameters, gradients and optimizer state.")
-      .def_readonly("tensor", &Degrees::tensor, "Ranks that share the work on a sample, as the plan says.")
-      .def_readonly("pipeline", &Degrees::pipeline, "Ranks that have a stage of the model each, or several.")
+      .def_readonly("tensor", &shoal::Degrees::tensor,
+                    "Ranks that share the work on a sample, as the plan says.")
+      .def_readonly("pipeline", &shoal::Degrees::pipeline,
+                    "Ranks that have a stage of the model each, or several.")
       .def_property_readonly(
           "zero_stage", [](const Degrees& degrees) { return degrees.plan.zero_stage; },
           "What the ranks of shard keep in parts: 0 nothing, 1 the optimizer's state, 2 gradients "

@@ -14,14 +14,13 @@
 #include "shoal/elastic/join.h"
 #include "shoal/sharding/mesh.h"
 #include "shoal/train/parallelism.h"
+#include "shoal/world/world.h"
 
 namespace shoal::python {
 
 // As a script says it: no ranks yet. See shoal::Parallelism.
-struct Degrees {
-  std::optional<int> replicate;  // none: what the others leave
-  int shard = 1, tensor = 1, pipeline = 1;
-  compile::Plan plan;  // whose mesh, where it has one, stands in place of the degrees
+struct Degrees : shoal::Degrees {
+  compile::Plan plan;
   std::string plan_name = "plan";
   std::string offload_folder = {};
   double limit = 300;  // seconds
@@ -30,17 +29,6 @@ struct Degrees {
   // null: of one rank.
   Parallelism with(const sharding::Mesh& mesh, comm::Communicator* world) const;
   std::chrono::nanoseconds wait() const;
-};
-
-// Joins the job, with all its ranks at once: a process can do that once.
-class World {
- public:
-  explicit World(std::chrono::nanoseconds limit);
-  comm::Communicator& communicator() { return *communicator_; }
-
- private:
-  std::unique_ptr<elastic::Job> job_;
-  std::unique_ptr<comm::Communicator> communicator_;
 };
 
 elastic::Place this_place();

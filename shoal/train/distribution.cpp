@@ -174,9 +174,9 @@ void Distribution::cut(Kept& kept, const std::string& name) {
     kept.part = kept_apart(part);
   if (!owns_storage(kept.whole)) return;
   aten::take_memory(kept.whole, concat("parameter ", name,
-                                       " has no data here: the ranks keep it in parts. Remedy: call the "
-                                       "trainer's materialize() on every rank, and use, save or change the "
-                                       "parameter before the next step"));
+                                       " has no data here: the ranks keep it in parts. Remedy: call "
+                                       "materialize() of the trainer that trains it on every rank, and use, "
+                                       "save or change the parameter before its next step"));
 }
 
 void Distribution::drop() {

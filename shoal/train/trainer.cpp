@@ -5,6 +5,7 @@
 
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <exception>
@@ -21,6 +22,7 @@
 #include "shoal/compile/compile.h"
 #include "shoal/compile/pins.h"
 #include "shoal/data/hash.h"
+#include "shoal/elastic/place.h"
 #include "shoal/ir/text.h"
 #include "shoal/program/runs.h"
 #include "shoal/rewrite/placed_text.h"
@@ -112,6 +114,7 @@ class Trainer::State {
     SHOAL_CHECK(!parallelism || parallelism->world != nullptr || parallelism->mesh.size() == 1, InvalidInput,
                 "trainer: the mesh '", to_text(parallelism->mesh),
                 "' is of several ranks, and they have no communicator (parallelism.world)");
+    if (!parallelism) warn_of_ranks();
     if (!parallelism || parallelism->world == nullptr) {
       for (const auto* tensors : {&view_.parameters, &view_.buffers})
         for (const auto& [name, tensor] : *tensors) shoal::materialize(tensor, name);
@@ -549,6 +552,13 @@ class Trainer::State {
                   tensor.device(),
                   ", and what is offloaded goes from main memory to a file. Remedy: leave out "
                   "Parallelism::plan.offload, or keep the model on the CPU");
+  }
+  void warn_of_ranks() const {
+    const elastic::Place place = elastic::place_of(elastic::environment_of(environ));
+    if (place.size > 1 && place.rank == 0)
+      TORCH_WARN("shoal: this job has ", place.size,
+                 " ranks, and a Trainer without parallelism trains alone on each of them. Remedy: "
+                 "Parallelism (World::parallelism() in C++, parallelism=shoal.Parallelism()), or one rank");
   }
   void check_in_main_memory() const {
     for (const auto* tensors : {&model_.parameters(), &model_.buffers()})
