@@ -6,6 +6,8 @@ A `Trainer` takes a model and one of torch.optim's optimizers; its step(batch) i
 function.
 """
 
+import importlib
+
 import torch
 
 from shoal import _highs
@@ -46,6 +48,14 @@ from shoal._shoal import (  # noqa: E402
 )
 
 _set_highs_library(_highs.library() or "")
+
+
+def __getattr__(name):
+    """`shoal.collectives` and the like are there without an import of their own."""
+    if name in {"accelerate", "collectives", "hugging_face", "lightning", "verify"}:
+        return importlib.import_module(f"shoal.{name}")
+    raise AttributeError(f"module 'shoal' has no attribute '{name}'")
+
 
 __version__ = VERSION
 __all__ = [

@@ -70,7 +70,7 @@ class StepResult:
         """Whether a gradient overflowed in float16: nothing was updated, and the scale is half as much."""
     @property
     def outputs(self) -> Any:
-        """What the model returned, if it was asked for; caches are None."""
+        """What `loss_fn` returned, or without one the model, if it was asked for; caches are None."""
 
 class Evaluation:
     """The loss of a batch in evaluation mode."""
@@ -80,7 +80,7 @@ class Evaluation:
         """Of all ranks' batches together; float() gives it too."""
     @property
     def outputs(self) -> Any:
-        """What the model returned, if it was asked for; caches are None."""
+        """What `loss_fn` returned, or without one the model, if it was asked for; caches are None."""
     def __float__(self) -> float: ...
 
 class BackwardResult:
@@ -91,7 +91,7 @@ class BackwardResult:
         """Of all ranks' batches together, before any update; float() gives it too."""
     @property
     def outputs(self) -> Any:
-        """What the model returned, if it was asked for; caches are None."""
+        """What `loss_fn` returned, or without one the model, if it was asked for; caches are None."""
     def __float__(self) -> float: ...
 
 class Parallelism:
@@ -270,7 +270,7 @@ class Trainer:
         as before the step. Options, groups and state of the optimizer are what it has now; its post hooks run
         after the update, and a pre hook, or a step() that is not PyTorch's own, is an error: see backward.
 
-        `outputs`: whether the result has what the model returned.
+        `outputs`: whether the result has what `loss_fn` returned, or without one the model.
 
         All calls with a batch capture it where its shape is new, and raise InvalidInput naming module path,
         source line and remedy for what cannot be captured; for a batch with anything but tensors, numbers,
