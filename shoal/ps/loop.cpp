@@ -23,7 +23,10 @@ Loop::Loop(const rendezvous::Key& key, const ServerOptions& options, std::uint32
     parts_[loop] = make_part(loop);
     parts_[loop]->leads = true;
   }
-  asio::co_spawn(context_, accept(), asio::detached);
+  const auto serves = [this](tcp::socket socket) {
+    asio::co_spawn(context_, serve(std::move(socket)), asio::detached);
+  };
+  asio::co_spawn(context_, rendezvous::accept_each(acceptor_, serves), asio::detached);
   thread_ = std::thread([this] { context_.run(); });
 }
 
@@ -59,19 +62,6 @@ Loop::PartPtr Loop::make_part(std::uint32_t part) {
       std::make_unique<Answers>(part, parts, options_.epoch, [this] { woken_.cancel(); }, &files_));
 }
 
-asio::awaitable<void> Loop::accept() {
-  for (;;) {
-    asio::error_code error;
-    tcp::socket socket = co_await acceptor_.async_accept(asio::redirect_error(use_awaitable, error));
-    if (error) {  // most likely out of descriptors: some connection will end
-      asio::steady_timer later(context_, std::chrono::milliseconds(20));
-      co_await later.async_wait(asio::redirect_error(use_awaitable, error));
-      continue;
-    }
-    asio::co_spawn(context_, serve(std::move(socket)), asio::detached);
-  }
-}
-
 asio::awaitable<void> Loop::serve(tcp::socket socket) {
   try {
     fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC);
@@ -85,11 +75,12 @@ asio::awaitable<void> Loop::serve(tcp::socket socket) {
       const wire::Head head = wire::head_of(begin);
       payload.resize(head.bytes);
       co_await asio::async_read(socket, asio::buffer(payload), use_awaitable);
-      if (head.operation == Operation::Follow)
-        co_await follow(socket, head, payload);  // returns where it was refused
-      else
+      if (head.operation == Operation::Follow) {
+        co_await follow(socket, head, payload);  // returns where it is refused
+        older(head, reply);
+      } else {
         co_await answer(head, payload, reply);
-      if (head.operation == Operation::Follow) older(head, reply);
+      }
       co_await asio::async_write(socket, asio::buffer(reply), use_awaitable);
     }
   } catch (const std::exception&) {  // the other end has gone, or does not speak frames

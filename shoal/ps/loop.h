@@ -68,7 +68,6 @@ class Loop {
   struct Hearing;
 
   void listen(const std::string& address);
-  Awaitable<void> accept();
   Awaitable<void> serve(Socket socket);
   Awaitable<void> answer(const wire::Head& head, const Bytes& payload, Bytes& reply);
   Awaitable<void> follow(Socket& socket, const wire::Head& head, const Bytes& payload);

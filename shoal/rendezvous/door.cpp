@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "shoal/rendezvous/handshake.h"
 
@@ -74,6 +75,19 @@ asio::awaitable<bool> Door::admits(tcp::socket& socket) {
   } catch (const std::exception&) {  // the other end has gone, or was closed above
     if (!is_told) ++num_refused_;
     co_return false;
+  }
+}
+
+asio::awaitable<void> accept_each(tcp::acceptor& acceptor, std::function<void(tcp::socket)> serves) {
+  for (;;) {
+    asio::error_code error;
+    tcp::socket socket = co_await acceptor.async_accept(asio::redirect_error(use_awaitable, error));
+    if (error) {  // most likely out of descriptors: some connection will end
+      asio::steady_timer later(acceptor.get_executor(), std::chrono::milliseconds(20));
+      co_await later.async_wait(asio::redirect_error(use_awaitable, error));
+      continue;
+    }
+    serves(std::move(socket));
   }
 }
 

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <string_view>
 
@@ -47,5 +48,9 @@ class Door {
   std::atomic<std::int64_t> num_refused_ = 0;
   std::list<Stranger> strangers_;  // that have not proved the key yet; the oldest first
 };
+
+// Calls `serves` with each connection that comes, as long as the acceptor's context runs.
+asio::awaitable<void> accept_each(asio::ip::tcp::acceptor& acceptor,
+                                  std::function<void(asio::ip::tcp::socket)> serves);
 
 }  // namespace shoal::rendezvous

@@ -87,7 +87,10 @@ class TcpServer::Service {
                     ? "; another job has this port: choose another one, or 0 for a free one"
                     : "; is that an address of this host?");
     port_ = acceptor_.local_endpoint().port();
-    asio::co_spawn(context_, accept(), asio::detached);
+    const auto serves = [this](tcp::socket socket) {
+      asio::co_spawn(context_, serve(std::move(socket)), asio::detached);
+    };
+    asio::co_spawn(context_, accept_each(acceptor_, serves), asio::detached);
     thread_ = std::thread([this] { context_.run(); });
   }
 
@@ -112,19 +115,6 @@ class TcpServer::Service {
 
  private:
   using WaitKey = std::pair<std::uint64_t, std::string>;  // epoch, key
-
-  awaitable<void> accept() {
-    for (;;) {
-      asio::error_code error;
-      tcp::socket socket = co_await acceptor_.async_accept(asio::redirect_error(use_awaitable, error));
-      if (error) {  // most likely out of descriptors: some connection will end
-        asio::steady_timer later(context_, std::chrono::milliseconds(20));
-        co_await later.async_wait(asio::redirect_error(use_awaitable, error));
-        continue;
-      }
-      asio::co_spawn(context_, serve(std::move(socket)), asio::detached);
-    }
-  }
 
   awaitable<void> serve(tcp::socket socket) {
     try {
