@@ -291,6 +291,37 @@ TEST_CASE("of pushes that nobody waits for each is applied once, whenever a serv
   }
 }
 
+// A copy that has some of the shards would let go of other rows than its primary, which has all.
+TEST_CASE("a shrink to a bound while a copy is being made leaves both with the same rows") {
+  Definition definition = counted();
+  definition.life.max_rows = 200;
+  definition.shards = 256;  // they go to a copy a few at a time
+  CopyingServers servers(2, 1), calm(2, 1);
+  Client client = servers.client(), wanted = calm.client();
+  const auto table = client.create(definition), same = wanted.create(definition);
+  std::mt19937 random(1);
+  std::uint64_t round = 0;
+  for (int turn = 0; turn < kKills / 10; ++turn) {
+    CAPTURE(turn);
+    const std::size_t which = turn % 2;  // of which the other one has been given the rows
+    servers.end(which);
+    REQUIRE(client.digest(table) ==
+            wanted.digest(same));  // of the copy; later shrinks would hide what it lacks
+    servers.come_again(which, 1);
+    const auto begin = std::chrono::steady_clock::now();
+    do {
+      REQUIRE(std::chrono::steady_clock::now() - begin < 20s);
+      const Share share(0, ++round);
+      const Push push = {.keys = share.keys, .gradients = share.gradients, .step = round};
+      client.push(table, push);
+      wanted.push(same, push);
+      if (random() % 16 > 0) continue;
+      client.shrink(table, static_cast<std::uint32_t>(round));
+      wanted.shrink(same, static_cast<std::uint32_t>(round));
+    } while (servers.num_without_copy() > 0);
+  }
+}
+
 TEST_CASE("where both servers of a row have gone the client says so, and what to do") {
   CopyingServers servers(3, 1);
   Client client = servers.client();
