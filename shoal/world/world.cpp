@@ -14,22 +14,23 @@
 
 namespace shoal {
 
-World::World(const WorldOptions& options)
-    : place_(elastic::place_of(elastic::environment_of(environ))), limit_(options.limit) {
-  if (size() > 1 || options.joins_alone) job_ = elastic::join(elastic::environment_of(environ), limit_);
+World::World(const WorldOptions& options) : place_(elastic::place_of(elastic::environment_of(environ))) {
+  if (size() > 1 || options.joins_alone)
+    job_ = elastic::join(elastic::environment_of(environ), options.limit);
   if (size() == 1) {
     communicator_ = std::move(comm::inproc(1).front());
     return;
   }
   limit_ = job_->limit();
-  communicator_ = job_->recorded(comm_c10d::make_of_hosts(
-      job_->store(),
-      {.rank = rank(), .first_ranks = job_->first_ranks(), .interface = job_->interface(), .limit = limit_}));
+  communicator_ = job_->recorded(comm_c10d::make_of_hosts(job_->store(), {.rank = rank(),
+                                                                          .first_ranks = job_->first_ranks(),
+                                                                          .interface = job_->interface(),
+                                                                          .limit = options.limit}));
   medium_ = comm_c10d::describe_of_hosts(job_->first_ranks());
   if (options.device < 0) return;
   tensors_ = comm_c10d::make_nccl(
       job_->store(),
-      {.name = "tensors", .rank = rank(), .size = size(), .device = options.device, .limit = limit_});
+      {.name = "tensors", .rank = rank(), .size = size(), .device = options.device, .limit = options.limit});
   medium_ = concat("NCCL; for what is no tensor ", medium_);
 }
 

@@ -37,7 +37,8 @@ struct Degrees {
 struct WorldOptions {  // of one rank
   int device =
       -1;  // CUDA's number of the GPU that this rank's model is on: tensors go by NCCL. -1: main memory
-  std::chrono::nanoseconds limit = std::chrono::seconds{300};  // of every wait for another rank
+  // For all ranks to be there. Waits after that have the job's limit: SHOAL_LIMIT, or 300 s.
+  std::chrono::nanoseconds limit = std::chrono::seconds{60};
   bool joins_alone = false;  // a job of one rank is joined too, for its store
 };
 
@@ -66,7 +67,7 @@ class World {
 
  private:
   elastic::Place place_;
-  std::chrono::nanoseconds limit_;
+  std::chrono::nanoseconds limit_ = std::chrono::seconds{300};  // of a wait, after all have met
   std::unique_ptr<elastic::Job> job_;
   std::unique_ptr<comm::Communicator> communicator_, tensors_;
   std::string medium_;

@@ -34,8 +34,7 @@ def test_ranks_have_the_losses_of_one_and_go_on_after_a_kill(tmp_path):
     killed = subprocess.Popen(
         [str(word) for word in [*TWO, tmp_path / "killed", 100_000]], stdout=subprocess.PIPE, text=True
     )
-    while "step 60 " not in killed.stdout.readline():
-        pass
+    assert any("step 60 " in line for line in killed.stdout)  # reads until then
     killed.send_signal(signal.SIGKILL)
     killed.wait()
     killed.stdout.close()
