@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A server of tables that is sent frame after frame: the first byte of each says which, the second how long its
-// payload is. Checksums are made right; the last frame is also read as it stands.
+// A server of tables that is sent frame after frame, and one that follows another: the first byte of each says which,
+// the third how long its payload is. Checksums are made right; the last frame is also read as it stands.
 #include "shoal/ps/wire.h"
 
 #include <algorithm>
@@ -18,10 +18,11 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     wire::check_payload(head, rest.subspan(sizeof(wire::Head)));
   });
   MemoryFiles files;
-  Answers answers(0, 1, 1, [] {}, &files);
+  Answers answers(0, 1, 1, [] {}, &files), copy(0, 1, 1);
   std::vector<std::byte> reply;
   for (std::uint64_t sequence = 1; rest.size() >= 3; ++sequence) {
-    const auto operation = static_cast<std::uint8_t>(rest[0]) % 10 + 1;
+    const auto operation =
+        static_cast<std::uint8_t>(rest[0]) % static_cast<std::uint8_t>(wire::kLastOperation) + 1;
     const auto count = static_cast<std::uint32_t>(rest[1]);
     const std::size_t bytes = std::min(rest.size() - 3, 8 * static_cast<std::size_t>(rest[2]));
     // At an address that 8 divides.
@@ -35,6 +36,10 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
                        .epoch = 1,
                        .client = 1,
                        .sequence = sequence});
+    fuzz::refused_or_done([&] {
+      const wire::Head head = wire::head_of(frame.first(sizeof(wire::Head)));
+      if (Answers::is_history(head.operation)) copy.follow(head, frame.subspan(sizeof(wire::Head)));
+    });
     fuzz::refused_or_done([&] {
       const wire::Head head = wire::head_of(frame.first(sizeof(wire::Head)));
       if (!answers.answer(head, frame.subspan(sizeof(wire::Head)), reply)) return;  // it waits for others
