@@ -7,9 +7,13 @@
 #include <torch/optim/sgd.h>
 
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "shoal/base/error_test.h"
+#include "shoal/comm/inproc/inproc.h"
+#include "shoal/comm/ranks.h"
 #include "shoal/train/trainer.h"
 
 namespace transformer_test {
@@ -100,6 +104,32 @@ TEST_CASE("two activations that have become equal end the step that finds them s
       "torch::equal() of two tensors that depend on parameters was recorded as false, and they are equal"));
   twins->other.fill_(5);
   CHECK(trainer.step(batch).loss == 30);
+}
+
+// Those of one rank may be equal, where those of all together are not.
+TEST_CASE("activations of all ranks together are compared") {
+  for (const bool differ : {true, false}) {
+    std::vector<std::string> said(2);
+    comm::run_as_threads(comm::inproc(2), [&](comm::Communicator& rank) {
+      const auto twins = std::make_shared<Twins>();
+      {
+        const at::NoGradGuard no_grad;
+        twins->one.copy_(at::tensor({3.0, 3.0}, at::kDouble));
+        twins->other.copy_(twins->one);
+      }
+      Trainer trainer(twins,
+                      [](std::shared_ptr<Twins>& net, const Batch& batch) {
+                        const Tensor a = net->one * batch["x"].tensor(), b = net->other * batch["y"].tensor();
+                        return (torch::equal(a, b) ? a : a * b).mean();
+                      },
+                      SGD{.lr = 0.1},
+                      {.parallelism = Parallelism{.mesh = mesh_of(2, -1, 1, 1), .world = &rank}});
+      const Tensor x = at::ones({1, 2}, at::kDouble);
+      const Batch part{{"x", x}, {"y", rank.rank() == 1 && differ ? 2 * x : x}};
+      said[static_cast<std::size_t>(rank.rank())] = error_of([&] { trainer.step(part); });
+    });
+    for (const std::string& each : said) CHECK_MESSAGE(each.empty() == differ, each);
+  }
 }
 
 }  // namespace transformer_test
