@@ -9,6 +9,8 @@
 #include <ATen/ops/mm_ops.h>
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 
 #include "shoal/runtime/allocator.h"
 #include "shoal/runtime/arguments.h"
@@ -42,12 +44,32 @@ bool is_faster_by_onednn(std::int64_t rows, std::int64_t inner, std::int64_t col
          rows * inner * columns >= kLeastProducts;
 }
 
+// oneDNN keeps 0.5 MiB for each three sizes that it has met, and batches of many lengths have many. So it multiplies
+// what is a multiple of a quarter of a power of two, four sizes an octave, and ATen the rest: less than a quarter.
+static std::int64_t part_by_onednn(std::int64_t size) {
+  const auto step = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(size)) / 4);
+  return size - size % step;
+}
+
 // product = left x right, or product + left x right. oneDNN takes at most 0.64 MiB for each thread inside, whatever
 // the sizes (2.13, AVX-512).
-static void multiply_by_onednn(const at::Tensor& left, const at::Tensor& right, at::Tensor& product,
+static void multiply_by_onednn(const at::Tensor& left, const at::Tensor& right, const at::Tensor& product,
                                bool adds) {
+  const std::int64_t rows = part_by_onednn(left.size(0)), inner = part_by_onednn(left.size(1));
+  const bool is_all = rows == left.size(0) && inner == left.size(1);
   const ScratchScope scratch;
-  at::native::mkldnn_matmul(left, right, product, adds ? 1 : 0, 1);
+  if (is_all) return at::native::mkldnn_matmul(left, right, product, adds ? 1 : 0, 1);
+  at::Tensor above = product.narrow(0, 0, rows);
+  const at::Tensor rows_above = left.narrow(0, 0, rows);
+  at::native::mkldnn_matmul(rows_above.narrow(1, 0, inner), right.narrow(0, 0, inner), above, adds ? 1 : 0,
+                            1);
+  if (const std::int64_t more = left.size(1) - inner; more > 0)
+    above.addmm_(rows_above.narrow(1, inner, more), right.narrow(0, inner, more));
+  if (const std::int64_t more = left.size(0) - rows; more > 0) {
+    at::Tensor below = product.narrow(0, rows, more);
+    const at::Tensor rows_below = left.narrow(0, rows, more);
+    adds ? below.addmm_(rows_below, right) : at::mm_out(below, rows_below, right);
+  }
 }
 
 static bool may_be_by_onednn(const at::Tensor& tensor) {
