@@ -33,9 +33,15 @@ int batch_dim_of(const Plan& plan, const std::string& input) {
   return found == plan.batch_dims.end() ? 0 : found->second;
 }
 
+bool is_named(const std::string& whole, const std::string& input) {
+  const std::string_view item = ir::item_of(input);
+  return item.starts_with(whole) && (item.size() == whole.size() || item[whole.size()] == '.');
+}
+
 bool is_cut(const Plan& plan, const std::string& input, std::size_t num_dims) {
   return static_cast<std::size_t>(batch_dim_of(plan, input)) < num_dims && !ir::is_beside(input) &&
-         std::ranges::find(plan.whole_inputs, ir::item_of(input)) == plan.whole_inputs.end();
+         std::ranges::none_of(
+             plan.whole_inputs, [&](const std::string& whole) { return is_named(whole, input); });
 }
 
 Layout layout_of_batch(const Plan& plan, const Mesh& mesh, int dim) {

@@ -29,6 +29,8 @@ namespace shoal::compile {
 // Whether the axis cuts the batch.
 bool is_batch_axis(const Plan& plan, std::string_view axis);
 int batch_dim_of(const Plan& plan, const std::string& input);
+// Whether a name of whole_inputs stands for this input: its item, or one below it.
+bool is_named(const std::string& whole, const std::string& input);
 // Whether an input of so many dims is cut; one that stands beside the batch is not.
 bool is_cut(const Plan& plan, const std::string& input, std::size_t num_dims);
 sharding::Layout layout_of_batch(const Plan& plan, const sharding::Mesh& mesh, int dim = 0);

@@ -77,7 +77,8 @@ struct Plan {
   std::vector<sharding::Axis> mesh = {};  // outer to inner; none: somebody else says
   // --- place
   std::vector<std::string> batch_axes = {"replicate", "shard"};  // those that the mesh has
-  std::vector<std::string> whole_inputs = {};  // of the batch: the same on every rank, not cut
+  // Of the batch, with all that is below them ("graph": "graph.0" too): the same on every rank, not cut.
+  std::vector<std::string> whole_inputs = {};
   std::map<std::string, int> batch_dims = {};  // of its items: where samples lie, if not in dim 0
   std::string zero_axis = "shard";             // whose ranks keep parts
   // What its ranks keep in parts: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too

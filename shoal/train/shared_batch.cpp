@@ -47,19 +47,26 @@ static std::vector<int> data_ranks(const Parallelism& parallelism) {
   return ranks;
 }
 
-static void check_batch_dims(const compile::Plan& plan, const Batch& batch) {
+static void check_names(const compile::Plan& plan, const Batch& batch) {
   std::string items;
   std::size_t found = 0;
+  std::vector<bool> is_whole(plan.whole_inputs.size());
   for_each_leaf(batch, [&](const std::string& path, const Batch& leaf) {
     const auto* tensor = std::get_if<at::Tensor>(&leaf.value());
     if (tensor == nullptr || ir::is_beside(path)) return;
-    items += (items.empty() ? "" : ", ") + path;
+    items += concat(items.empty() ? "" : ", ", ir::item_of(path));
+    for (std::size_t i = 0; i < is_whole.size(); ++i)
+      is_whole[i] = is_whole[i] || compile::is_named(plan.whole_inputs[i], path);
     const auto dim = plan.batch_dims.find(path);
     if (dim == plan.batch_dims.end()) return;
     ++found;
     SHOAL_CHECK(dim->second >= 0 && dim->second < tensor->dim(), InvalidInput, "parallelism: batch_dims has ",
                 dim->second, " for item ", path, " of the batch, which has shape ", tensor->sizes());
   });
+  for (std::size_t i = 0; i < is_whole.size(); ++i)
+    SHOAL_CHECK(is_whole[i], InvalidInput,
+                "parallelism: replicated_inputs (a plan's line 'input NAME whole') has ",
+                plan.whole_inputs[i], ", and the tensors of the batch are ", items);
   if (found == plan.batch_dims.size()) return;
   for (const auto& [name, dim] : plan.batch_dims)
     if ((", " + items + ", ").find(", " + name + ", ") == std::string::npos)
@@ -75,7 +82,7 @@ SharedBatch agree(const Rank& rank, const Batch& batch, const std::string& text,
   const auto dim_of = [&, &said = plan](const std::string& path) {
     return compile::batch_dim_of(said, path);
   };
-  check_batch_dims(plan, batch);
+  check_names(plan, batch);
   for_each_leaf(batch, [&](const std::string& path, const Batch& leaf) {
     structure += concat("batch item ", path, ": ");
     if (const auto* tensor = std::get_if<at::Tensor>(&leaf.value())) {
