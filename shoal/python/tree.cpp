@@ -184,6 +184,14 @@ std::string structure_of(const Tree& tree) {
   return name + "(" + inside + (tree.items.size() == 1 && name.empty() ? ",)" : ")");
 }
 
+std::string structure_with_values_of(const Tree& tree) {
+  std::string text = structure_of(tree);
+  for_each_leaf(tree, [&](const std::string& path, const Tree& leaf) {
+    if (leaf.kind == Kind::Value) text += concat(';', path, '=', std::string(py::repr(leaf.object)));
+  });
+  return text;
+}
+
 void for_each_leaf(const Tree& tree, const std::function<void(const std::string&, const Tree&)>& visit) {
   if (tree.kind == Kind::Again) return;
   if (is_leaf(tree)) return visit(tree.path, tree);

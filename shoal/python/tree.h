@@ -35,6 +35,8 @@ Tree tree_of(py::handle object, const std::string& path = "");
 // "{labels: tensor, scale: float}": containers, names in order, and kinds of leaves. Two trees of which one
 // structure is told may differ in values and shapes alone.
 std::string structure_of(const Tree& tree);
+// The same with what its leaves of kind Value are.
+std::string structure_with_values_of(const Tree& tree);
 
 // Calls visit(path, leaf) for every leaf, in order, but for Kind::Again.
 void for_each_leaf(const Tree& tree,

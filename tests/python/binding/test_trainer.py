@@ -120,6 +120,18 @@ def test_outputs_come_in_the_models_own_structure_and_without_caches():
     assert type(plain(**batch)) is type(outputs)
 
 
+def test_numbers_that_a_loss_returns_are_those_of_the_batch():
+    def loss_of(model, batch):
+        return {"loss": model(batch).square().mean(), "n": len(batch), "name": f"of {len(batch)}"}
+
+    model = nn.Linear(8, 4).double()
+    trainer = shoal.Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), loss_of)
+    for size in (10, 10, 7, 10, 7):
+        for run in (trainer.evaluate, trainer.step):
+            outputs = run(torch.randn(size, 8).double(), outputs=True).outputs
+            assert (outputs["n"], outputs["name"]) == (size, f"of {size}")
+
+
 def test_evaluation_changes_nothing_and_has_no_dropout():
     model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.BatchNorm1d(16), nn.Linear(16, 4)).double()
     model[2].eval()  # frozen on purpose: it has to stay so
