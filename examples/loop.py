@@ -48,7 +48,9 @@ for batch in loader:
         )
 
 evaluated = trainer.evaluate({"input_ids": batch, "labels": batch}).loss
-trainer.materialize()  # on every rank; then any of them may read, save or run the model
+# On every rank; then any of them may read, save or run the model in evaluation mode. What changes parameters
+# or buffers, a forward in training mode too, all of them do alike.
+trainer.materialize()
 if shoal.rank() == 0:
     model.eval()
     words = model.generate(text[None, :16], max_new_tokens=16, do_sample=False, pad_token_id=0)[0]

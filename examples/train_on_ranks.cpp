@@ -17,6 +17,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
 
 #include "shoal/shoal.h"
@@ -29,7 +30,7 @@ static Batch batch_of(std::int64_t step) {
   return Batch{{"x", x}, {"y", x.sum(1, /*keepdim=*/true).tanh()}};
 }
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   const std::filesystem::path folder = argc > 1 ? argv[1] : "";
   const std::int64_t steps = argc > 2 ? std::atoll(argv[2]) : 60;
 
@@ -68,4 +69,7 @@ int main(int argc, char** argv) {
   if (world.is_first() && kept == all)
     std::printf("at step %lld: %lld parameters\n", static_cast<long long>(steps),
                 static_cast<long long>(all));
+} catch (const std::exception& error) {  // the launcher says which rank failed first, with these words
+  std::fprintf(stderr, "%s\n", error.what());
+  return 1;
 }

@@ -19,4 +19,5 @@
 #include "shoal/train/batch.h"
 #include "shoal/train/padding.h"
 #include "shoal/train/trainer.h"
+#include "shoal/train/without_trace.h"
 #include "shoal/world/world.h"

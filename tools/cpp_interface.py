@@ -24,8 +24,8 @@ PUBLIC = [
     (
         "Training",
         "a Trainer, what it takes and what it gives",
-        """train/trainer train/batch train/padding compile/optimizer train/loss_scale train/training_state
-        train/model_view""",
+        """train/trainer train/batch train/padding train/without_trace compile/optimizer train/loss_scale
+        train/training_state train/model_view""",
     ),
     (
         "Models",

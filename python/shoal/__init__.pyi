@@ -128,13 +128,15 @@ class Parallelism:
         """What is None is as the plan says, and as the plan's defaults where it says nothing.
 
         `plan`: text, or the path of a file with it. `replicated_inputs`: items of the batch that all ranks
-        have alike. `gathers_again`: with ZeRO-3, parameters are gathered for backward again instead of being
-        kept (True). `bucket_bytes`: gradients are reduced when so many bytes of them are there (25 MiB).
-        `limit`: seconds of every wait for another rank. `mesh`: axes of any names, outer to inner, {"dp": 2,
-        "tp": -1}, in place of degrees; `batch_axes` names those that cut the batch, `zero_axis` the one whose
-        ranks keep parts. `reduces_each`: the gradients of each micro-batch are reduced, and not their sum
-        alone (with ZeRO-2 and -3). `batch_dims`: in which dim samples lie, for items of the batch where it
-        is not dim 0: {"x": 1}, or {"0": 1} of the first item of a tuple, "batch" for a tensor by itself.
+        have alike, by path ("adj"; "input.1" of a tuple; "0" of a batch that is one), each with what is below
+        it; a name that the batch has not is InvalidInput at the step. `gathers_again`: with ZeRO-3,
+        parameters are gathered for backward again instead of being kept (True). `bucket_bytes`: gradients are
+        reduced when so many bytes of them are there (25 MiB). `limit`: seconds of every wait for another
+        rank. `mesh`: axes of any names, outer to inner, {"dp": 2, "tp": -1}, in place of degrees;
+        `batch_axes` names those that cut the batch, `zero_axis` the one whose ranks keep parts.
+        `reduces_each`: the gradients of each micro-batch are reduced, and not their sum alone (with ZeRO-2
+        and -3). `batch_dims`: in which dim samples lie, for items of the batch where it is not dim 0: {"x":
+        1}, or {"0": 1} of the first item of a tuple, "batch" for a tensor by itself.
         `precision`: "bfloat16": products of matrices, convolutions and attention read and make it, and what
         goes over elements between them; parameters, gradients, optimizer state and all else are float32.
         "bfloat16 lower=aten::exp full=aten::bmm" changes the table; of one rank too. "float16" likewise, its
@@ -206,7 +208,8 @@ class Trainer:
     With `parallelism` every rank makes a trainer of the same model and calls it alike, with its part of each
     batch; losses, norms, gradients and state are those of all ranks together. Parameters that ranks keep in
     parts (ZeRO-3, tensor parallel) have no memory in the module, but for after materialize(); optimizer.state
-    is empty then, and optimizer.state_dict() gathers.
+    is empty then, and optimizer.state_dict() gathers. What changes parameters or buffers between calls, a
+    forward of one's own in training mode among it, is done on all ranks alike.
     """
 
     def __init__(
@@ -291,7 +294,8 @@ class Trainer:
         run after a gradient has been accumulated, and as step() does."""
     def evaluate(self, batch: Any, *, outputs: bool = False) -> Evaluation:
         """The loss in evaluation mode, without gradients; nothing changes. What the model draws even so, for
-        Monte Carlo dropout, is drawn anew at each call; the draws of training stay as they are."""
+        Monte Carlo dropout, is drawn anew at each call; the draws of training stay as they are. Called by all
+        ranks at once; loss and outputs are then those of all ranks' samples, sums and means too."""
     def graph(self, batch: Any) -> Graph:
         """The whole captured step for a batch of this shape, update included; of several ranks, all of them
         together. Nothing is run but the capture. Raises as step() does."""
@@ -309,19 +313,22 @@ class Trainer:
         """A checkpoint in `folder`, as step_00000100 of as many updates and backward()s: parameters, buffers,
         the optimizer's state and options, counts, seed, and a note of yours that JSON can hold, with tuples
         and dictionaries of any keys too (epoch and batches done, `schedule.state_dict()`). Takes the time of
-        one copy: a thread writes it while training goes on, whole or not at all. The newest `keep` stay, 0:
-        all. Called by all ranks at once with the same folder; rank 0 writes. Raises Infeasible where the save
-        before could not be written: what was there before is; InvalidInput for what it cannot hold.
+        one copy: a thread writes it while training goes on, whole or not at all. A tensor of one element in
+        the note comes back as a number, another is InvalidInput. The newest `keep` stay, 0: all. Called by
+        all ranks at once with the same folder; rank 0 writes. Raises Infeasible where the save before could
+        not be written: what was there before is; InvalidInput for what it cannot hold.
         """
     def wait_for_saves(self) -> None:
         """Until all that was saved is on the disk; raises Infeasible with what is not. The end of the trainer
         waits too, and says nothing."""
-    def load(self, folder: str | os.PathLike[str]) -> Any:
-        """Goes on, bit for bit, from the newest checkpoint of the folder whose every byte is as written,
-        on whatever number of ranks and layout it was saved; a damaged newer one is warned of. Returns its
-        note, or None where there is no checkpoint. A trainer that was given a seed keeps its own. Called by
-        all ranks at once. Raises Corrupt where all are damaged, InvalidInput listing what does not fit the
-        model: nothing has changed then."""
+    def load(self, folder: str | os.PathLike[str], *, step: int | None = None) -> Any:
+        """Goes on, bit for bit, from the newest checkpoint of the folder whose every byte is as written, on
+        whatever number of ranks and layout it was saved; a damaged newer one is warned of. `step`: from that
+        of as many updates and backward()s instead, where two trainers save in turns, say, and one has saved
+        once more than the other. Returns its note, "" where it was saved without one, or None where there is
+        no checkpoint: compare with `is None`. A trainer that was given a seed keeps its own. Called by all
+        ranks at once. Raises Corrupt where all are damaged, or that one is, InvalidInput listing what does
+        not fit the model, and the steps that there are where that one is not: nothing has changed then."""
     def materialize(self) -> None:
         """Puts parameters that ranks keep in parts back into the module, whole, until the next step. Called
         by all ranks at once."""

@@ -34,9 +34,9 @@ bool has_memory(const at::Tensor& tensor) {
   return !tensor.has_storage() || pointer_of(tensor).get_deleter() != &taken;
 }
 
-void take_memory(const at::Tensor& tensor, std::string text) {
+void take_memory(const at::Tensor& tensor, std::string text, std::unique_ptr<Origin> origin) {
   auto* storage = tensor.storage().unsafeGetStorageImpl();
-  storage->set_data_ptr_noswap(at::DataPtr(nullptr, nullptr, &taken, tensor.device()));
+  storage->set_data_ptr_noswap(at::DataPtr(nullptr, origin.release(), &taken, tensor.device()));
   storage->release_data_and_set_meta_custom_data_ptr_error_msg_(std::move(text));
 }
 
@@ -91,6 +91,11 @@ at::Tensor empty_without_memory(at::IntArrayRef sizes, at::IntArrayRef strides, 
   tensor.storage().unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
       std::move(text));
   return tensor;
+}
+
+void recall(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage() || has_memory(tensor)) return;
+  if (auto* origin = static_cast<Origin*>(pointer_of(tensor).get_context())) origin->recall();
 }
 
 const Origin* origin_of(const at::Tensor& tensor) {

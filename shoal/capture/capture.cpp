@@ -237,7 +237,9 @@ bool hold(const Guards& guards, std::span<const at::Tensor> inputs) {
   for (const auto& source : guards.graph.sources) {
     const auto role = guards.graph.at(source.value).role;
     if (role == ir::Role::Input) interpreter.bind(source.value, inputs[input++]);
-    if (role == ir::Role::Constant) interpreter.bind(source.value, guards.constants[held++]);
+    if (role != ir::Role::Constant) continue;
+    aten::recall(guards.constants[held]);
+    interpreter.bind(source.value, guards.constants[held++]);
   }
   for (const auto& [call, expected, shapes_only, where] : guards.list) {
     const auto results = aten::call(call, [&](ir::ValueId value) { return interpreter.value(value); });

@@ -54,6 +54,9 @@ struct Request {                        // what to run, and what its tensors are
   // whoever asked for the capture knows it and will make it an input. Else, or where this is empty, that is
   // an error.
   std::function<bool(const at::Tensor&)> writes_constant = {};
+  // Told of a tensor from outside that the model reads and that has no memory, before this is an error: who can
+  // bring its elements back (aten/memory.h) may capture again. Not in here: other ranks may wait for that too.
+  std::function<void(const at::Tensor&)> lacks_memory = {};
   // Where in the user's code the current operator was called, for messages; empty: the C++ stack is walked.
   std::function<std::string()> source_line = {};
   // Whose code runs, asked when it reads a value; empty: the user's.

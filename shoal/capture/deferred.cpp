@@ -47,7 +47,7 @@ struct Origin final : aten::Origin {
 };
 
 const Origin* origin_of(const at::Tensor& tensor) {
-  return static_cast<const Origin*>(aten::origin_of(tensor));
+  return dynamic_cast<const Origin*>(aten::origin_of(tensor));
 }
 
 Place place_of(const at::Tensor& tensor) {
@@ -310,7 +310,9 @@ std::optional<Endless> endless_of(const at::Tensor& tensor) {
   return is_deferred(tensor) ? capture::origin_of(tensor)->endless : std::nullopt;
 }
 
-bool is_deferred(const at::Tensor& tensor) { return tensor.defined() && aten::origin_of(tensor) != nullptr; }
+bool is_deferred(const at::Tensor& tensor) {
+  return tensor.defined() && capture::origin_of(tensor) != nullptr;
+}
 
 void materialize(const at::Tensor& tensor, const std::string& name) {
   if (!is_deferred(tensor)) return;

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <utility>
 
+#include "shoal/aten/memory.h"
 #include "shoal/aten/types.h"
 #include "shoal/base/error.h"
 #include "shoal/capture/operands.h"
@@ -134,12 +135,14 @@ void Recorder::check_write(const at::Tensor& tensor) const {
              ") from outside, which is no parameter, buffer or item of the batch: a captured step would "
              "not do it again"),
       "register it as a buffer of the model that is trained, or put it into the batch; both are written "
-      "at each step. Or write to a clone() of it");
+      "at each step. Of another module that the loss runs: TrainerOptions::beside. What is to leave no trace "
+      "there: without_trace(), or a clone()");
 }
 
 ValueId Recorder::constant(const at::Tensor& tensor) {
   SHOAL_CHECK(tensor.layout() == at::kStrided && tensor.has_storage(), InvalidInput, "capture: a ",
               tensor.layout(), " tensor meets the model's values, ", where(), "; use a dense one");
+  if (request_.lacks_memory && !aten::has_memory(tensor)) request_.lacks_memory(tensor);
   const bool wrapped = tensor.unsafeGetTensorImpl()->is_wrapped_number();
   auto& held = constants_[tensor.storage().unsafeGetStorageImpl()];
   for (const auto& [value, index] : held) {

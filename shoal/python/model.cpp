@@ -66,10 +66,12 @@ Model::Model(py::object module, py::object loss, std::vector<std::string> ignore
                 " is sparse; keep it dense");
   for (const auto& [name, tensor] : parameters()) refuse_float8("parameter " + name, tensor);
   for (const auto& [name, tensor] : buffers()) refuse_float8("buffer " + name, tensor);
-  for (const auto& [name, tensor] : parameters())
+  for (const auto& [name, tensor] : parameters()) {
+    if (is_parallel_) aten::recall(tensor);
     SHOAL_CHECK(aten::has_memory(tensor) || is_deferred(tensor), InvalidInput, "trainer: parameter ", name,
-                " has no memory: another Trainer keeps it in parts; call its materialize() first, on every "
-                "rank");
+                " has no memory: another Trainer keeps it in parts; give this one parallelism too, or call "
+                "materialize() of that one first, on every rank");
+  }
 }
 
 static void say_progress(std::size_t operators, double seconds) {
@@ -162,7 +164,10 @@ Batch Model::start(py::handle batch, Use use, bool keep_outputs) {
     const bool varies = may_vary && numbers_.of_batch().note(path, leaf.object);
     values += name + "=" + (varies ? "any" : std::string(py::repr(leaf.object))) + ";";
   });
-  for (const auto& [name, tensor] : watch_.beside()) tensors.emplace(name, Batch(tensor));
+  for (const auto& [name, tensor] : watch_.beside()) {
+    aten::recall(tensor);  // another trainer may keep it in parts
+    tensors.emplace(name, Batch(tensor));
+  }
   batch_ = std::move(tree);
   values_ = std::move(values);
   keep_outputs_ = keep_outputs;
@@ -346,8 +351,8 @@ at::Tensor Model::run(const Batch& batch) {
   if (keep_outputs_) {
     const Tree tree = tree_of(result);
     Tree empty = without_tensors(tree);  // recorded tensors, and caches of some, end with their capture
-    const auto structure = structure_of(empty);
-    auto shape = std::ranges::find(shapes_, structure, structure_of);
+    const auto structure = structure_with_values_of(empty);
+    auto shape = std::ranges::find(shapes_, structure, structure_with_values_of);
     const auto number = std::to_string(shape - shapes_.begin());
     for_each_leaf(tree, [&](const std::string& path, const Tree& leaf) {
       if (leaf.kind == Tree::Kind::Tensor)

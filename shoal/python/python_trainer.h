@@ -74,7 +74,7 @@ class PythonTrainer {
   // the seed, lie beside it.
   void save(const std::filesystem::path& folder, const py::object& note, std::int64_t keep);
   void wait_for_saves();
-  py::object load(const std::filesystem::path& folder);
+  py::object load(const std::filesystem::path& folder, std::optional<std::int64_t> step);
 
   std::map<std::string, at::Tensor> gradients() const;
   void materialize();

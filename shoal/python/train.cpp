@@ -106,8 +106,9 @@ void bind_train(py::module_& module) {
            "A checkpoint in the folder, written by a thread while training goes on. Called by all ranks at "
            "once.")
       .def("wait_for_saves", &PythonTrainer::wait_for_saves, "Until all that was saved is on the disk.")
-      .def("load", &PythonTrainer::load, py::arg("folder"),
-           "Goes on from the newest whole checkpoint of the folder, if there is one, and returns its note.")
+      .def("load", &PythonTrainer::load, py::arg("folder"), py::kw_only(), py::arg("step") = py::none(),
+           "Goes on from the newest whole checkpoint of the folder, if there is one, or that step's, and "
+           "returns its note.")
       .def("gradients", &PythonTrainer::gradients,
            "Gradients of the last step, before clipping, by parameter name.")
       .def("materialize", &PythonTrainer::materialize,

@@ -60,17 +60,18 @@ void PythonTrainer::wait_for_saves() {
   trainer_.wait_for_saves();
 }
 
-py::object PythonTrainer::load(const std::filesystem::path& folder) {
+py::object PythonTrainer::load(const std::filesystem::path& folder, std::optional<std::int64_t> step) {
   look_and_follow();
   const py::object checkpoints = py::module_::import("shoal._checkpoints");
   py::object note = py::none(), seed = py::none(), groups = py::none();
   {
     const py::gil_scoped_release unlocked;
-    trainer_.load(folder, [&](const std::string& text) {
+    const auto check = [&](const std::string& text) {
       const py::gil_scoped_acquire lock;
       std::tie(note, seed, groups) = py::cast<std::tuple<py::object, py::object, py::object>>(
           checkpoints.attr("parts_of")(text, optimizer()));
-    });
+    };
+    trainer_.load(folder, {.step = step, .check = check});
   }
   if (optimizer_ && !groups.is_none()) checkpoints.attr("put")(optimizer_->object(), groups);
   if (optimizer_) optimizer_state_->publish();

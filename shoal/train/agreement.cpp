@@ -54,6 +54,11 @@ static bool are_other_sizes(const std::string& first, const std::string& second)
          head(first) == head(second);
 }
 
+static bool are_changes(const std::string& first, const std::string& second) {
+  constexpr std::string_view kBegin = "changed between calls: ";  // train/changes.h
+  return first.starts_with(kBegin) || second.starts_with(kBegin);
+}
+
 void check_same(const runtime::Group& group, const std::string& what, const std::string& text) {
   const at::Tensor hashes = rows_of_all(group, at::full({1}, hash_of(text), at::kLong));
   std::size_t other = 0;
@@ -72,7 +77,10 @@ void check_same(const runtime::Group& group, const std::string& what, const std:
        are_other_sizes(first, second) ? "'. Remedy: pad alike on all ranks, to the longest of all or to a "
                                         "fixed length; and if samples lie in "
                                         "that dim, Parallelism(batch_dims={…})"
-                                      : "'. Every rank has to run the same code with the same settings");
+       : are_changes(first, second) ? "'. Remedy: a forward of your own in training mode, and any change to "
+                                      "parameters or buffers, on all "
+                                      "ranks alike"
+                                    : "'. Every rank has to run the same code with the same settings");
 }
 
 std::string from_first(const runtime::Group& group, const std::function<std::string()>& make) {

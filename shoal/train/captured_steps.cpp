@@ -9,6 +9,7 @@
 #include <sstream>
 #include <utility>
 
+#include "shoal/aten/memory.h"
 #include "shoal/base/error.h"
 #include "shoal/ir/structure.h"
 #include "shoal/train/agreement.h"
@@ -193,6 +194,7 @@ static at::Tensor laid_as_recorded(const ir::Graph& graph, const std::string& na
 void CapturedSteps::spot_check(const CapturedStep& step, const SharedBatch& batch, Use use) {
   const observe::Span span(settings_.trace, "spot check", 0, "trainer");
   const Batch all = whole(batch);
+  for (const at::Tensor& constant : step.constants) aten::recall(constant);
   spot_checks_.run([&] {
     auto request = request_of(all, use);
     for (auto& [name, tensor] : request.inputs) tensor = laid_as_recorded(step.graph, name, tensor);
@@ -237,16 +239,28 @@ capture::Request CapturedSteps::request_of(const Batch& batch, Use use) {
 CapturedStep CapturedSteps::captured(const Batch& batch, Use use, Key key) {
   if (use != Use::Evaluation) refuse_shared_memory(view_.parameters);
   const observe::Span span(settings_.trace, "capture", 0, "trainer");
-  const capture::Request request = request_of(batch, use);
+  capture::Request request = request_of(batch, use);
+  at::Tensor elsewhere;  // another trainer has it in parts
+  request.lacks_memory = [&](const at::Tensor& tensor) { elsewhere = tensor; };
   constexpr std::size_t kMost = 4096;  // structures
   if (runs_.size() > kMost) runs_.clear();
   std::uint64_t structure = 0;
-  auto captured = capture::capture(request, [&](const ir::Graph& graph) {
+  const auto has_met = [&](const ir::Graph& graph) {
     structure = ir::structure_of(graph) ^ key.without_sizes;
     const bool is_known = runs_.contains(structure);
     num_alike_ += is_known;
     return is_known;
-  });
+  };
+  const auto capture = [&] {
+    for (;;) try {
+        return capture::capture(request, has_met);
+      } catch (...) {
+        const at::Tensor lacking = std::exchange(elsewhere, {});
+        aten::recall(lacking);
+        if (!lacking.defined() || !aten::has_memory(lacking)) throw;
+      }
+  };
+  auto captured = capture();
   runs_.try_emplace(structure, 1);
   CapturedStep step{.key = std::move(key.all),
                     .structure = structure,

@@ -62,11 +62,13 @@ void Checkpoints::wait() {
   });
 }
 
-std::optional<Checkpoints::Found> Checkpoints::load(const std::filesystem::path& folder) {
-  std::int64_t step = -1;
+std::optional<Checkpoints::Found> Checkpoints::load(const std::filesystem::path& folder,
+                                                    std::optional<std::int64_t> wanted) {
+  std::int64_t step = wanted.value_or(-1);
   on_all([&] {
     if (!is_first()) return;
     if (const auto saver = savers_.find(folder); saver != savers_.end()) throw_failures(*saver->second.saver);
+    if (wanted) return;
     const checkpoint::Newest newest = checkpoint::newest_whole(files_, folder);
     for (const std::string& fault : newest.broken) TORCH_WARN(fault, "; the checkpoint before it is tried");
     SHOAL_CHECK(newest.checkpoint || newest.broken.empty(), Corrupt, folder.string(),
@@ -75,7 +77,7 @@ std::optional<Checkpoints::Found> Checkpoints::load(const std::filesystem::path&
   });
   if (control_ != nullptr)
     control_->communicator->broadcast({&step, 1, DType::Int64}, 0)->wait(control_->limit);
-  if (step < 0) return std::nullopt;
+  if (step < 0 && !wanted) return std::nullopt;
   Found found;
   on_all([&] {
     const checkpoint::Checkpoint checkpoint = checkpoint::checkpoint_of_step(files_, folder, step);

@@ -35,8 +35,9 @@ class Checkpoints {
     TrainingState state;
     std::string note;
   };
-  // The newest whole one; nothing where there is none. Throws Corrupt where all are damaged.
-  std::optional<Found> load(const std::filesystem::path& folder);
+  // The newest whole one; nothing where there is none. Throws Corrupt where all are damaged. With `wanted`, that
+  // step's: throws as checkpoint::checkpoint_of_step().
+  std::optional<Found> load(const std::filesystem::path& folder, std::optional<std::int64_t> wanted);
 
  private:
   void on_all(const std::function<void()>& act) const;

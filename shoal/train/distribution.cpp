@@ -59,6 +59,7 @@ Distribution::Distribution(Parallelism parallelism, const NamedTensors& paramete
   const at::NoGradGuard no_grad;
   const auto share = [&](const std::string& name, const at::Tensor& tensor) {
     if (!tensor.defined()) return;
+    aten::recall(tensor);  // another trainer of the model may have it in parts
     shoal::materialize(tensor, name);
     at::Tensor detached = tensor.detach();
     runtime::broadcast(detached, 0, groups_.world());
@@ -109,7 +110,7 @@ void Distribution::settle(compile::Plan plan, std::optional<rewrite::Stages> sta
   stages_ = std::move(stages);
   for (const auto& [name, tensor] : parameters_) {  // one of them is whole at a time
     if (const auto kept = kept_.find(name); kept != kept_.end()) {
-      if (!is_materialized_) gather(kept->second, name);
+      bring_back(kept->second, name);
       kept_.erase(kept);
     }
     keep(name, tensor);
@@ -166,23 +167,64 @@ at::Tensor Distribution::kept_apart(const at::Tensor& part) const {
   return part;
 }
 
+// Of a parameter whose elements the ranks have in parts, for who reads it: another trainer, whose loss runs this model.
+struct Distribution::InParts final : aten::Origin {
+  explicit InParts(Distribution* of) : keeper(of) {}
+  void recall() override {
+    if (keeper != nullptr) keeper->materialize();  // which ends this
+  }
+  mutable Distribution* keeper;  // null: it has gone
+};
+
+const Distribution::InParts* Distribution::parts_here(const at::Tensor& whole) const {
+  const auto* parts = dynamic_cast<const InParts*>(aten::origin_of(whole));
+  return parts != nullptr && parts->keeper == this ? parts : nullptr;
+}
+
+Distribution::~Distribution() {
+  for (const auto& [name, kept] : kept_)
+    if (const InParts* parts = parts_here(kept.whole)) parts->keeper = nullptr;
+}
+
 void Distribution::cut(Kept& kept, const std::string& name) {
   const at::Tensor part = part_of(rank(), kept.whole, pins_.at(name).kept);
   if (kept.part.defined())
     kept.part.copy_(part);  // executors are bound to its memory
   else
     kept.part = kept_apart(part);
-  if (!owns_storage(kept.whole)) return;
-  aten::take_memory(kept.whole, concat("parameter ", name,
-                                       " has no data here: the ranks keep it in parts. Remedy: call "
-                                       "materialize() of the trainer that trains it on every rank, and use, "
-                                       "save or change the parameter before its next step"));
+  kept.takes = owns_storage(kept.whole);
+  if (!kept.takes) return;
+  aten::take_memory(kept.whole,
+                    concat("parameter ", name,
+                           " has no data here: the ranks keep it in parts. Remedy: call "
+                           "materialize() of the trainer that trains it on every rank, and use, "
+                           "save or change the parameter before its next step"),
+                    std::make_unique<InParts>(this));
+}
+
+bool Distribution::is_here(const Kept& kept) const {
+  return kept.takes ? parts_here(kept.whole) != nullptr : !is_materialized_;
 }
 
 void Distribution::drop() {
-  if (!is_materialized_) return;
-  for (auto& [name, kept] : kept_) cut(kept, name);
+  for (auto& [name, kept] : kept_) {
+    if (is_here(kept)) continue;
+    aten::recall(kept.whole);
+    cut(kept, name);
+  }
   is_materialized_ = false;
+}
+
+void Distribution::follow() {
+  if (!is_materialized_) return drop();
+  for (const auto& [name, kept] : kept_) aten::recall(kept.whole);
+}
+
+void Distribution::bring_back(Kept& kept, const std::string& name) {
+  if (is_here(kept))
+    gather(kept, name);
+  else
+    aten::recall(kept.whole);
 }
 
 void Distribution::gather(Kept& kept, const std::string& name) {
@@ -199,14 +241,13 @@ void Distribution::give_memory(const at::Tensor& whole) const {
 }
 
 void Distribution::materialize() {
-  if (is_materialized_) return;
-  for (auto& [name, kept] : kept_) gather(kept, name);
+  for (auto& [name, kept] : kept_) bring_back(kept, name);
   is_materialized_ = true;
 }
 
 void Distribution::end() {
   for (auto& [name, kept] : kept_) {
-    if (!is_materialized_) gather(kept, name);
+    bring_back(kept, name);
     kept.part.reset();
   }
   is_materialized_ = true;

@@ -39,6 +39,9 @@ class Distribution {
   // the ranks' models differ. `uncut`: what the update of a parameter wants so. Borrows `offloading`.
   Distribution(Parallelism parallelism, const NamedTensors& parameters, const NamedTensors& buffers,
                const Uncut& uncut, const Offloading& offloading);
+  Distribution(const Distribution&) = delete;
+  Distribution& operator=(const Distribution&) = delete;
+  ~Distribution();
 
   const Parallelism& parallelism() const { return parallelism_; }
   Rank rank() const { return {parallelism_, groups_, control_, rank_}; }
@@ -61,14 +64,22 @@ class Distribution {
   // Gives the module's parameters their memory and values; `drop` takes them away again.
   void materialize();
   void drop();
+  // Where another trainer of the same model has trained parameters since, they are in parts here again.
+  void follow();
   // As `materialize`, and nothing is in parts again: there is no step after it.
   void end();
 
  private:
+  struct InParts;
   struct Kept {
     at::Tensor whole;  // the module's
     at::Tensor part;
+    bool takes = false;  // the memory of the whole
   };
+  // Whose elements are in parts, and not by another trainer of the same model, which has trained it since.
+  bool is_here(const Kept& kept) const;
+  const InParts* parts_here(const at::Tensor& whole) const;
+  void bring_back(Kept& kept, const std::string& name);
 
   void keep(const std::string& name, const at::Tensor& tensor);
   // Before a pipeline is settled: which of its ranks has the parameter meanwhile, so that none has the model. Nobody

@@ -14,6 +14,7 @@
 #include <sstream>
 #include <tuple>
 
+#include "shoal/aten/memory.h"
 #include "shoal/aten/types.h"
 #include "shoal/base/error.h"
 #include "shoal/capture/capture.h"
@@ -32,6 +33,7 @@
 #include "shoal/train/agreement.h"
 #include "shoal/train/capture_cost.h"
 #include "shoal/train/captured_steps.h"
+#include "shoal/train/changes.h"
 #include "shoal/train/checkpoints.h"
 #include "shoal/train/distribution.h"
 #include "shoal/train/given.h"
@@ -74,6 +76,20 @@ static Then then_of(Use use) {
   return use == Use::Step ? Then::Update : use == Use::Microbatch ? Then::Accumulate : Then::HandOut;
 }
 
+static ModelView with_buffers_of(ModelView view,
+                                 const std::vector<std::shared_ptr<torch::nn::Module>>& beside) {
+  for (std::size_t i = 0; i < beside.size(); ++i) {
+    SHOAL_CHECK(beside[i] != nullptr, InvalidInput, "trainer: module ", i,
+                " of TrainerOptions::beside is null");
+    for (const auto& buffer : beside[i]->named_buffers()) {
+      const auto is_it = [&](const auto& known) { return known.second.is_same(buffer.value()); };
+      if (std::ranges::none_of(view.buffers, is_it))
+        view.buffers.emplace_back(concat("beside.", i, '.', buffer.key()), buffer.value());
+    }
+  }
+  return view;
+}
+
 static train::Offloading offloading_of(const std::optional<Parallelism>& parallelism) {
   if (!parallelism) return {};
   compile::check(parallelism->plan.offload);
@@ -84,7 +100,7 @@ class Trainer::State {
  public:
   State(ModelView view, std::vector<OptimizerPart> optimizers, TrainerOptions options)
       : module_(view.module),
-        view_(std::move(view)),
+        view_(with_buffers_of(std::move(view), options.beside)),
         options_(std::move(options)),
         model_(view_),
         offloading_(offloading_of(options_.parallelism)),
@@ -149,8 +165,18 @@ class Trainer::State {
 
   template <class Act>
   decltype(auto) alone(const char* name, const Act& act) {
+    const Noting noting{*this};
     return calls_.run(name, act);
   }
+  // After a call in which ranks have agreed on what they have.
+  struct Noting {
+    State& state;
+    ~Noting() {
+      if (!std::exchange(state.has_agreed_, false)) return;
+      state.changes_.note(state.model_.buffers());
+      state.changes_.note(state.model_.parameters());
+    }
+  };
 
   StepResult step(const Batch& batch) {
     check_has_optimizer();
@@ -363,6 +389,7 @@ class Trainer::State {
   }
 
   TrainingState state() const {
+    if (ranks_) ranks_->follow();
     TrainingState state{.step = steps_,
                         .backwards = backwards_,
                         .updates = optimizer_.updates(),
@@ -427,11 +454,10 @@ class Trainer::State {
     const auto local = compile::compile_local(made->whole(), rank).local;
     return rewrite::to_text(mesh, rewrite::report_of(made->whole().placed, local, rank, plan.pipeline_axis));
   }
-  std::optional<std::string> load(const std::filesystem::path& folder,
-                                  const std::function<void(const std::string&)>& check) {
-    auto found = checkpoints().load(folder);
+  std::optional<std::string> load(const std::filesystem::path& folder, const LoadOptions& options) {
+    auto found = checkpoints().load(folder, options.step);
     if (!found) return std::nullopt;
-    if (check) check(found->note);
+    if (options.check) options.check(found->note);
     load_rows(folder, found->state.step + found->state.backwards);
     restore(found->state);
     return std::move(found->note);
@@ -582,12 +608,17 @@ class Trainer::State {
                 "trainer: it was told that training ends, by end(). Remedy: a new one");
     if (tables_) tables_->check();
     if (!ranks_) return {batch, {}, false};
+    std::string changed = changes_.text("buffer", model_.buffers());
+    if (!std::exchange(gave_gradients_, use == Use::Backward))  // else somebody's optimizer has been there
+      changed += changes_.text("parameter", model_.parameters());
+    has_agreed_ = true;
     ranks_->drop();
     std::string text = concat("a call of ", train::call_of(use), '\n', steps_captured_.shared_structure());
     if (use == Use::Step || use == Use::Microbatch)
       text += concat("\nseed ", options_.seed, ", learning rates",
                      optimizer_.rates_text(factor(options_.schedule, steps_ + 1)));
     if (loss_scale_) text += concat("\nloss scale ", loss_scale_->state().scale);
+    text += changed;
     return train::agree(ranks_->rank(), batch, text, steps_captured_.is_time_for_check());
   }
 
@@ -633,6 +664,7 @@ class Trainer::State {
   // What this use of a captured step runs: made unless it is there and right.
   Runnable* runnable_of(CapturedStep& step, Use use) {
     tag_ = step.tag;
+    for (const at::Tensor& constant : step.constants) aten::recall(constant);
     auto& runnable = step.runnables[use];
     if (runnable && optimizer_.is_current(runnable->whole().groups)) return runnable.get();
     if (runnable) forget(*runnable);
@@ -1108,6 +1140,9 @@ class Trainer::State {
   std::vector<const Runnable*> under_way_;  // through the stages of a pipeline
   std::string note_;                        // of its schedule, that was said last
   train::OneCall calls_;
+  train::Changes changes_;       // of several ranks
+  bool has_agreed_ = false;      // in the call that is under way
+  bool gave_gradients_ = false;  // the last one that has
   std::int64_t steps_ = 0;
   std::int64_t backwards_ = 0;
   bool has_ended_ = false;
@@ -1217,9 +1252,8 @@ void Trainer::load_rows(const std::filesystem::path& folder, std::int64_t step) 
   state_->alone("load_rows()", [&] { state_->load_rows(folder, step); });
 }
 void Trainer::wait_for_saves() { state_->wait_for_saves(); }
-std::optional<std::string> Trainer::load(const std::filesystem::path& folder,
-                                         const std::function<void(const std::string&)>& check) {
-  return state_->alone("load()", [&] { return state_->load(folder, check); });
+std::optional<std::string> Trainer::load(const std::filesystem::path& folder, const LoadOptions& options) {
+  return state_->alone("load()", [&] { return state_->load(folder, options); });
 }
 std::map<std::string, at::Tensor> Trainer::gradients() const {
   return state_->alone("gradients()", [&] { return state_->gradients(); });

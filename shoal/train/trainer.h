@@ -61,6 +61,9 @@ struct TrainerOptions {                // all have defaults
   std::optional<Parallelism> parallelism = {};
   // Parameters whose rows are in tables, beside those that the plan's lines `table` name.
   TableOptions tables = {};
+  // Modules that the loss runs besides the one that is trained, a GAN's other one: their buffers are read anew at
+  // each step, written, and saved, as "beside.0.norm.running_mean". (Their parameters are read anew in any case.)
+  std::vector<std::shared_ptr<torch::nn::Module>> beside = {};
 };
 
 struct StepResult {          // of one update
@@ -243,11 +246,17 @@ class Trainer {
   void wait_for_saves();
   // Goes on from the newest checkpoint of the folder whose every byte is as it was written, bit for bit,
   // whatever number of ranks has saved it; a damaged newer one is warned of. Returns its note, or nothing
-  // where there is none. Throws Corrupt where all are damaged, InvalidInput listing what does not fit the
-  // model. `check`, if given, sees the note before anything has changed, and may throw. All ranks read the
-  // folder.
-  std::optional<std::string> load(const std::filesystem::path& folder,
-                                  const std::function<void(const std::string& note)>& check = {});
+  // where there is none. Throws Corrupt where all are damaged, or the one that was asked for is, InvalidInput
+  // listing what does not fit the model, and the steps that there are where that one is not. All ranks read
+  // the folder.
+  struct LoadOptions {
+    // Of as many updates and backward()s; none: the newest. Where two trainers save in turns, one may have saved
+    // once more than the other when the run ended.
+    std::optional<std::int64_t> step = {};
+    std::function<void(const std::string& note)> check = {};  // may throw: nothing has changed yet
+  };
+  std::optional<std::string> load(const std::filesystem::path& folder, const LoadOptions& options);
+  std::optional<std::string> load(const std::filesystem::path& folder) { return load(folder, LoadOptions()); }
   // Gradients of the last step, before clipping, by parameter name. Parameters without one are left out.
   std::map<std::string, at::Tensor> gradients() const;
   // Parameters that ranks keep in parts are gathered into the module, for others to read, until the next
