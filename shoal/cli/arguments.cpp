@@ -62,6 +62,7 @@ void add_options(CLI::App& command, BenchPs& options) {
   add("--batch", options.batch, "Keys of a request");
   add("--format", options.format, "text or csv");
   add("--repeats", options.repeats, "Of half a million keys each; the median is printed");
+  add("--parts", options.parts, "That the keys are in, over tcp");
   command.footer(
       "\nrows_per_second_per_core is by the processor time of the core that works on rows: over tcp the "
       "server's.\n"

@@ -21,6 +21,7 @@
 #include "shoal/ps/server.h"
 #include "shoal/ps/table.h"
 #include "shoal/rendezvous/key.h"
+#include "shoal/rendezvous/memory_store.h"
 
 namespace shoal::cli {
 
@@ -70,6 +71,7 @@ void check(const BenchPs& options) {
   };
   must(options.dim >= 1 && options.dim <= 4096, "--dim", options.dim, "1 to 4096");
   must(options.batch >= 1 && options.batch <= 1 << 20, "--batch", options.batch, "1 to 1048576");
+  must(options.parts >= 1 && options.parts <= 1024, "--parts", options.parts, "1 to 1024");
   must(options.repeats >= 1, "--repeats", options.repeats, "1 or more");
 }
 
@@ -179,8 +181,12 @@ int bench_ps(const BenchPs& options) {
       continue;
     }
     const rendezvous::Key key = rendezvous::make_key();
-    const ps::Server server(key, {});
-    ps::Client client(key, server.endpoints());
+    rendezvous::MemoryStore store;
+    std::optional<ps::MapKeeper> maps;
+    if (options.parts > 1) maps.emplace(store);
+    const ps::Server server(key, {.maps = maps});
+    if (maps) maps->begin(ps::first_map(server.endpoints(), {.parts = options.parts}));
+    ps::Client client(key, server.endpoints(), {.maps = maps});
     const auto table = client.create(definition);
     const Tables target = {.pull = [&](auto keys, auto rows) { client.pull(table, keys, rows); },
                            .push = [&](const ps::Push& push) { client.push(table, push); },

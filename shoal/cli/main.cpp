@@ -313,7 +313,6 @@ int main(int argc, char** argv) {
   cli::PsServe serve_options;
   CLI::App* serve = ps->add_subcommand("serve", "Be a server of the job that this process was started in");
   serve->add_option("--threads", serve_options.threads, "Loops, each of a thread");
-  serve->add_option("--copies", serve_options.copies, "Servers that each row is on: 1 or 2");
   cli::PsRows rows_options;
   constexpr const char* kSavedTable = "Files of a saved table, without their numbers";
   CLI::App* inspect = ps->add_subcommand("inspect", "Print what a saved table is, and how much");

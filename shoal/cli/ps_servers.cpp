@@ -58,23 +58,21 @@ std::unique_ptr<ps::Tables> tables_on_servers(elastic::Job& job, const PsServers
     endpoints.insert(endpoints.end(), loops.begin(), loops.end());
     loops_a_server = loops.size();
   }
-  if (have_copies(servers)) {
-    options.maps.emplace(job.store());
-    options.maps->begin(ps::first_map(endpoints, static_cast<std::uint32_t>(loops_a_server)));
-  }
+  options.maps.emplace(job.store());
+  options.maps->begin(ps::first_map(endpoints, {.loops_a_server = static_cast<std::uint32_t>(loops_a_server),
+                                                .copies = static_cast<std::uint32_t>(servers.copies),
+                                                .parts = static_cast<std::uint32_t>(servers.parts)}));
   return std::make_unique<ps::Client>(*job.key(), endpoints, options);
 }
 
 // One of the servers says what is true of all.
 static bool is_first(const ps::ShardMap& map, const std::vector<ps::Endpoint>& loops) {
-  return std::ranges::count(loops, map.loops[static_cast<std::size_t>(map.parts[0].primary)]) > 0;
+  return !map.parts.empty() && std::ranges::count(loops, map.endpoint_of(map.parts[0].primary)) > 0;
 }
 
 void check(PsServe& options) {
   SHOAL_CHECK(options.threads >= 1, InvalidInput, "ps serve: --threads is ", options.threads,
               ", wanted at least 1");
-  SHOAL_CHECK(options.copies == 1 || options.copies == 2, InvalidInput, "ps serve: --copies is ",
-              options.copies, ", wanted 1 or 2");
 }
 
 int ps_serve(const PsServe& options) {
@@ -85,34 +83,32 @@ int ps_serve(const PsServe& options) {
   const elastic::Environment environment = elastic::environment_of(environ);
   const elastic::Member member = elastic::member_of(environment);
   const auto server = static_cast<int>(elastic::number_in(environment, "SHOAL_SERVER"));
-  const auto servers = static_cast<std::uint32_t>(elastic::number_in(environment, "SHOAL_SERVERS"));
   const auto loops = static_cast<std::uint32_t>(options.threads);
-  const bool copies = have_copies({.servers = static_cast<int>(servers), .copies = options.copies});
-  std::optional<ps::MapKeeper> maps;
-  if (copies) maps.emplace(*member.store);
+  const ps::MapKeeper maps(*member.store);
   const ps::Server serves(member.key, {.address = member.address,
                                        .loops = loops,
-                                       .first_loop = static_cast<std::uint32_t>(server) * loops,
-                                       .all_loops = servers * loops,
+                                       .all_loops = loops,
                                        .epoch = static_cast<std::uint32_t>(member.epoch),
                                        .maps = maps});
-  member.store->set(key_of(server), to_text(serves.endpoints()));
+  const auto endpoints = serves.endpoints();
+  member.store->set(key_of(server), to_text(endpoints));
   bool lacked_copies = false;
-  const auto look = [&] {
-    maps->join(server, serves.endpoints());  // where the others go on without this one, it comes again
-    const ps::ShardMap map = maps->find();
-    const bool lacks_copies = map.num_without_copy() > 0;
-    const auto endpoints = serves.endpoints();
+  const auto has_left = [&] {
+    // Where the others go on without this one, it comes again.
+    if (!maps.join(server, endpoints)) return true;
+    const ps::ShardMap map = maps.find();
+    const bool lacks_copies = map.num_lacking() > 0;
     if (std::exchange(lacked_copies, lacks_copies) && !lacks_copies && is_first(map, endpoints))
       say("each row is on two servers again");
+    return false;
   };
   const timespec between_looks = {.tv_sec = 0, .tv_nsec = 50'000'000};
-  while (sigtimedwait(&ends, nullptr, maps ? &between_looks : nullptr) < 0) try {
-      if (maps) look();
+  for (;;) try {
+      if (const int signal = sigtimedwait(&ends, nullptr, &between_looks); signal > 0) return 128 + signal;
+      if (has_left()) return 0;
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::PeerLost) throw;  // the job's store is slow, or the job ends
     }
-  return 0;
 }
 
 }  // namespace shoal::cli

@@ -3,6 +3,7 @@
 // (ps/server.h). Where they listen is in the job's store, under ps/server/N.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,15 +14,17 @@
 
 namespace shoal::cli {
 
-// How many servers, and on how many of them each row is. Two servers or more may have copies.
+// How many servers there are at first, and on how many each row is wanted.
 struct PsServers {
   int servers = 1;
   int copies = 1;
+  int parts = 1;  // of the keys
 };
-inline bool have_copies(const PsServers& servers) { return servers.servers > 1 && servers.copies > 1; }
 
 inline PsServers ps_servers_of(const Recipe& recipe) {
-  return {.servers = static_cast<int>(recipe.ps.servers), .copies = static_cast<int>(recipe.ps.copies)};
+  return {.servers = static_cast<int>(recipe.ps.servers),
+          .copies = static_cast<int>(recipe.ps.copies),
+          .parts = static_cast<int>(std::max(recipe.ps.parts, recipe.ps.servers * recipe.ps.threads))};
 }
 
 // The tables on so many servers, as one worker sees them. Throws Timeout naming a server that has not come.
@@ -29,10 +32,10 @@ std::unique_ptr<ps::Tables> tables_on_servers(elastic::Job& job, const PsServers
 
 struct PsServe {
   int threads = 1;
-  int copies = 1;  // of each row, if there are servers enough
 };
 void check(PsServe& options);
-// Serves until it is ended: the process of one server of the job that the environment is of.
+// Serves until it is ended by a signal, or has left the job: the process of one server of the job that the environment
+// is of.
 int ps_serve(const PsServe& options);
 
 }  // namespace shoal::cli

@@ -271,6 +271,8 @@ std::vector<Option> options_of(Recipe& recipe) {
        {"ps", "servers", &ps.servers, 0, 1024, "processes that have the [[tables]]; 0: in this one"},
        {"ps", "threads", &ps.threads, 1, 1024, "of each server"},
        {"ps", "copies", &ps.copies, 1, 2, "of each row, on two servers: one may end; one server has one"},
+       {"ps", "parts", &ps.parts, 1, 1024,
+        "of the keys: so many threads of servers can share them; no fewer than these"},
        {"ps", "mode", named_choice<kTableModes>(ps.mode), 0, 0, "whether ranks wait for each other's rows"},
        {"ps", "staleness", &ps.staleness, 0, 1000, "half_async: steps that a row may lack"},
        {"ps", "geo_steps", &ps.geo_steps, 1, 1e6, "geo: steps that a rank trains rows by itself"},

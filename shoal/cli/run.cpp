@@ -46,9 +46,8 @@ int start_ranks(const std::string& verb, const Options& options, const Recipe& r
   started.launch.command.insert(started.launch.command.end(), options.words.begin(), options.words.end());
   started.launch.ranks = std::max(options.ranks, 1);
   started.launch.servers = static_cast<int>(recipe.ps.servers);
-  started.launch.server_command = {shoal, "ps", "serve", concat("--threads=", recipe.ps.threads),
-                                   concat("--copies=", recipe.ps.copies)};
-  started.launch.servers_have_copies = have_copies(ps_servers_of(recipe));
+  started.launch.server_command = {shoal, "ps", "serve", concat("--threads=", recipe.ps.threads)};
+  started.launch.servers_have_copies = recipe.ps.copies > 1;
   started.launch.max_restarts = options.max_restarts;
   started.log_folder = options.log_folder;
   check(started);

@@ -45,7 +45,7 @@ namespace shoal::cli {
 static std::string where_tables_are(const Recipe& recipe) {
   if (recipe.ps.servers == 0) return " in this process";
   return concat(" on ", recipe.ps.servers, recipe.ps.servers == 1 ? " server" : " servers",
-                have_copies(ps_servers_of(recipe)) ? ", each row on two" : "");
+                recipe.ps.servers > 1 && recipe.ps.copies > 1 ? ", each row on two" : "");
 }
 
 static void describe(const TrainRun& run) {

@@ -60,13 +60,13 @@ bool Answers::answer(const wire::Head& head, std::span<const std::byte> payload,
 }
 
 bool Answers::is_history(Operation operation) {
-  return operation == Operation::State || operation == Operation::Rows || changes(operation) ||
-         operation == Operation::Create || operation == Operation::Refuse || operation == Operation::Save;
+  return is_rows(operation) || changes(operation) || operation == Operation::Create ||
+         operation == Operation::Refuse || operation == Operation::Save;
 }
 
 void Answers::follow(const wire::Head& head, std::span<const std::byte> payload) {
   std::vector<std::byte> remembered;  // where it has to be
-  if (head.operation == Operation::State || head.operation == Operation::Rows) {
+  if (is_rows(head.operation)) {
     wire::check_payload(head, payload);
     head.operation == Operation::State ? take_state(payload) : take_rows(payload);
     return;
@@ -171,7 +171,7 @@ std::uint32_t Answers::create(std::span<const std::byte> text) {
   SHOAL_CHECK(tables_.size() < kMostTables, InvalidInput, "ps: there are ", tables_.size(),
               " tables already");
   SHOAL_CHECK(wanted.shards >= parts_, InvalidInput, "ps: table ", in_quotes(wanted.name), ": shards is ",
-              wanted.shards, ", and there are ", parts_, " loops of servers to share them");
+              wanted.shards, ", and keys are in ", parts_, " parts, each of some shards");
   tables_.push_back(std::make_unique<Table>(std::move(wanted)));
   joint_.emplace_back();
   rounds_.emplace_back();
@@ -188,9 +188,9 @@ void Answers::check_keys(const Table& table, std::span<const std::uint64_t> keys
   if (parts_ == 1) return;
   for (const std::uint64_t key : keys)
     SHOAL_CHECK(table.shard_of(key) % parts_ == part_, InvalidInput, "ps: table ",
-                in_quotes(table.definition().name), ": key ", key, " belongs to loop ",
+                in_quotes(table.definition().name), ": key ", key, " belongs to part ",
                 table.shard_of(key) % parts_, ", and was sent to ", part_,
-                "; do client and servers agree on the number of loops?");
+                "; do client and servers agree on the number of parts?");
 }
 
 // False: it waits for pushes of other workers.

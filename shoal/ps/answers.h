@@ -40,6 +40,10 @@ class Answers {
   // What the primary of this part was asked, of a kind that is_history(), of this its copy.
   void follow(const wire::Head& head, std::span<const std::byte> payload);
   static bool is_history(wire::Operation operation);
+  // Those that only who is being made a copy follows.
+  static bool is_rows(wire::Operation operation) {
+    return operation == wire::Operation::State || operation == wire::Operation::Rows;
+  }
 
   // To make a copy of this, in frames that it is to follow: first the state, at a moment when no joint push waits;
   // then the rows of each shard, which the copy has from then on. Changes in between go there as all do. Where

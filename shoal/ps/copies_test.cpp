@@ -14,90 +14,12 @@
 #include "shoal/base/text.h"
 #include "shoal/ps/client.h"
 #include "shoal/ps/server.h"
-#include "shoal/rendezvous/memory_store.h"
+#include "shoal/ps/servers_test.h"
 
 using namespace shoal;
 using namespace shoal::ps;
+using namespace shoal::ps::test;
 using namespace std::chrono_literals;
-
-namespace {
-
-// That have copies of each other's rows.
-class CopyingServers {
- public:
-  CopyingServers(std::uint32_t servers, std::uint32_t loops) {
-    std::vector<Endpoint> endpoints;
-    for (std::uint32_t server = 0; server < servers; ++server) {
-      all.push_back(std::make_unique<Server>(
-          key,
-          ServerOptions{
-              .loops = loops, .first_loop = server * loops, .all_loops = servers * loops, .maps = maps}));
-      for (const Endpoint& endpoint : all.back()->endpoints()) endpoints.push_back(endpoint);
-    }
-    maps.begin(first_map(endpoints, loops));
-  }
-  ClientOptions options() const { return {.limit = 20s, .maps = maps}; }
-  Client client() const { return {key, {}, options()}; }
-  void end(std::size_t server) { all[server].reset(); }
-  void come_again(std::size_t server, std::uint32_t loops) {
-    all[server] =
-        std::make_unique<Server>(key, ServerOptions{.loops = loops, .all_loops = loops, .maps = maps});
-    maps.join(static_cast<int>(server), all[server]->endpoints());
-  }
-  int num_without_copy() const { return maps.find().num_without_copy(); }
-  // Says of its first loop that it has gone, and it has not.
-  void accuse(std::size_t server) const {
-    const ShardMap map = maps.find();
-    const int loop = map.loop_at(all[server]->endpoints()[0]);
-    if (loop != ShardMap::kNone) maps.replace(map, without(map, loop));
-  }
-  std::int64_t num_applied() const {
-    std::int64_t sum = 0;
-    for (const auto& server : all)
-      if (server) sum += server->num_applied();
-    return sum;
-  }
-
-  rendezvous::Key key = rendezvous::make_key();
-  rendezvous::MemoryStore store;
-  const MapKeeper maps{store};
-  std::vector<std::unique_ptr<Server>> all;
-};
-
-// What a worker pushes in a round: the same whenever it is asked. New keys come all the time.
-struct Share {
-  Share(std::uint32_t worker, std::uint64_t round) {
-    std::mt19937_64 random(round * 16 + worker);
-    for (int i = 0; i < 60; ++i) keys.push_back(20 * round + random() % 400);
-    std::ranges::sort(keys);
-    keys.erase(std::ranges::unique(keys).begin(), keys.end());
-    for (std::size_t i = 0; i < 3 * keys.size(); ++i)
-      gradients.push_back(static_cast<float>(random() % 100) * 0.01f - 0.5f);
-  }
-  Push push(std::uint32_t worker, std::uint32_t workers, std::uint64_t round) const {
-    return {.keys = keys,
-            .gradients = gradients,
-            .step = round,
-            .worker = worker,
-            .workers = workers,
-            .round = round,
-            .is_joint = true};
-  }
-  std::vector<std::uint64_t> keys;
-  std::vector<float> gradients;
-};
-
-}  // namespace
-
-static Definition counted() {
-  return {.name = "ids",
-          .seed = 3,
-          .shards = 16,
-          .parts = {{.width = 2}, {.width = 1, .earned_at = 3}},
-          .admission = {.rule = AdmissionRule::Count, .threshold = 2},
-          .scored = true,
-          .life = {.decay = 0.5f}};
-}
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 static constexpr int kKills = 40;
@@ -179,41 +101,12 @@ static Trained train(std::uint32_t loops, const std::optional<Mishap>& mishap) {
   return trained;
 }
 
-TEST_CASE("a map's text is read back, and says who is asked when a loop has gone") {
-  const ShardMap map = first_map({{"127.0.0.1", 1}, {"127.0.0.1", 2}, {"127.0.0.1", 3}, {"127.0.0.1", 4}}, 2);
-  CHECK(map.parts == std::vector<ShardMap::Part>{{0, 2}, {1, 3}, {2, 0}, {3, 1}});
-  CHECK(map_from_text(to_text(map)) == map);
-  const ShardMap next = without(map, 2);
-  CHECK(next.number == 2);
-  CHECK(next.parts == std::vector<ShardMap::Part>{{0, -1}, {1, 3}, {0, -1}, {3, 1}});
-  CHECK(next.num_of(0) == 2);
-  CHECK(copy_for(next, 0, true) == ShardMap::kNone);  // who has what it had
-  CHECK(copy_for(next, 0, false) == 3);
-  CHECK(copy_for(next, 1, true) == ShardMap::kNone);  // nobody of another server
-  const ShardMap again = with_server(next, 1, {{"127.0.0.1", 9}, {"127.0.0.1", 4}});
-  CHECK(again.number == 3);
-  CHECK(again.loops ==
-        std::vector<Endpoint>{{"127.0.0.1", 1}, {"127.0.0.1", 2}, {"127.0.0.1", 9}, {"127.0.0.1", 4}});
-  CHECK(again.parts == next.parts);
-  CHECK(copy_for(again, 0, true) == 2);
-  CHECK(with_copy(again, 0, 2).parts[0] == ShardMap::Part{0, 2});
-  CHECK(map_from_text(to_text(again)) == again);
-  CHECK(map_from_text(to_text(next)) == next);
-  CHECK(without(next, 0).parts[0] == ShardMap::Part());
-  for (const char* text : {"", "1 2", "1 1 1 a 4 0", "1 1 1 a 4 0 7", "1 99999999 1"})
-    CHECK(error_of([&] { map_from_text(text); }).starts_with("ps: this is no map of servers: "));
-  CHECK(error_of([] { first_map({{"127.0.0.1", 1}}, 1); }) ==
-        "ps: two copies of rows want two servers or more of as many loops each, and there are 1 loops, 1 a "
-        "server; "
-        "ps.copies=1 keeps one");
-}
-
 TEST_CASE("of two that change the same map the first is heard") {
   rendezvous::MemoryStore store;
   const MapKeeper maps(store);
   CHECK(maps.find() == ShardMap());
-  const ShardMap first = maps.begin(first_map({{"127.0.0.1", 1}, {"127.0.0.1", 2}}, 1));
-  CHECK(maps.begin(first_map({{"127.0.0.1", 3}, {"127.0.0.1", 4}}, 1)) == first);
+  const ShardMap first = maps.begin(first_map({{"127.0.0.1", 1}, {"127.0.0.1", 2}}, {}));
+  CHECK(maps.begin(first_map({{"127.0.0.1", 3}, {"127.0.0.1", 4}}, {})) == first);
   const ShardMap next = maps.replace(first, without(first, 0));
   CHECK(next == without(first, 0));
   CHECK(maps.replace(first, without(first, 1)) == next);

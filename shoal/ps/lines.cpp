@@ -173,7 +173,8 @@ void Lines::connect(std::size_t part) {
 void Lines::adopt(ShardMap map) {
   if (map.number <= map_.number) return;
   for (std::size_t part = 0; part < lines_.size(); ++part)
-    if (!lines_[part].under_way.empty() || map.parts[part].primary != map_.parts[part].primary)
+    if (!lines_[part].under_way.empty() ||
+        map.endpoint_of(map.parts[part].primary) != map_.endpoint_of(map_.parts[part].primary))
       lines_[part].connection.reset();
   map_ = std::move(map);
 }

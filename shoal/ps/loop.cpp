@@ -30,6 +30,10 @@ Loop::Loop(const rendezvous::Key& key, const ServerOptions& options, std::uint32
   thread_ = std::thread([this] { context_.run(); });
 }
 
+void Loop::see(const ShardMap& map) {
+  asio::post(context_, [this, map] { adopt(map); });
+}
+
 Loop::~Loop() {
   context_.stop();
   thread_.join();
@@ -103,7 +107,7 @@ Loop::PartPtr Loop::asked(const wire::Head& head, bool of_primary) {
   if (head.map > map_.number) adopt(options_.maps->find());
   if (head.map != map_.number) return nullptr;
   const auto part = parts_.find(head.part);
-  return part != parts_.end() && part->second->leads == of_primary && (of_primary || !part->second->begins)
+  return part != parts_.end() && part->second->leads == of_primary && (of_primary || !part->second->is_given)
              ? part->second
              : nullptr;
 }
@@ -117,7 +121,8 @@ void Loop::count_applied() {
 
 asio::awaitable<void> Loop::answer(const wire::Head& head, const Bytes& payload, Bytes& reply) {
   const PartPtr part = asked(head, true);
-  if (part == nullptr) {
+  while (part != nullptr && part->holds && head.map == map_.number) co_await until_changed(woken_);
+  if (part == nullptr || (options_.maps && head.map != map_.number)) {
     older(head, reply);
     co_return;
   }
@@ -132,8 +137,8 @@ asio::awaitable<void> Loop::answer(const wire::Head& head, const Bytes& payload,
     }
     is_done = part->answers->answer(head, payload, reply);
   }
-  const std::uint64_t seen = part->history;
-  while (part->copy != ShardMap::kNone && part->there < seen) {
+  const std::uint64_t seen = part->passed;
+  while (is_awaited(*part, seen)) {
     co_await until_changed(copied_);
     if (head.map != map_.number) {
       older(head, reply);

@@ -17,12 +17,14 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
 
 #include "shoal/base/file_system.h"
 #include "shoal/ps/answers.h"
+#include "shoal/ps/moves.h"
 #include "shoal/ps/server.h"
 #include "shoal/ps/wire.h"
 #include "shoal/rendezvous/door.h"
@@ -37,6 +39,7 @@ class Loop {
   ~Loop();
 
   const Endpoint& endpoint() const { return endpoint_; }
+  void see(const ShardMap& map);  // which there is now; any thread
   std::int64_t num_refused() const { return door_.num_refused(); }
   std::int64_t num_applied() const { return num_applied_; }
 
@@ -50,18 +53,22 @@ class Loop {
     explicit Part(std::unique_ptr<Answers> all) : answers(std::move(all)) {}
     std::unique_ptr<Answers> answers;
     bool leads = false;         // this is its primary
+    bool holds = false;         // and answers nothing, as its copy is to be that
     std::uint64_t history = 0;  // changes that were done here
-    // Of a primary with a copy.
-    int copy = ShardMap::kNone;                        // its loop
-    Endpoint to;                                       // where that is
-    bool has_link = false;                             // a coroutine that passes changes on
-    std::uint64_t there = 0;                           // changes that the copy has done
-    std::deque<std::shared_ptr<const Bytes>> waiting;  // those after them
-    // Of a copy.
-    std::uint64_t links = 0;  // that there were to it; only the last one is heard
-    Socket* heard = nullptr;  // of that one
-    // The copy is being given the rows, and is none yet by the map. Of both.
-    bool begins = false;
+    // Of who passes changes on: a primary to its copy, and who has all to whom it gives the rows.
+    int next = ShardMap::kNone;           // its loop
+    Endpoint to;                          // where that is
+    bool gives = false;                   // that one is not in the map yet
+    bool waits = false;                   // and yet nothing is answered before it has done that too
+    bool has_link = false;                // a coroutine that passes them on
+    std::uint64_t base = 0;               // history before the first frame to who is given
+    std::uint64_t passed = 0, there = 0;  // frames, and those that the next one has done
+    std::deque<std::shared_ptr<const Bytes>> waiting;  // those in between
+    // Of who follows.
+    bool is_given = false;     // the rows, and is not in the map yet
+    std::uint64_t links = 0;   // that there were to it; only the last one is heard
+    Socket* heard = nullptr;   // of that one
+    Endpoint heard_from = {};  // who it is
   };
   using PartPtr = std::shared_ptr<Part>;
   struct Link;
@@ -77,17 +84,22 @@ class Loop {
 
   // Of servers with a map.
   void adopt(const ShardMap& map);
+  void follow_map(std::uint32_t number, int here);
   PartPtr make_part(std::uint32_t part);
   void record(Part& part, const wire::Head& head, const Bytes& payload);
   static void unlink(Part& part);
   void leave(Part& part);
-  Awaitable<void> find_copies();
-  Awaitable<void> make_copy(std::uint32_t number, PartPtr part, int loop);
-  Awaitable<void> give_rows(std::uint32_t number, PartPtr part);
-  static bool is_given(const Part& part, int loop);
+  Awaitable<void> tend();
+  bool has_to_tend() const;
+  std::optional<Move> next_task(bool fair) const;
+  Awaitable<void> carry_out(Move move);
+  Awaitable<void> give_rows(Move move, PartPtr part);
+  Awaitable<void> turn(Move move, PartPtr part);
+  static bool gives_to(const Part& part, int loop) { return part.gives && part.next == loop; }
   void pass(Part& part, Bytes frame);
+  static bool is_awaited(const Part& part, std::uint64_t frame);
   PartPtr begin_copy(const wire::Head& head);
-  Awaitable<void> keep_copy(std::uint32_t number, PartPtr part);
+  Awaitable<void> keep_link(std::uint32_t number, PartPtr part);
   Awaitable<bool> pass_on(std::uint32_t number, PartPtr part);
   Awaitable<void> hear(std::shared_ptr<Link> link, PartPtr part);
   Awaitable<bool> shake_hands(Socket& socket) const;
@@ -101,7 +113,7 @@ class Loop {
   DiskFileSystem files_;
   rendezvous::Door door_;
   ShardMap map_;
-  bool finds_copies_ = false;  // a coroutine does
+  bool tends_ = false;  // a coroutine does
   std::atomic<std::int64_t> num_applied_ = 0;
 
   asio::io_context context_{1};  // its coroutines use what stands above

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shoal/ps/map_keeper.h"
 
-#include <algorithm>
-
 namespace shoal::ps {
 
 static constexpr std::string_view kKey = "ps/map";
@@ -12,11 +10,16 @@ ShardMap MapKeeper::find() const {
   return text ? map_from_text(*text) : ShardMap();
 }
 
-void MapKeeper::join(int server, const std::vector<Endpoint>& loops) const {
+bool MapKeeper::join(int server, const std::vector<Endpoint>& loops) const {
   ShardMap map = find();
-  const auto lacks = [&](const Endpoint& loop) { return map.loop_at(loop) == ShardMap::kNone; };
-  while (map.number > 0 && std::ranges::any_of(loops, lacks))
-    map = replace(map, with_server(map, server, loops));
+  while (map.number > 0) {
+    ShardMap next = with_server(map, server, loops);
+    next.number = map.number;
+    if (next == map) break;
+    ++next.number;
+    map = replace(map, next);
+  }
+  return !map.is_leaving(server) || map.has(server);
 }
 
 ShardMap MapKeeper::put(const std::string& seen, const ShardMap& next) const {

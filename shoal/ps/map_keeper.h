@@ -18,8 +18,9 @@ class MapKeeper {
   ShardMap begin(const ShardMap& first) const { return put({}, first); }
   // `next` in place of `seen`, or what somebody else has put there meanwhile.
   ShardMap replace(const ShardMap& seen, const ShardMap& next) const { return put(to_text(seen), next); }
-  // This server is there with these loops, where the job has a map and that does not say so.
-  void join(int server, const std::vector<Endpoint>& loops) const;
+  // This server is there with these loops, where the job has a map and that does not say so. False: it was to leave,
+  // and has: nobody asks it for anything any more.
+  bool join(int server, const std::vector<Endpoint>& loops) const;
 
  private:
   ShardMap put(const std::string& seen, const ShardMap& next) const;

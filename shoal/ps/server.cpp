@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shoal/ps/server.h"
 
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
 #include "shoal/base/error.h"
 #include "shoal/ps/loop.h"
 
 namespace shoal::ps {
+
+static constexpr auto kBetweenLooks = std::chrono::milliseconds{50};
 
 class Server::Service {
  public:
@@ -14,11 +21,39 @@ class Server::Service {
                 " of ", options.all_loops);
     for (std::uint32_t i = 0; i < options.loops; ++i)
       loops_.push_back(std::make_unique<Loop>(key, options, options.first_loop + i));
+    if (options.maps) looker_ = std::thread([this, maps = *options.maps] { look(maps); });
+  }
+  Service(const Service&) = delete;
+  Service& operator=(const Service&) = delete;
+  ~Service() {
+    {
+      const std::scoped_lock lock(mutex_);
+      ends_ = true;
+    }
+    ended_.notify_all();
+    if (looker_.joinable()) looker_.join();
   }
   const std::vector<std::unique_ptr<Loop>>& loops() const { return loops_; }
 
  private:
+  // Tells loops of maps that nobody asks them by.
+  void look(const MapKeeper& maps) {
+    std::uint32_t seen = 0;
+    std::unique_lock lock(mutex_);
+    while (!ended_.wait_for(lock, kBetweenLooks, [this] { return ends_; })) try {
+        const ShardMap map = maps.find();
+        if (map.number <= seen) continue;
+        seen = map.number;
+        for (const auto& loop : loops_) loop->see(map);
+      } catch (const Error&) {  // the job's store is slow, or the job ends
+      }
+  }
+
   std::vector<std::unique_ptr<Loop>> loops_;
+  std::mutex mutex_;  // guards ends_
+  bool ends_ = false;
+  std::condition_variable ended_;
+  std::thread looker_;
 };
 
 Server::Server(const rendezvous::Key& key, const ServerOptions& options)

@@ -24,31 +24,53 @@ struct Endpoint {
 
 // Of one moment; parts in the order of their numbers.
 struct ShardMap {
-  static constexpr int kNone = -1;  // no loop
+  static constexpr int kNone = -1;  // no loop, or no server
   struct Part {                     // who has its rows
     int primary = kNone;            // the loop that is asked; none: its rows are lost
     int copy = kNone;               // that has all that the primary has answered
     friend bool operator==(const Part&, const Part&) = default;
   };
   std::uint32_t number = 0;     // grows with each change; 0: there is no map, part i is on loop i
+  std::uint32_t copies = 2;     // on so many servers each row is wanted
   std::vector<Endpoint> loops;  // one that has gone has port 0
-  std::vector<int> servers;     // of the loops
+  std::vector<int> servers;     // of the loops; none: the place of a loop is free
   std::vector<Part> parts;      // of the keys
+  std::vector<int>
+      leaving;  // servers that are to have no part, and to end then; their numbers do not come again
   friend bool operator==(const ShardMap&, const ShardMap&) = default;
 
   int loop_at(const Endpoint& endpoint) const;  // kNone where none is there
-  int num_without_copy() const;                 // parts
-  int num_of(int loop) const;                   // parts that it has, as primary or copy
+  Endpoint endpoint_of(int loop) const;         // of port 0 where it has gone, or is none
+  int server_of(int loop) const { return loop == kNone ? kNone : servers[static_cast<std::size_t>(loop)]; }
+  // The loop that has what all of the part's loops have: its copy, where there is one.
+  int tail_of(std::uint32_t part) const;
+  int num_of(int loop) const;                 // parts that it has, as primary or copy
+  bool is_leaving(int server) const;          // or has left
+  bool has(int server) const;                 // loops of it, which may have gone
+  bool stays(int loop) const;                 // it is there, and its server is not leaving
+  std::vector<int> staying() const;           // servers with such loops
+  std::uint32_t num_wanted() const;           // copies of each row that there are servers for
+  bool lacks_copy(std::uint32_t part) const;  // there are rows of it, and there is a server for a copy
+  int num_lacking() const;                    // parts
 };
 
-// Of servers with so many loops each, which have a part a loop; the copy is on the next server.
-ShardMap first_map(std::vector<Endpoint> loops, std::uint32_t loops_a_server);
+struct FirstMap {
+  std::uint32_t loops_a_server = 1;
+  std::uint32_t copies = 2;  // of each row, counting itself
+  std::uint32_t parts = 0;   // 0: one a loop
+};
+// Of servers with as many loops each, that have as many parts each as can be. Throws InvalidInput where some would
+// have none.
+ShardMap first_map(std::vector<Endpoint> loops, const FirstMap& first);
 // The next one: the loop has gone, and copies are asked in its place.
 ShardMap without(const ShardMap& map, int loop);
 
-// A server is there with these loops and no rows; what the map has of an earlier one of its number has gone.
+// A server is there with these loops and no rows; what the map has of an earlier one of its number has gone. One that
+// is to leave comes in with no loop that the map has not, and is out where none of them has a part.
 ShardMap with_server(const ShardMap& map, int server, const std::vector<Endpoint>& loops);
-ShardMap with_copy(const ShardMap& map, std::uint32_t part, int loop);
+// A server is to leave. Throws InvalidInput where there is no such server, or no other that stays.
+ShardMap with_leaving(const ShardMap& map, int server);
+ShardMap with_part(const ShardMap& map, std::uint32_t part, const ShardMap::Part& becomes);
 // Who is to be given the rows of a part without a copy: of the loops of other servers one that has fewest parts;
 // kNone where there is none. `fair`: only one that has fewer than each had if all loops were there.
 int copy_for(const ShardMap& map, std::uint32_t part, bool fair);

@@ -120,7 +120,7 @@ def check_verbs(shoal, saved, folder):
     inspected = shoal("ps", "inspect", saved)
     assert inspected.returncode == 0, inspected.stderr
     number = int(re.search(r"^rows (\d+), digest [0-9a-f]{16}", inspected.stdout, re.M)[1])
-    assert number > 100 and " in 2 files, " in inspected.stdout
+    assert number > 100 and " in 4 files, " in inspected.stdout
     lines = shoal("ps", "dump", saved).stdout.splitlines()
     assert len(lines) == 1 + number and lines[0].startswith("key,part0.0,part0.1")
     keys = [int(line.split(",")[0]) for line in lines[1:]]
@@ -162,7 +162,7 @@ def test_rows_are_in_checkpoints_and_go_on_elsewhere(shoal, tmp_path):
     (rows / "step_00000012" / "rows.weight.1").unlink()
     result = train("whole", *served, "--training.steps=14")
     assert result.returncode == 1
-    assert "rows.weight.0: one of 2 files of its save, and 1 were given" in result.stderr
+    assert "rows.weight.0: one of 4 files of its save, and 3 were given" in result.stderr
 
 
 def children_of(process):
