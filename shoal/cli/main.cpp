@@ -25,6 +25,7 @@
 #include "shoal/cli/bench_ps.h"
 #include "shoal/cli/calibrate.h"
 #include "shoal/cli/data.h"
+#include "shoal/cli/ps_jobs.h"
 #include "shoal/cli/ps_rows.h"
 #include "shoal/cli/ps_servers.h"
 #include "shoal/cli/ranks.h"
@@ -323,6 +324,13 @@ int main(int argc, char** argv) {
   export_rows->add_option("TO", rows_options.to, "The same of what is written")->required();
   export_rows->add_option("--min-score", rows_options.min_score,
                           "Of rows that are served, in a scored table");
+  cli::PsJob job_options;
+  CLI::App* add_servers = ps->add_subcommand("add", "Start more servers of a job that runs, and share its rows with them");
+  add_servers->add_option("--servers", job_options.servers, "How many");
+  CLI::App* remove_server = ps->add_subcommand("remove", "Have others take over what a server of a job has, and end it");
+  remove_server->add_option("--server", job_options.server, "Its number")->required();
+  for (CLI::App* command : {add_servers, remove_server})
+    command->add_option("FOLDER", job_options.folder, "The job's job.dump_folder")->required();
   cli::Run run_options;
   CLI::App* launch = app.add_subcommand("run", "Start a program once a rank, and end all when one fails");
   add_options(*launch, run_options);
@@ -352,6 +360,8 @@ int main(int argc, char** argv) {
   if (serve->parsed()) return run(serve_options, cli::ps_serve);
   if (inspect->parsed()) return run(rows_options, cli::ps_inspect);
   if (dump->parsed()) return run(rows_options, cli::ps_dump);
+  if (add_servers->parsed()) return run(job_options, cli::ps_add);
+  if (remove_server->parsed()) return run(job_options, cli::ps_remove);
   if (export_rows->parsed()) return run(rows_options, cli::ps_export);
   if (calibrate->parsed()) return run(calibrate_options, cli::calibrate);
   if (simulate->parsed()) {

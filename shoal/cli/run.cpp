@@ -48,6 +48,7 @@ int start_ranks(const std::string& verb, const Options& options, const Recipe& r
   started.launch.servers = static_cast<int>(recipe.ps.servers);
   started.launch.server_command = {shoal, "ps", "serve", concat("--threads=", recipe.ps.threads)};
   started.launch.servers_have_copies = recipe.ps.copies > 1;
+  if (recipe.ps.servers > 0) started.launch.job_folder = recipe.job.dump_folder;
   started.launch.max_restarts = options.max_restarts;
   started.log_folder = options.log_folder;
   check(started);

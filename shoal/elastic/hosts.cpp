@@ -232,6 +232,14 @@ void Hosts::begin_attempt(int attempt) {
   all_done_ = num_hosts_ == 1;
 }
 
+RunningJob Hosts::running_job() const {
+  return {.launcher = getpid(),
+          .address = store_address_.substr(0, store_address_.rfind(':')),
+          .port = server_->port(),
+          .epoch = static_cast<std::uint64_t>(attempt_) + 1,
+          .key = key_};
+}
+
 void Hosts::announce_end(const std::string& why) {
   if (num_hosts_ > 1) reached([&] { store_->compare_and_set(concat("end/", attempt_), "", why); });
 }

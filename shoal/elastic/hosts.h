@@ -22,6 +22,7 @@
 #include <thread>
 #include <vector>
 
+#include "shoal/elastic/job_file.h"
 #include "shoal/elastic/launcher.h"
 #include "shoal/rendezvous/key.h"
 #include "shoal/rendezvous/tcp_server.h"
@@ -43,6 +44,7 @@ class Hosts {
   const std::string& store_address() const { return store_address_; }
   const std::string& master_address() const { return master_address_; }
   int master_port() const { return master_port_; }  // for the programs
+  RunningJob running_job() const;
   const std::string& interface() const { return interface_; }
   const std::string& name() const { return names_.at(static_cast<std::size_t>(host_)); }
 

@@ -9,7 +9,6 @@
 // what they have; a second one ends them at once.
 #include "shoal/elastic/launcher.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
@@ -24,10 +23,10 @@
 #include <utility>
 
 #include "shoal/base/error.h"
-#include "shoal/base/file_system.h"
 #include "shoal/base/text.h"
 #include "shoal/elastic/culprit.h"
 #include "shoal/elastic/hosts.h"
+#include "shoal/elastic/job_file.h"
 #include "shoal/elastic/local_rank.h"
 #include "shoal/elastic/machine.h"
 #include "shoal/elastic/process.h"
@@ -57,6 +56,7 @@ class Launcher {
   Launcher(const Launcher&) = delete;
   Launcher& operator=(const Launcher&) = delete;
   ~Launcher() {
+    if (more_) remove_job_file(launch_.job_folder);
     end_all();
     close(key_);
     close(signals_);
@@ -68,6 +68,7 @@ class Launcher {
   void begin(int attempt);
   void start_rank(int local, int attempt);
   void start_server(int number);
+  void start_more_servers();
   Command command_of(const Rank& rank, int local, int attempt) const;
   void watch();
   int patience() const;
@@ -80,7 +81,6 @@ class Launcher {
   bool all_ended() const;
   void end_all();
   Hosts::Next conclude();
-  void dump_flights(const std::vector<RankReport>& reports) const;
 
   const Launch& launch_;
   const std::vector<std::string> environment_;
@@ -93,6 +93,7 @@ class Launcher {
   std::vector<Rank> ranks_;
   std::vector<Rank> servers_;   // processes alone: they have no rank and no flight
   std::string server_failure_;  // of this attempt; empty: none
+  std::optional<MoreServers> more_;
   std::int64_t killed_for_memory_ = 0;
   // How this attempt ends: since when, why (empty: a rank's failure), and what has been done about it.
   std::optional<Clock::time_point> ending_;
@@ -113,6 +114,11 @@ void Launcher::begin(int attempt) {
   servers_.clear();
   servers_.resize(launch_.host == 0 ? static_cast<std::size_t>(launch_.servers) : 0);
   for (std::size_t server = 0; server < servers_.size(); ++server) start_server(static_cast<int>(server));
+  if (!servers_.empty() && !launch_.job_folder.empty()) {
+    const RunningJob job = hosts_.running_job();
+    write_job_file(launch_.job_folder, job);
+    if (!more_) more_.emplace(job);
+  }
   ranks_.clear();
   ranks_.resize(static_cast<std::size_t>(launch_.ranks));
   for (int local = 0; local < launch_.ranks; ++local) start_rank(local, attempt);
@@ -131,6 +137,15 @@ void Launcher::start_server(int number) {
   Command command = {.words = launch_.server_command, .inherited = {key_}};
   for (const auto& [name, value] : named) command.environment.push_back(concat(name, "=", value));
   server.started = start(command);
+}
+
+void Launcher::start_more_servers() {
+  while (more_ && more_->take()) {
+    if (ending_ || all_ended()) continue;
+    servers_.emplace_back();
+    start_server(static_cast<int>(servers_.size()) - 1);
+    more_->told(static_cast<int>(servers_.size()) - 1);
+  }
 }
 
 Command Launcher::command_of(const Rank& rank, int local, int attempt) const {
@@ -168,14 +183,7 @@ void Launcher::start_rank(int local, int attempt) {
   const std::string prefix = concat("[", rank.rank, "] ");
   rank.out = Lines(prefix);
   rank.err = Lines(prefix);
-  if (!launch_.log_folder.empty()) {
-    const auto folder = launch_.log_folder / concat("attempt_", attempt);
-    if (const std::error_code error = make_folders(folder))
-      fail(ErrorKind::InvalidInput, "run: cannot make the folder ", folder.string(), ": ", error.message());
-    const auto path = folder / concat("rank_", rank.rank, ".log");
-    rank.log = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, file_modes().file);
-    SHOAL_CHECK(rank.log >= 0, InvalidInput, "run: cannot write ", path.string(), ": ", std::strerror(errno));
-  }
+  if (!launch_.log_folder.empty()) open_log(rank, launch_.log_folder / concat("attempt_", attempt));
   rank.started = start(command_of(rank, local, attempt));
   rank.report = {.rank = rank.rank, .host = hosts_.name(), .process = rank.started.process};
 }
@@ -207,7 +215,9 @@ void Launcher::watch() {
         wanted.push_back({process.started.out, POLLIN, 0});
         wanted.push_back({process.started.err, POLLIN, 0});
       }
+    if (more_) wanted.push_back({more_->event(), POLLIN, 0});
     poll(wanted.data(), wanted.size(), patience());
+    start_more_servers();
     for (Rank& rank : ranks_) take_output(rank);
     for (Rank& server : servers_) take_output(server);
     take_signals();
@@ -251,6 +261,10 @@ void Launcher::reap() {
       take_rest(*server);
       if (ending_ || all_ended()) continue;
       const std::string how = concat("server ", server - servers_.begin(), ": ", how_it_ended(status));
+      if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
+        print(STDERR_FILENO, concat("shoal run: server ", server - servers_.begin(), " has left\n"));
+        continue;
+      }
       if (is_survived(*server)) {
         print(STDERR_FILENO,
               concat("shoal run: ", how,
@@ -318,16 +332,6 @@ void Launcher::end_all() {
         if (*descriptor >= 0) close(std::exchange(*descriptor, -1));
 }
 
-void Launcher::dump_flights(const std::vector<RankReport>& reports) const {
-  if (launch_.log_folder.empty()) return;
-  for (std::size_t i = 0; i < reports.size() && i < ranks_.size(); ++i) {
-    const auto path =
-        launch_.log_folder / concat("attempt_", attempt_) / concat("flight_rank_", ranks_[i].rank, ".txt");
-    const std::string text = to_text(ranks_[i].flight->read());
-    DiskFileSystem().create(path)->write(std::as_bytes(std::span(text)));
-  }
-}
-
 Hosts::Next Launcher::conclude() {
   std::vector<RankReport> reports;
   for (Rank& rank : ranks_) {
@@ -335,7 +339,8 @@ Hosts::Next Launcher::conclude() {
       rank.report.tail.insert(rank.report.tail.end(), lines->last().begin(), lines->last().end());
     reports.push_back(rank.report);
   }
-  dump_flights(reports);
+  if (!launch_.log_folder.empty())
+    for (const Rank& rank : ranks_) dump_flight(rank, launch_.log_folder / concat("attempt_", attempt_));
   if (launch_.host != 0) {
     const Hosts::Next next = hosts_.hear(to_text(reports));
     if (!next.again)

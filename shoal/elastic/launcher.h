@@ -28,11 +28,13 @@ struct Launch {
   std::chrono::seconds arrival{60};  // for all hosts to come
   bool pin_cores = false;            // each rank to its share of them
   // Processes beside the ranks, on the first host, that serve them: parameter servers. They end with the ranks, and
-  // one that ends before is a failure. Each is told its number, SHOAL_SERVER.
+  // one that ends before is a failure, unless with exit code 0: it has left. Each is told its number, SHOAL_SERVER.
   int servers = 0;
   std::vector<std::string> server_command;
   // What one of them has another one has too: it is no failure if a signal ends one of several.
   bool servers_have_copies = false;
+  // Where the job is to be found while it runs, for who asks for more servers (job_file.h). Empty: nowhere.
+  std::filesystem::path job_folder;
 };
 
 // Throws InvalidInput where something is out of range or missing.

@@ -1,24 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shoal/elastic/local_rank.h"
 
+#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cerrno>
 #include <csignal>
+#include <cstring>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <tuple>
 #include <utility>
 
 #include "shoal/base/error.h"
+#include "shoal/base/file_system.h"
+#include "shoal/base/text.h"
 #include "shoal/elastic/machine.h"
 
 namespace shoal::elastic {
 
 static constexpr std::size_t kCallsKept = 40;  // of a report: more than a rank can be ahead of others
+
+void open_log(Rank& rank, const std::filesystem::path& folder) {
+  if (const std::error_code error = make_folders(folder))
+    fail(ErrorKind::InvalidInput, "run: cannot make the folder ", folder.string(), ": ", error.message());
+  const auto path = folder / concat("rank_", rank.rank, ".log");
+  rank.log = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, file_modes().file);
+  SHOAL_CHECK(rank.log >= 0, InvalidInput, "run: cannot write ", path.string(), ": ", std::strerror(errno));
+}
+
+void dump_flight(const Rank& rank, const std::filesystem::path& folder) {
+  const std::string text = to_text(rank.flight->read());
+  DiskFileSystem().create(folder / concat("flight_rank_", rank.rank, ".txt"))->write(std::as_bytes(std::span(text)));
+}
 
 static void write_log(const Rank& rank, std::string_view lines) {
   while (rank.log >= 0 && !lines.empty()) {

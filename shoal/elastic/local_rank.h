@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -26,6 +27,10 @@ struct Rank {
   bool noted = false;  // the report is what it was when the job failed
 };
 
+// A log of what it prints, in this folder. Throws InvalidInput where it cannot be written.
+void open_log(Rank& rank, const std::filesystem::path& folder);
+// Writes what its recorder says there.
+void dump_flight(const Rank& rank, const std::filesystem::path& folder);
 // Prints and logs the lines that it has printed so far.
 void take_output(Rank& rank);
 // What is still in its pipes, when it has ended: what others hold open is not waited for.

@@ -41,6 +41,7 @@ std::vector<int> ShardMap::staying() const {
   std::vector<int> all;
   for (int loop = 0; loop < static_cast<int>(loops.size()); ++loop)
     if (stays(loop) && std::ranges::count(all, server_of(loop)) == 0) all.push_back(server_of(loop));
+  std::ranges::sort(all);
   return all;
 }
 
@@ -137,8 +138,9 @@ ShardMap with_server(const ShardMap& map, int server, const std::vector<Endpoint
 
 ShardMap with_leaving(const ShardMap& map, int server) {
   std::string there;
-  for (const int one : map.staying()) there += concat(there.empty() ? "" : ", ", one);
-  SHOAL_CHECK(map.has(server) && !map.is_leaving(server), InvalidInput, "ps: there is no server ", server,
+  const std::vector<int> staying = map.staying();
+  for (const int one : staying) there += concat(there.empty() ? "" : ", ", one);
+  SHOAL_CHECK(std::ranges::count(staying, server) > 0, InvalidInput, "ps: there is no server ", server,
               " that could leave; there is ", there);
   ShardMap next = map;
   ++next.number;

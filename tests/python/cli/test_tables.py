@@ -129,7 +129,7 @@ def check_verbs(shoal, saved, folder):
     assert exported.returncode == 0, exported.stderr
     assert shoal("ps", "dump", folder / "served").stdout.splitlines() == lines  # values alone
     assert (folder / "served.0").stat().st_size < 0.7 * sum(
-        saved.with_name(f"{saved.name}.{loop}").stat().st_size for loop in (0, 1)
+        saved.with_name(f"{saved.name}.{part}").stat().st_size for part in range(4)
     )
     refused = shoal("ps", "export", saved, folder / "served", "--min-score=0.5")
     assert "a base by score wants scored = true" in refused.stderr
@@ -255,6 +255,66 @@ def test_servers_killed_over_and_over_change_no_bit(shoal, tmp_path):
     print(f"seen: {killed} servers killed, 3 steps within {slowest:.2f} s each time")
     assert slowest < 2
     assert losses_in(tmp_path / "disturbed") == losses_in(tmp_path / "undisturbed")
+
+
+# One server, two, four, three, while two ranks train; and one that is killed as soon as it is given rows.
+def test_servers_come_and_leave_while_a_run_goes_on_to_the_bit(shoal, tmp_path):
+    command = [shoal.path, "train", "recipes/deepfm.toml", *SMALL, "-n", "2", "--ps.servers=1"]
+    command += ["--training.steps=2000", "--validation.freq=2000", "--metrics.log_freq=5"]
+    wanted = shoal(*command[1:], f"--job.dump_folder={tmp_path / 'undisturbed'}")
+    assert wanted.returncode == 0, wanted.stderr
+    folder = tmp_path / "moved"
+    log = tmp_path / "log.txt"
+
+    def ps(verb, *options):
+        result = shoal("ps", verb, folder, *options)
+        return result.returncode, result.stdout + result.stderr
+
+    assert ps("add")[0] == 1
+    assert "no job runs in" in ps("add")[1]
+    with log.open("w") as out, subprocess.Popen(
+        [*command, f"--job.dump_folder={folder}"], stdout=out, stderr=subprocess.STDOUT
+    ) as run:
+        try:
+            while run.poll() is None and "step: " not in log.read_text():
+                pass
+            assert (folder / "running.json").stat().st_mode & 0o777 == 0o600
+            code, said = ps("add")
+            assert code == 0 and "; the servers are 0, 1, of 4 parts" in said, said
+            code, said = ps("add", "--servers=2")
+            assert code == 0 and "; the servers are 0, 1, 2, 3, of 4 parts" in said, said
+            code, said = ps("add")
+            assert code == 1 and "5 threads of servers would share 4 parts" in said, said
+            code, said = ps("remove", "--server=7")
+            assert code == 1 and "there is no server 7 that could leave; there is 0, 1, 2, 3" in said, said
+            with subprocess.Popen(
+                [shoal.path, "ps", "remove", folder, "--server=0"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            ) as removes:
+                assert "server 0: " in line_of(removes)  # it begins
+                os.kill(servers_below(run.pid)[2], signal.SIGKILL)
+                assert removes.wait(30) == 0
+            assert len(servers_below(run.pid)) == 3
+            running = (folder / "running.json").read_text()
+            run.wait(60)
+        finally:
+            run.kill()
+    assert run.returncode == 0, log.read_text()
+    assert "shoal run: server 0 has left" in log.read_text()
+    assert losses_in(folder) == losses_in(tmp_path / "undisturbed")
+    steps = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    slowest = max(step["seconds"] for step in steps[10:] if "seconds" in step)
+    print(f"seen: a step took {1000 * slowest:.0f} ms at most")
+    assert slowest < 1
+    assert not (folder / "running.json").exists()
+    (folder / "running.json").write_text(running)
+    (folder / "running.json").chmod(0o600)
+    code, said = ps("remove", "--server=1")
+    assert code == 1 and "runs no more" in said, said
+    (folder / "running.json").chmod(0o644)
+    assert "may be read by others" in ps("add")[1]
 
 
 def test_a_server_that_is_killed_is_named_within_seconds(shoal, tmp_path):
