@@ -7,6 +7,8 @@
 #include <atomic>
 #include <chrono>
 #include <optional>
+#include <mutex>
+#include <numeric>
 #include <random>
 #include <string>
 #include <thread>
@@ -222,5 +224,59 @@ TEST_CASE("servers that are killed in the middle of moves lose nothing and doubl
     CAPTURE(i);
     CAPTURE(said(setup.events));
     check_same(Training(setup).run(), wanted);
+  }
+}
+
+// Of clients that do not wait for each other, and have many pushes under way all the time: ones, which add up.
+TEST_CASE("of pushes that nobody waits for each is applied once, wherever parts go") {
+  constexpr std::uint64_t kKeys = 50;
+  Definition definition = counted();
+  definition.parts = {{.width = 1, .initial = {.rule = InitialRule::Constant, .scale = 0}}};
+  definition.admission = {};
+  definition.scored = false;
+  std::vector<std::uint64_t> keys(kKeys);
+  std::iota(keys.begin(), keys.end(), 0);
+  const std::vector<float> ones(kKeys, 1);
+  for (int i = 0; i < 2 * kRuns; ++i) {
+    CAPTURE(i);
+    CopyingServers servers(1, 1, 6, i % 2 == 0 ? 1U : 2U);
+    std::atomic<bool> ends = false;
+    std::atomic<std::uint64_t> pushes = 0;
+    std::vector<std::string> errors(2);
+    std::vector<std::thread> clients;
+    for (std::string& error : errors)
+      clients.emplace_back([&] {
+        error = error_of([&] {
+          Client client = servers.client();
+          const auto table = client.create(definition);
+          for (; !ends; ++pushes)
+            client.send(std::vector<Tables::PushTo>{
+                {table, {.keys = keys, .gradients = ones, .of = PushOf::Differences}}});
+          client.settle();
+          throw Error(ErrorKind::Internal, "done");
+        });
+      });
+    const auto until_even = [&] {
+      const auto end = Clock::now() + 20s;
+      while (num_moves(servers.maps.find()) > 0 && Clock::now() < end) std::this_thread::yield();
+      CHECK(num_moves(servers.maps.find()) == 0);
+    };
+    for (std::size_t server = 1; server < 3; ++server) {
+      servers.all.push_back(nullptr);
+      servers.come_again(server, 1);
+      until_even();
+    }
+    for (ShardMap map = servers.maps.find(); !map.is_leaving(0);)
+      map = servers.maps.replace(map, with_leaving(map, 0));
+    until_even();
+    servers.end(0);
+    ends = true;
+    for (std::thread& client : clients) client.join();
+    for (const std::string& error : errors) CHECK(error == "done");
+    Client client = servers.client();
+    const auto table = client.create(definition);
+    std::vector<float> rows(kKeys);
+    client.pull(table, keys, rows);
+    REQUIRE(rows == std::vector<float>(kKeys, static_cast<float>(pushes.load())));
   }
 }
