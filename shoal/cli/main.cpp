@@ -325,9 +325,11 @@ int main(int argc, char** argv) {
   export_rows->add_option("--min-score", rows_options.min_score,
                           "Of rows that are served, in a scored table");
   cli::PsJob job_options;
-  CLI::App* add_servers = ps->add_subcommand("add", "Start more servers of a job that runs, and share its rows with them");
+  CLI::App* add_servers =
+      ps->add_subcommand("add", "Start more servers of a job that runs, and share its rows with them");
   add_servers->add_option("--servers", job_options.servers, "How many");
-  CLI::App* remove_server = ps->add_subcommand("remove", "Have others take over what a server of a job has, and end it");
+  CLI::App* remove_server =
+      ps->add_subcommand("remove", "Have others take over what a server of a job has, and end it");
   remove_server->add_option("--server", job_options.server, "Its number")->required();
   for (CLI::App* command : {add_servers, remove_server})
     command->add_option("FOLDER", job_options.folder, "The job's job.dump_folder")->required();

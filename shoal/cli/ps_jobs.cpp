@@ -100,7 +100,8 @@ int ps_add(const PsJob& options) {
   const Running running(options.folder);
   const ps::ShardMap before = running.map();
   const auto staying = before.staying();
-  const auto all = std::ranges::count_if(before.servers, [&](int one) { return std::ranges::count(staying, one) > 0; });
+  const auto all =
+      std::ranges::count_if(before.servers, [&](int one) { return std::ranges::count(staying, one) > 0; });
   const auto loops = all / std::max<std::ptrdiff_t>(1, std::ssize(staying));
   const auto wanted = all + options.servers * loops;
   SHOAL_CHECK(wanted <= std::ssize(before.parts), InvalidInput, "ps add: ", wanted,
@@ -112,7 +113,8 @@ int ps_add(const PsJob& options) {
   std::string what = numbers.size() == 1 ? "server " : "servers ";
   for (const int number : numbers) what += concat(number == numbers[0] ? "" : ", ", number);
   return running.wait(what, [&](const ps::ShardMap& map) {
-    return std::ranges::all_of(numbers, [&](int number) { return map.has(number) || map.is_leaving(number); });
+    return std::ranges::all_of(numbers,
+                               [&](int number) { return map.has(number) || map.is_leaving(number); });
   });
 }
 

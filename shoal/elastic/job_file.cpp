@@ -28,7 +28,8 @@ using nlohmann::json;
 using std::chrono_literals::operator""s;
 using std::chrono_literals::operator""h;
 
-static constexpr const char* kHasGone = ". Remedy: the job.dump_folder of a shoal train with ps.servers that runs";
+static constexpr const char* kHasGone =
+    ". Remedy: the job.dump_folder of a shoal train with ps.servers that runs";
 
 fs::path job_file_in(const fs::path& folder) { return folder / "running.json"; }
 
@@ -69,8 +70,8 @@ RunningJob read_job_file(const fs::path& folder) {
   close(file);
   SHOAL_CHECK((status.st_mode & 077) == 0, InvalidInput, "ps: ", path.string(),
               " may be read by others, and it has the job's key. Remedy: chmod 600");
-  const json read = json::parse(std::string_view(bytes.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0))),
-                                nullptr, false);
+  const json read = json::parse(
+      std::string_view(bytes.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0))), nullptr, false);
   try {
     RunningJob job;
     read.at("launcher").get_to(job.launcher);
@@ -87,12 +88,13 @@ RunningJob read_job_file(const fs::path& folder) {
 std::unique_ptr<rendezvous::TcpStore> store_of(const RunningJob& job, std::uint64_t epoch) {
   try {
     auto store = std::make_unique<rendezvous::TcpStore>(
-        job.key, rendezvous::TcpStoreOptions{.address = job.address, .port = job.port, .epoch = epoch, .limit = 1s});
+        job.key,
+        rendezvous::TcpStoreOptions{.address = job.address, .port = job.port, .epoch = epoch, .limit = 1s});
     store->num_keys();
     return store;
   } catch (const Error& error) {
-    fail(ErrorKind::InvalidInput, "ps: the job of process ", job.launcher, ", whose store was at ", job.address,
-         ":", job.port, ", runs no more (", error.what(), ")", kHasGone);
+    fail(ErrorKind::InvalidInput, "ps: the job of process ", job.launcher, ", whose store was at ",
+         job.address, ":", job.port, ", runs no more (", error.what(), ")", kHasGone);
   }
 }
 
@@ -131,6 +133,8 @@ bool MoreServers::take() {
   return true;
 }
 
-void MoreServers::told(int server) { tells_->set(concat("servers/started/", taken_), std::to_string(server)); }
+void MoreServers::told(int server) {
+  tells_->set(concat("servers/started/", taken_), std::to_string(server));
+}
 
 }  // namespace shoal::elastic

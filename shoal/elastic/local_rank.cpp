@@ -7,8 +7,8 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
@@ -36,7 +36,9 @@ void open_log(Rank& rank, const std::filesystem::path& folder) {
 
 void dump_flight(const Rank& rank, const std::filesystem::path& folder) {
   const std::string text = to_text(rank.flight->read());
-  DiskFileSystem().create(folder / concat("flight_rank_", rank.rank, ".txt"))->write(std::as_bytes(std::span(text)));
+  DiskFileSystem()
+      .create(folder / concat("flight_rank_", rank.rank, ".txt"))
+      ->write(std::as_bytes(std::span(text)));
 }
 
 static void write_log(const Rank& rank, std::string_view lines) {

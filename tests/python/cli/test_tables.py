@@ -272,9 +272,12 @@ def test_servers_come_and_leave_while_a_run_goes_on_to_the_bit(shoal, tmp_path):
 
     assert ps("add")[0] == 1
     assert "no job runs in" in ps("add")[1]
-    with log.open("w") as out, subprocess.Popen(
-        [*command, f"--job.dump_folder={folder}"], stdout=out, stderr=subprocess.STDOUT
-    ) as run:
+    with (
+        log.open("w") as out,
+        subprocess.Popen(
+            [*command, f"--job.dump_folder={folder}"], stdout=out, stderr=subprocess.STDOUT
+        ) as run,
+    ):
         try:
             while run.poll() is None and "step: " not in log.read_text():
                 pass
