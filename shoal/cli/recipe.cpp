@@ -272,7 +272,7 @@ std::vector<Option> options_of(Recipe& recipe) {
        {"ps", "threads", &ps.threads, 1, 1024, "of each server"},
        {"ps", "copies", &ps.copies, 1, 2, "of each row, on two servers: one may end; one server has one"},
        {"ps", "parts", &ps.parts, 1, 1024,
-        "of the keys: so many threads of servers can share them; no fewer than these"},
+        "of the keys, at least one a thread of a server: as many threads can share them (ps add)"},
        {"ps", "mode", named_choice<kTableModes>(ps.mode), 0, 0, "whether ranks wait for each other's rows"},
        {"ps", "staleness", &ps.staleness, 0, 1000, "half_async: steps that a row may lack"},
        {"ps", "geo_steps", &ps.geo_steps, 1, 1e6, "geo: steps that a rank trains rows by itself"},

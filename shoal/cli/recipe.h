@@ -193,7 +193,7 @@ struct Recipe {
     std::int64_t servers = 0;  // processes that have the tables; 0: this one
     std::int64_t threads = 1;  // of each server
     std::int64_t copies = 2;   // of each row, on different servers; one where there is one server
-    std::int64_t parts = 4;    // of the keys, which loops share; at least as many as loops
+    std::int64_t parts = 1;    // of the keys, which loops share; at least as many as loops
     ps::Mode mode = ps::Mode::Sync;
     std::int64_t staleness = 4;  // of half_async, in steps
     std::int64_t geo_steps = 20;

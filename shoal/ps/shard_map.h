@@ -41,6 +41,7 @@ struct ShardMap {
 
   int loop_at(const Endpoint& endpoint) const;  // kNone where none is there
   Endpoint endpoint_of(int loop) const;         // of port 0 where it has gone, or is none
+  // Of kNone: kNone.
   int server_of(int loop) const { return loop == kNone ? kNone : servers[static_cast<std::size_t>(loop)]; }
   // The loop that has what all of the part's loops have: its copy, where there is one.
   int tail_of(std::uint32_t part) const;
@@ -54,10 +55,10 @@ struct ShardMap {
   int num_lacking() const;                    // parts
 };
 
-struct FirstMap {
-  std::uint32_t loops_a_server = 1;
-  std::uint32_t copies = 2;  // of each row, counting itself
-  std::uint32_t parts = 0;   // 0: one a loop
+struct FirstMap {                    // what the first map of a job is made of
+  std::uint32_t loops_a_server = 1;  // of each server, the same
+  std::uint32_t copies = 2;          // of each row, counting itself
+  std::uint32_t parts = 0;           // 0: one a loop
 };
 // Of servers with as many loops each, that have as many parts each as can be. Throws InvalidInput where some would
 // have none.
