@@ -52,14 +52,18 @@ asio::awaitable<void> Loop::keep_link(std::uint32_t number, PartPtr part) {
       leave(*part);
       break;
     }
-    try {
-      if (is_there)
-        adopt(options_.maps->find());
-      else if (map_.number == map.number)
-        adopt(options_.maps->replace(map, without(map, next)));
-    } catch (const std::exception&) {  // the job's store has gone, and the job with it
-    }
-    if (map_.number != map.number) continue;
+    const bool has_store = [&] {
+      try {
+        if (is_there)
+          adopt(options_.maps->find());
+        else if (map_.number == map.number)
+          adopt(options_.maps->replace(map, without(map, next)));
+        return true;
+      } catch (const std::exception&) {
+        return false;  // it has gone, and the job with it
+      }
+    }();
+    if (has_store && map_.number != map.number) continue;
     asio::steady_timer later(context_, 2ms);
     co_await until_changed(later);
   }

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "shoal/base/error.h"
@@ -40,13 +41,20 @@ class Server::Service {
   void look(const MapKeeper& maps) {
     std::uint32_t seen = 0;
     std::unique_lock lock(mutex_);
-    while (!ended_.wait_for(lock, kBetweenLooks, [this] { return ends_; })) try {
-        const ShardMap map = maps.find();
-        if (map.number <= seen) continue;
-        seen = map.number;
-        for (const auto& loop : loops_) loop->see(map);
-      } catch (const Error&) {  // the job's store is slow, or the job ends
-      }
+    while (!ended_.wait_for(lock, kBetweenLooks, [this] { return ends_; })) {
+      const auto map = found(maps);
+      if (!map || map->number <= seen) continue;
+      seen = map->number;
+      for (const auto& loop : loops_) loop->see(*map);
+    }
+  }
+  // None where the job's store is slow, or the job ends.
+  static std::optional<ShardMap> found(const MapKeeper& maps) {
+    try {
+      return maps.find();
+    } catch (const Error&) {
+      return std::nullopt;
+    }
   }
 
   std::vector<std::unique_ptr<Loop>> loops_;
