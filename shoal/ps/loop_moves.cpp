@@ -94,11 +94,12 @@ asio::awaitable<void> Loop::give_rows(Move move, PartPtr part) {
   const wire::Head head = {.part = static_cast<std::uint16_t>(move.part), .epoch = options_.epoch};
   const int to = part->next;
   const Answers& from = *part->answers;
-  std::uint64_t whole = 0;
-  do {
+  bool has_all = false;
+  for (int begun = 0; !has_all; ++begun) {
+    part->waits = begun > 0;  // or who changes whole tables over and over would have it begin anew for ever
     while (gives_to(*part, to) && !from.is_quiet()) co_await until_changed(woken_);
     if (!gives_to(*part, to)) co_return;
-    whole = from.num_whole();
+    const std::uint64_t whole = from.num_whole();
     pass(*part, from.state(head));
     for (const auto& [table, shard] : from.shards()) {
       for (Bytes& frame : from.rows(head, table, shard)) pass(*part, std::move(frame));
@@ -106,11 +107,12 @@ asio::awaitable<void> Loop::give_rows(Move move, PartPtr part) {
       if (!gives_to(*part, to)) co_return;
       if (whole != from.num_whole()) break;
     }
-    part->waits = whole == from.num_whole();
+    has_all = whole == from.num_whole();
+    part->waits = part->waits || has_all;
     const std::uint64_t all = part->passed;
     while (gives_to(*part, to) && part->there < all) co_await until_changed(copied_);
     if (!gives_to(*part, to)) co_return;
-  } while (!part->waits);
+  }
   // All that was answered is there. Others may change the map meanwhile, so that this is not what it wants next.
   while (gives_to(*part, to)) {
     const ShardMap::Part now = map_.parts[move.part];
