@@ -28,6 +28,8 @@ def _plain(value):
         return {_KIND: "dict", _ITEMS: [[_plain(key), _plain(item)] for key, item in value.items()]}
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, torch.Tensor):
+        raise TypeError(f"a Tensor of shape {list(value.shape)} is no JSON, its tolist() is")
     raise TypeError(f"a {type(value).__name__} is no JSON")
 
 

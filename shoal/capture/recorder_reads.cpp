@@ -220,11 +220,12 @@ void Recorder::require_expectations() {
 
 at::Tensor Recorder::evaluate(ValueId value, const std::string& op) {
   if (!from_inputs_[value.index])
-    untraceable("reads a value that depends on a parameter, a buffer or a random operator (" + op +
-                    "), so the step is not one fixed graph",
-                "keep it a tensor: torch::where, masks and clamp instead of if, item() and boolean indexing; "
-                "what depends "
-                "on the batch alone may be read");
+    untraceable(
+        "reads a value that depends on a parameter, a buffer or a random operator (" + op +
+            "), so the step is not one fixed graph",
+        "keep it a tensor: where, masks and clamp instead of if, item() and boolean indexing; what is to be "
+        "printed or counted is returned beside the loss (outputs). What depends on the batch alone may be "
+        "read");
   aten::Interpreter interpreter(captured_.graph);
   std::size_t input = 0, held = 0;
   for (const auto& source : captured_.graph.sources) {

@@ -13,7 +13,8 @@ namespace shoal::elastic {
 static constexpr std::size_t kLongestLine = 64 << 10;
 
 std::string Lines::line(std::string_view text) {
-  last_.emplace_back(text.substr(0, 1000));
+  if (!text.starts_with("frame #"))
+    last_.emplace_back(text.substr(0, 1000));  // LibTorch's, dozens after an error
   if (last_.size() > most_kept_) last_.pop_front();
   return prefix_ + std::string(text) + "\n";
 }

@@ -32,6 +32,10 @@
 #include "shoal/train/tables.h"
 #include "shoal/train/training_state.h"
 
+namespace torch::optim {
+class Optimizer;
+}
+
 namespace shoal {
 
 struct TrainerOptions {                // all have defaults
@@ -128,6 +132,15 @@ class Trainer {
       : Trainer(borrowed(model),
                 LossFunction([&model, loss](const Batch& batch) mutable { return loss(model, batch); }),
                 std::move(options)) {}
+  // An optimizer of LibTorch's is for backward() and its own step(): no trainer takes it.
+  template <class Model, class Loss, std::derived_from<torch::optim::Optimizer> Other>
+  Trainer(const Model&, const Loss&, const Other&, const TrainerOptions& = {}) {
+    static_assert(!std::derived_from<Other, torch::optim::Optimizer>,
+                  "a Trainer makes the update itself: give it shoal::SGD{.lr = 0.01, .momentum = 0.5}, "
+                  "shoal::AdamW{...} "
+                  "and the like (docs/loops_in_cpp.md), or no optimizer, and call backward() and the "
+                  "optimizer's step()");
+  }
   // No parts: as without an optimizer.
   Trainer(ModelView model, std::vector<OptimizerPart> optimizers, TrainerOptions options = {});
   ~Trainer();
