@@ -21,11 +21,7 @@ using namespace shoal::ps;
 using namespace shoal::ps::test;
 using namespace std::chrono_literals;
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-static constexpr int kKills = 40;
-#else
-static constexpr int kKills = 300;
-#endif
+static constexpr int kKills = kIsSanitized ? 40 : 300;
 static constexpr std::uint32_t kWorkers = 3;
 static constexpr std::uint64_t kRounds = 12;
 
@@ -78,11 +74,7 @@ static Trained train(std::uint32_t loops, const std::optional<Mishap>& mishap) {
   std::vector<std::thread> workers;
   for (std::uint32_t worker = 0; worker < kWorkers; ++worker)
     workers.emplace_back([&, worker] {
-      try {
-        work(worker);
-      } catch (const Error& error) {
-        errors[worker] = error.what();
-      }
+      errors[worker] = error_of([&] { work(worker); });
       begun = kRounds;
       begun.notify_all();
     });
@@ -138,48 +130,15 @@ TEST_CASE(
 
 // Of clients that do not wait for each other, and have many pushes under way: ones, which add up in any order.
 TEST_CASE("of pushes that nobody waits for each is applied once, whenever a server ends") {
-  constexpr std::uint64_t kKeys = 50, kPushes = 120;
-  Definition definition = counted();
-  definition.parts = {{.width = 1, .initial = {.rule = InitialRule::Constant, .scale = 0}}};
-  definition.admission = {};
-  definition.scored = false;
-  std::vector<std::uint64_t> keys(kKeys);
-  std::iota(keys.begin(), keys.end(), 0);
-  const std::vector<float> ones(kKeys, 1);
+  constexpr std::uint64_t kPushes = 120;  // of each
   std::mt19937 random(1);
   for (int i = 0; i < kKills / 4; ++i) {
     CAPTURE(i);
     CopyingServers servers(3, 1);
-    std::atomic<std::uint64_t> sent = 0;
-    std::vector<std::string> errors(2);
-    std::vector<std::thread> clients;
-    for (std::size_t worker = 0; worker < 2; ++worker)
-      clients.emplace_back([&, worker] {
-        errors[worker] = error_of([&] {
-          Client client = servers.client();
-          const auto table = client.create(definition);
-          for (std::uint64_t push = 0; push < kPushes; ++push) {
-            client.send(std::vector<Tables::PushTo>{
-                {table, {.keys = keys, .gradients = ones, .of = PushOf::Differences}}});
-            ++sent;
-            sent.notify_all();
-          }
-          client.settle();
-          throw Error(ErrorKind::Internal, "done");
-        });
-        sent = 2 * kPushes;
-        sent.notify_all();
-      });
-    const std::uint64_t when = random() % (2 * kPushes);
-    for (std::uint64_t now = sent; now < when; now = sent) sent.wait(now);
+    Adders adders(servers, kPushes);
+    adders.wait_for(random() % (2 * kPushes));
     servers.end(random() % 3);
-    for (std::thread& client : clients) client.join();
-    for (const std::string& error : errors) CHECK(error == "done");
-    Client client = servers.client();
-    const auto table = client.create(definition);
-    std::vector<float> rows(kKeys);
-    client.pull(table, keys, rows);
-    REQUIRE(rows == std::vector<float>(kKeys, 2.0F * kPushes));
+    adders.check();
     REQUIRE(servers.num_applied() == 2 * kPushes * 3);
   }
 }

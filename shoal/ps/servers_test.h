@@ -2,18 +2,31 @@
 // Servers in the process of a test, and what workers push there.
 #pragma once
 
+#include <doctest/doctest.h>
+
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <numeric>
 #include <random>
+#include <string>
+#include <thread>
 #include <vector>
 
+#include "shoal/base/error_test.h"
 #include "shoal/ps/client.h"
 #include "shoal/ps/server.h"
 #include "shoal/rendezvous/memory_store.h"
 
 namespace shoal::ps::test {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kIsSanitized = true;  // and slow
+#else
+inline constexpr bool kIsSanitized = false;
+#endif
 
 // Of so many loops each.
 struct Servers {
@@ -106,5 +119,80 @@ inline Definition counted() {
           .scored = true,
           .life = {.decay = 0.5f}};
 }
+
+// Numbers that pushes of differences add up in, in any order.
+inline Definition summed() {
+  return {.name = "ids",
+          .seed = 3,
+          .shards = 16,
+          .parts = {{.width = 1, .initial = {.rule = InitialRule::Constant, .scale = 0}}},
+          .life = {.decay = 0.5f}};
+}
+
+// Two clients that do not wait for each other and have many pushes of ones under way, which add up in any order.
+class Adders {
+ public:
+  explicit Adders(const CopyingServers& servers, std::uint64_t most_of_each = ~std::uint64_t{0})
+      : servers_(servers), most_(most_of_each) {
+    for (std::string& error : errors_)
+      threads_.emplace_back([&] {
+        error = error_of([&] { push(); });
+        if (!error.empty()) is_ended_ = true;
+        pushes_.notify_all();
+      });
+  }
+  ~Adders() {
+    is_ended_ = true;
+    join();
+  }
+
+  void wait_for(std::uint64_t pushes) const {
+    for (std::uint64_t now = pushes_; now < pushes && !is_ended_; now = pushes_) pushes_.wait(now);
+  }
+  // That each push was applied once.
+  void end() {
+    is_ended_ = true;
+    check();
+  }
+  void check() {
+    join();
+    for (const std::string& error : errors_) CHECK(error == "");
+    Client client = servers_.client();
+    std::vector<float> rows(keys_.size());
+    client.pull(client.create(summed()), keys_, rows);
+    REQUIRE(rows == std::vector<float>(keys_.size(), static_cast<float>(pushes_.load())));
+  }
+
+ private:
+  void push() {
+    Client client = servers_.client();
+    const auto table = client.create(summed());
+    for (std::uint64_t push = 0; push < most_ && !is_ended_; ++push) {
+      client.send(std::vector<Tables::PushTo>{
+          {table, {.keys = keys_, .gradients = ones_, .of = PushOf::Differences}}});
+      ++pushes_;
+      pushes_.notify_all();
+    }
+    client.settle();
+  }
+  void join() {
+    for (std::thread& thread : threads_)
+      if (thread.joinable()) thread.join();
+  }
+  static std::vector<std::uint64_t> first_keys() {
+    std::vector<std::uint64_t> keys(50);
+    std::iota(keys.begin(), keys.end(), 0);
+    return keys;
+  }
+
+  const CopyingServers& servers_;
+  const std::uint64_t most_;
+  const std::vector<std::uint64_t> keys_ = first_keys();
+  const std::vector<float> ones_ = std::vector<float>(keys_.size(), 1);
+  std::atomic<std::uint64_t> pushes_ = 0;
+  std::atomic<bool> is_ended_ = false;
+  std::array<std::string, 2> errors_;
+  std::vector<std::thread> threads_;
+};
 
 }  // namespace shoal::ps::test

@@ -34,7 +34,7 @@ def test_control_flow_on_a_parameter_names_file_line_and_remedy():
         trainer(loss).step(torch.randn(2, 4))
     text = str(error.value)
     assert f"{__file__}:{line_of(loss, '# the read')} (loss)" in text
-    assert "Remedy: keep it a tensor: torch::where" in text and "depends on a parameter" in text
+    assert "Remedy: keep it a tensor: where, masks" in text and "depends on a parameter" in text
 
 
 def test_a_notebooks_cell_is_named():
