@@ -9,6 +9,8 @@
 #include "shoal/cli/bench_ps.h"
 #include "shoal/cli/calibrate.h"
 #include "shoal/cli/data.h"
+#include "shoal/cli/ps_servers.h"
+#include "shoal/cli/ps_size.h"
 #include "shoal/cli/run.h"
 #include "shoal/cli/simulate.h"
 
@@ -109,6 +111,14 @@ void add_options(CLI::App& command, Run& options) {
   command.add_option("--interface", launch.interface, "Network interface between hosts; else found");
   add("--limit", options.limit_seconds, "Seconds that a rank waits for others before that is an error");
   command.add_flag("--pin-cores", launch.pin_cores, "Keep each rank on its share of the cores");
+  add("--servers", options.servers, "Processes on host 0 that have the tables of the program's trainers");
+  add("--server-threads", options.serve.threads, "Of each server");
+  add("--server-copies", options.serve.copies,
+      "Of each row, on two servers: one may end; one server has one");
+  add("--server-parts", options.serve.parts,
+      "Of the keys: as many threads of servers can share them; 0: those of the first servers");
+  command.add_option("--job-folder", options.job_folder,
+                     "Folder in which shoal ps add and remove find the job's servers");
   command.prefix_command();
   command.footer(
       "\nThe program and its arguments come last: shoal run -n 4 ./train --steps 10. It finds RANK, "
@@ -116,6 +126,24 @@ void add_options(CLI::App& command, Run& options) {
       "LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment, as under torchrun.\n"
       "Exit codes: 0 all ranks ended with 0, else that of the rank that failed first (128 + its signal),\n"
       "2 wrong use, 128 + the signal that ended this command.");
+}
+
+void add_options(CLI::App& command, PsServe& options) {
+  const Adder add = {command};
+  add("--threads", options.threads, "Loops, each of a thread");
+  add("--copies", options.copies, "Of each row, on two servers where there are two");
+  add("--parts", options.parts, "Of the keys; 0: as many as the first servers have threads");
+}
+
+void add_options(CLI::App& command, PsSize& options) {
+  const Adder add = {command};
+  add("--rows", options.rows, "Of all tables, with K, M, G or T");
+  add("--width", options.width, "Values of a row");
+  add("--optimizer", options.optimizer, "Of rows, which has state beside them");
+  add("--dtype", options.dtype, "Of the values");
+  command.add_flag("--scored", options.scored, "Rows have scores, and expire");
+  add("--copies", options.copies, "Of each row, on two servers, or 1");
+  add("--server-memory", options.server_memory, "Of a server: four fifths of it are for rows");
 }
 
 void add_options(CLI::App& command, Calibrate& options) {

@@ -14,6 +14,8 @@ struct BenchComm;
 struct BenchPs;
 struct Calibrate;
 struct DataGenerate;
+struct PsServe;
+struct PsSize;
 struct Run;
 struct Simulate;
 
@@ -24,6 +26,8 @@ void add_options(CLI::App& command, BenchComm& options);
 void add_options(CLI::App& command, BenchPs& options);
 void add_options(CLI::App& command, Calibrate& options);
 void add_options(CLI::App& command, DataGenerate& options);
+void add_options(CLI::App& command, PsServe& options);
+void add_options(CLI::App& command, PsSize& options);
 void add_options(CLI::App& command, Run& options);
 void add_options(CLI::App& command, Simulate& options);
 

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdio>
 #include <functional>
 #include <optional>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "shoal/base/error.h"
+#include "shoal/cli/counts.h"
 #include "shoal/ps/client.h"
 #include "shoal/ps/hash.h"
 #include "shoal/ps/server.h"
@@ -43,22 +43,7 @@ static std::vector<std::string> chosen(const std::string& text, std::span<const 
   return names;
 }
 
-// "10M" is ten million.
-static std::uint64_t rows_in(const std::string& text) {
-  constexpr std::uint64_t kMost = 2'000'000'000;
-  std::uint64_t rows = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, rows);
-  const std::string_view unit(stop, static_cast<std::size_t>(end - stop));
-  const std::uint64_t factor = unit == "K"   ? 1'000
-                               : unit == "M" ? 1'000'000
-                               : unit == "G" ? 1'000'000'000
-                                             : 1;
-  const bool is_number = error == std::errc() && (unit.empty() || factor > 1);
-  SHOAL_CHECK(is_number && rows > 0 && rows <= kMost / factor, InvalidInput, "--rows is \"", text,
-              "\"; it takes 1 to 2G, with K, M or G for thousands, millions, thousands of millions");
-  return rows * factor;
-}
+static std::uint64_t rows_in(const std::string& text) { return count_in("--rows", text, "2G"); }
 
 void check(const BenchPs& options) {
   chosen(options.op, kTableOps, "--op");

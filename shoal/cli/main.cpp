@@ -25,9 +25,7 @@
 #include "shoal/cli/bench_ps.h"
 #include "shoal/cli/calibrate.h"
 #include "shoal/cli/data.h"
-#include "shoal/cli/ps_jobs.h"
-#include "shoal/cli/ps_rows.h"
-#include "shoal/cli/ps_servers.h"
+#include "shoal/cli/ps_verbs.h"
 #include "shoal/cli/ranks.h"
 #include "shoal/cli/recipe.h"
 #include "shoal/cli/run.h"
@@ -207,16 +205,20 @@ static int run(const Verb& verb, cli::Options options) {
 }
 
 // Of a verb without a recipe: options that cannot be are wrong use.
-template <class Options>
-static int run(Options& options, int (*act)(const Options&)) {
+static int run(const std::function<void()>& check, const std::function<int()>& act) {
   return guarded([&] {
     try {
-      cli::check(options);
+      check();
     } catch (const Error& error) {
       return failed(kWrongUse, error.what());
     }
-    return act(options);
+    return act();
   });
+}
+
+template <class Options>
+static int run(Options& options, int (*act)(const Options&)) {
+  return run([&] { cli::check(options); }, [&] { return act(options); });
 }
 
 static int run(cli::Simulate& options) {
@@ -309,30 +311,7 @@ int main(int argc, char** argv) {
   add_options(
       *data->add_subcommand("generate", "Write Criteo-shaped samples whose best possible AUC is known"),
       data_options);
-  CLI::App* ps = app.add_subcommand("ps", "Serve tables of rows, and look after them");
-  ps->require_subcommand(1);
-  cli::PsServe serve_options;
-  CLI::App* serve = ps->add_subcommand("serve", "Be a server of the job that this process was started in");
-  serve->add_option("--threads", serve_options.threads, "Loops, each of a thread");
-  cli::PsRows rows_options;
-  constexpr const char* kSavedTable = "Files of a saved table, without their numbers";
-  CLI::App* inspect = ps->add_subcommand("inspect", "Print what a saved table is, and how much");
-  CLI::App* dump = ps->add_subcommand("dump", "Print a saved table's rows by key, as CSV");
-  CLI::App* export_rows = ps->add_subcommand("export", "Write a saved table's values alone, for serving");
-  for (CLI::App* command : {inspect, dump, export_rows})
-    command->add_option("PATH", rows_options.path, kSavedTable)->required();
-  export_rows->add_option("TO", rows_options.to, "The same of what is written")->required();
-  export_rows->add_option("--min-score", rows_options.min_score,
-                          "Of rows that are served, in a scored table");
-  cli::PsJob job_options;
-  CLI::App* add_servers =
-      ps->add_subcommand("add", "Start more servers of a job that runs, and share its rows with them");
-  add_servers->add_option("--servers", job_options.servers, "How many");
-  CLI::App* remove_server =
-      ps->add_subcommand("remove", "Have others take over what a server of a job has, and end it");
-  remove_server->add_option("--server", job_options.server, "Its number")->required();
-  for (CLI::App* command : {add_servers, remove_server})
-    command->add_option("FOLDER", job_options.folder, "The job's job.dump_folder")->required();
+  cli::PsVerbs ps(app);
   cli::Run run_options;
   CLI::App* launch = app.add_subcommand("run", "Start a program once a rank, and end all when one fails");
   add_options(*launch, run_options);
@@ -359,12 +338,7 @@ int main(int argc, char** argv) {
   if (bench_ps->parsed()) return run(bench_ps_options, cli::bench_ps);
   if (bench->parsed()) return run(bench_options, cli::bench_comm);
   if (data->parsed()) return run(data_options, cli::data_generate);
-  if (serve->parsed()) return run(serve_options, cli::ps_serve);
-  if (inspect->parsed()) return run(rows_options, cli::ps_inspect);
-  if (dump->parsed()) return run(rows_options, cli::ps_dump);
-  if (add_servers->parsed()) return run(job_options, cli::ps_add);
-  if (remove_server->parsed()) return run(job_options, cli::ps_remove);
-  if (export_rows->parsed()) return run(rows_options, cli::ps_export);
+  if (const cli::PsVerbs::Verb* verb = ps.said()) return run(verb->check, verb->run);
   if (calibrate->parsed()) return run(calibrate_options, cli::calibrate);
   if (simulate->parsed()) {
     simulate_options.overrides = simulate->remaining();

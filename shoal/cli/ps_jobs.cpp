@@ -5,68 +5,28 @@
 
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 #include <cstdio>
 #include <functional>
-#include <memory>
 #include <vector>
 
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
 #include "shoal/cli/run_checkpoints.h"
-#include "shoal/elastic/job_file.h"
-#include "shoal/ps/map_keeper.h"
+#include "shoal/cli/running.h"
 #include "shoal/ps/moves.h"
 
 namespace shoal::cli {
 
-using std::chrono_literals::operator""s;
 using Clock = std::chrono::steady_clock;
 
-namespace {
-
-class Running {
- public:
-  explicit Running(const std::string& folder)
-      : job_(elastic::read_job_file(folder)), store_(elastic::store_of(job_, job_.epoch)), maps_(*store_) {
-    sigemptyset(&ends_);
-    for (const int signal : {SIGINT, SIGTERM}) sigaddset(&ends_, signal);
-    pthread_sigmask(SIG_BLOCK, &ends_, nullptr);
-  }
-  const elastic::RunningJob& job() const { return job_; }
-  const ps::MapKeeper& maps() const { return maps_; }
-  // That there is, as soon as there is one.
-  ps::ShardMap map() const;
-  // Until there are no more moves, with a line of how far they are. `is_there`: what is waited for besides.
-  int wait(const std::string& what, const std::function<bool(const ps::ShardMap&)>& is_there) const;
-
- private:
-  int interrupted_within(long milliseconds) const {  // the signal, or 0
-    const timespec time = {.tv_sec = 0, .tv_nsec = milliseconds * 1'000'000};
-    return std::max(0, sigtimedwait(&ends_, nullptr, &time));
-  }
-
-  const elastic::RunningJob job_;
-  const std::unique_ptr<rendezvous::TcpStore> store_;
-  const ps::MapKeeper maps_;
-  sigset_t ends_;
-};
-
-ps::ShardMap Running::map() const {
-  for (const auto end = Clock::now() + 10s;;) {
-    ps::ShardMap map = maps_.find();
-    if (map.number > 0) return map;
-    SHOAL_CHECK(Clock::now() < end && interrupted_within(50) == 0, Timeout,
-                "ps: the job's ranks have not come to their tables yet; try again");
-  }
-}
-
-int Running::wait(const std::string& what, const std::function<bool(const ps::ShardMap&)>& is_there) const {
+// Until there are no more moves, with a line of how far they are. `is_there`: what is waited for besides.
+static int wait(const Running& running, const std::string& what,
+                const std::function<bool(const ps::ShardMap&)>& is_there) {
   const auto begin = Clock::now();
   const bool redraws = isatty(STDOUT_FILENO) == 1;
   int moved = -1, most = 0;
   for (;;) {
-    const ps::ShardMap map = maps_.find();
+    const ps::ShardMap map = running.maps().find();
     const int left = ps::num_moves(map);
     most = std::max(most, left);
     if (std::exchange(moved, most - left) != moved && most > 0) {
@@ -74,13 +34,13 @@ int Running::wait(const std::string& what, const std::function<bool(const ps::Sh
       std::fflush(stdout);
     }
     if (left == 0 && is_there(map)) break;
-    if (interrupted_within(50) == 0) continue;
+    if (running.interrupted_within(50) == 0) continue;
     say(concat(redraws ? "\n" : "", what, ": interrupted; the servers go on with it"));
     return 130;
   }
   if (redraws && most > 0) std::puts("");
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  const ps::ShardMap map = maps_.find();
+  const ps::ShardMap map = running.maps().find();
   std::string servers;
   for (const int server : map.staying()) servers += concat(servers.empty() ? "" : ", ", server);
   char time[32];
@@ -89,11 +49,17 @@ int Running::wait(const std::string& what, const std::function<bool(const ps::Sh
   return 0;
 }
 
-}  // namespace
-
 void check(PsJob& options) {
   SHOAL_CHECK(options.servers >= 1 && options.servers <= 1024, InvalidInput, "ps add: --servers is ",
               options.servers, ", wanted 1 to 1024");
+  SHOAL_CHECK(options.min_score >= 0, InvalidInput, "ps save: --min-score is ", options.min_score,
+              ", wanted at least 0");
+  SHOAL_CHECK(options.for_serving || options.min_score == 0, InvalidInput,
+              "ps save: --min-score is of rows that are served. Remedy: --for-serving");
+  SHOAL_CHECK(options.day >= -1 && options.day < (std::int64_t{1} << 32), InvalidInput,
+              "ps shrink: --day is ", options.day, ", wanted 0 or more");
+  SHOAL_CHECK(options.every >= 0.05 && options.every <= 86400, InvalidInput, "ps top: --every is ",
+              options.every, ", wanted 0.05 to 86,400 seconds");
 }
 
 int ps_add(const PsJob& options) {
@@ -112,7 +78,7 @@ int ps_add(const PsJob& options) {
   for (int i = 0; i < options.servers; ++i) numbers.push_back(elastic::ask_for_server(running.job()));
   std::string what = numbers.size() == 1 ? "server " : "servers ";
   for (const int number : numbers) what += concat(number == numbers[0] ? "" : ", ", number);
-  return running.wait(what, [&](const ps::ShardMap& map) {
+  return wait(running, what, [&](const ps::ShardMap& map) {
     return std::ranges::all_of(numbers,
                                [&](int number) { return map.has(number) || map.is_leaving(number); });
   });
@@ -125,8 +91,8 @@ int ps_remove(const PsJob& options) {
               options.server, " has left already");
   while (!map.is_leaving(options.server))
     map = running.maps().replace(map, ps::with_leaving(map, options.server));
-  return running.wait(concat("server ", options.server),
-                      [&](const ps::ShardMap& now) { return !now.has(options.server); });
+  return wait(running, concat("server ", options.server),
+              [&](const ps::ShardMap& now) { return !now.has(options.server); });
 }
 
 }  // namespace shoal::cli

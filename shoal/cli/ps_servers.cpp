@@ -4,65 +4,43 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
-#include <chrono>
 #include <csignal>
 #include <cstdint>
-#include <optional>
-#include <sstream>
+#include <string>
 #include <utility>
 
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
 #include "shoal/cli/run_checkpoints.h"
 #include "shoal/elastic/place.h"
-#include "shoal/ps/client.h"
 #include "shoal/ps/map_keeper.h"
 #include "shoal/ps/server.h"
 
 namespace shoal::cli {
 
-static std::string key_of(int server) { return concat("ps/server/", server); }
-
-// "127.0.0.1:4001 127.0.0.1:4002", an endpoint a loop.
-static std::string to_text(const std::vector<ps::Endpoint>& endpoints) {
-  std::string text;
-  for (const ps::Endpoint& endpoint : endpoints)
-    text += concat(text.empty() ? "" : " ", endpoint.address, ":", endpoint.port);
-  return text;
+PsServe ps_serve_of(const Recipe& recipe) {
+  return {
+      .threads = static_cast<int>(recipe.ps.threads),
+      .copies = static_cast<std::uint32_t>(recipe.ps.copies),
+      .parts = static_cast<std::uint32_t>(std::max(recipe.ps.parts, recipe.ps.servers * recipe.ps.threads))};
 }
 
-static std::vector<ps::Endpoint> endpoints_of(const std::string& text) {
-  std::vector<ps::Endpoint> endpoints;
-  std::istringstream words(text);
-  for (std::string word; words >> word;) {
-    const std::size_t colon = word.rfind(':');
-    ps::Endpoint endpoint = {.address = word.substr(0, colon)};
-    const char* const end = word.data() + word.size();
-    const auto [stop, error] = std::from_chars(word.data() + colon + 1, end, endpoint.port);
-    SHOAL_CHECK(colon != std::string::npos && error == std::errc() && stop == end, Corrupt,
-                "ps: a server says that it listens at ", in_quotes(word));
-    endpoints.push_back(endpoint);
-  }
-  return endpoints;
-}
-
-std::unique_ptr<ps::Tables> tables_on_servers(elastic::Job& job, const PsServers& servers) {
-  SHOAL_CHECK(job.key(), InvalidInput, "ps.servers is ", servers.servers,
-              ", and who started this job has started none. Remedy: shoal train -n RANKS starts both");
-  ps::ClientOptions options = {.epoch = static_cast<std::uint32_t>(job.epoch()), .limit = job.limit()};
-  std::vector<ps::Endpoint> endpoints;
-  std::size_t loops_a_server = 0;
-  for (int server = 0; server < servers.servers; ++server) {
-    const auto loops = endpoints_of(job.store().get(key_of(server), job.limit()));
-    endpoints.insert(endpoints.end(), loops.begin(), loops.end());
-    loops_a_server = loops.size();
-  }
-  options.maps.emplace(job.store());
-  options.maps->begin(ps::first_map(endpoints, {.loops_a_server = static_cast<std::uint32_t>(loops_a_server),
-                                                .copies = static_cast<std::uint32_t>(servers.copies),
-                                                .parts = static_cast<std::uint32_t>(servers.parts)}));
-  return std::make_unique<ps::Client>(*job.key(), endpoints, options);
+void add_servers(elastic::Launch& launch, int servers, const PsServe& options,
+                 const std::filesystem::path& folder) {
+  if (servers == 0) return;
+  SHOAL_CHECK(options.parts == 0 ||
+                  static_cast<std::int64_t>(options.parts) >= std::int64_t{servers} * options.threads,
+              InvalidInput, "servers: ", servers, " of ", options.threads, " threads share ", options.parts,
+              " parts of the keys, so that some had none; wanted as many parts or more, or 0");
+  launch.servers = servers;
+  launch.server_command = {std::filesystem::read_symlink("/proc/self/exe").string(),
+                           "ps",
+                           "serve",
+                           concat("--threads=", options.threads),
+                           concat("--copies=", options.copies),
+                           concat("--parts=", options.parts)};
+  launch.servers_have_copies = options.copies > 1;
+  launch.job_folder = folder;
 }
 
 // One of the servers says what is true of all.
@@ -71,8 +49,10 @@ static bool is_first(const ps::ShardMap& map, const std::vector<ps::Endpoint>& l
 }
 
 void check(PsServe& options) {
-  SHOAL_CHECK(options.threads >= 1, InvalidInput, "ps serve: --threads is ", options.threads,
+  SHOAL_CHECK(options.threads >= 1, InvalidInput, "servers: threads is ", options.threads,
               ", wanted at least 1");
+  SHOAL_CHECK(options.copies == 1 || options.copies == 2, InvalidInput, "servers: copies is ", options.copies,
+              ", wanted 1 or 2");
 }
 
 int ps_serve(const PsServe& options) {
@@ -91,9 +71,11 @@ int ps_serve(const PsServe& options) {
                                        .epoch = static_cast<std::uint32_t>(member.epoch),
                                        .maps = maps});
   const auto endpoints = serves.endpoints();
-  member.store->set(key_of(server), to_text(endpoints));
-  bool lacked_copies = false;
+  const auto num_first = static_cast<int>(elastic::number_in(environment, "SHOAL_SERVERS"));
+  maps.enroll(server, endpoints);
+  bool has_map = false, lacked_copies = false;
   const auto has_left = [&] {
+    has_map = has_map || maps.begin(num_first, options.copies, options.parts).number > 0;
     // Where the others go on without this one, it comes again.
     if (!maps.join(server, endpoints)) return true;
     const ps::ShardMap map = maps.find();
@@ -104,8 +86,8 @@ int ps_serve(const PsServe& options) {
   };
   const timespec between_looks = {.tv_sec = 0, .tv_nsec = 50'000'000};
   for (;;) try {
-      if (const int signal = sigtimedwait(&ends, nullptr, &between_looks); signal > 0) return 128 + signal;
       if (has_left()) return 0;
+      if (const int signal = sigtimedwait(&ends, nullptr, &between_looks); signal > 0) return 128 + signal;
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::PeerLost) throw;  // the job's store is slow, or the job ends
     }

@@ -12,7 +12,6 @@
 #include "shoal/base/file_system.h"
 #include "shoal/cli/device.h"
 #include "shoal/cli/hollow.h"
-#include "shoal/cli/ps_servers.h"
 #include "shoal/cli/verbs.h"
 #include "shoal/compile/found.h"
 #include "shoal/compile/pins.h"
@@ -239,15 +238,18 @@ void check_ranks(const Recipe& recipe, int ranks) {
 }
 
 std::unique_ptr<ps::Tables> Ranks::tables(const Recipe& recipe) const {
-  return recipe.ps.servers == 0 ? nullptr : tables_on_servers(*world_->job(), ps_servers_of(recipe));
+  if (recipe.ps.servers == 0) return nullptr;
+  SHOAL_CHECK(elastic::servers_in(elastic::environment_of(environ)) > 0, InvalidInput, "ps.servers is ",
+              recipe.ps.servers,
+              ", and who started this job has started none. Remedy: shoal train -n RANKS starts both");
+  return world_->tables();
 }
 
 Ranks::Ranks(const Recipe& recipe, const elastic::Environment& environment)
     : place_(elastic::place_of(environment)), parallelism_(parallelism_of(recipe, place_.size)) {
   if (place_.size == 1 && recipe.ps.servers == 0) return;
   const at::Device device = place_.size == 1 ? at::Device(at::kCPU) : device_of(recipe);
-  world_ = std::make_unique<World>(
-      WorldOptions{.device = device.is_cuda() ? device.index() : -1, .joins_alone = recipe.ps.servers > 0});
+  world_ = std::make_unique<World>(WorldOptions{.device = device.is_cuda() ? device.index() : -1});
   if (place_.size == 1) return;
   const Parallelism joined = world_->parallelism({}, {});
   parallelism_.world = joined.world;

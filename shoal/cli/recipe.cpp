@@ -278,6 +278,8 @@ std::vector<Option> options_of(Recipe& recipe) {
        {"ps", "geo_steps", &ps.geo_steps, 1, 1e6, "geo: steps that a rank trains rows by itself"},
        {"ps", "cache_rows", &ps.cache_rows, 0, 1e9, "of a table, kept by a rank; 0: none"},
        {"ps", "prefetch", &ps.prefetch, 0, 0, "sync: rows of the next batch are asked for during a step"},
+       {"ps", "day_steps", &ps.day_steps, 0, 1e12,
+        "steps a day, after which scores decay and rows go; 0: no days"},
        {"verify", "steps", &verify.steps, 1, 1e6, "that shoal verify compares"},
        {"sample", "tokens", &sample.tokens, 0, 1e6, "length of the text written at the end; 0: none"},
        {"sample", "temperature", &sample.temperature, 1e-3, 1e3, "below 1: likelier tokens"},

@@ -199,6 +199,7 @@ struct Recipe {
     std::int64_t geo_steps = 20;
     std::int64_t cache_rows = 65536;  // of a table, in a rank
     bool prefetch = false;
+    std::int64_t day_steps = 0;
   } ps;
   struct {
     std::int64_t steps = 3;

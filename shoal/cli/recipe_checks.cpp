@@ -140,6 +140,9 @@ void check_together(const Recipe& recipe, const std::string& path) {
           recipe.training.max_norm,
           ", and the norm of all gradients would lack those of rows in [[tables]], "
           "which are summed up where the rows are; set it to 0");
+  require(recipe.ps.day_steps == 0 || std::ranges::any_of(recipe.tables, &TableSettings::scored),
+          "ps.day_steps is ", recipe.ps.day_steps,
+          ", and no table has scores: nothing expires. Remedy: scored = true in [[tables]]");
   require(!recipe.ps.prefetch || recipe.ps.mode == ps::Mode::Sync, "ps.prefetch is true, and ps.mode is ",
           name_of(recipe.ps.mode), ", which asks for rows when it wants them; leave one of them out");
   require(!recipe.ps.prefetch || recipe.ps.cache_rows > 0,

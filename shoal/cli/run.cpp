@@ -21,6 +21,13 @@ void check(Run& options) {
   launch.key_file = options.key_file;
   launch.limit = std::chrono::seconds(options.limit_seconds);
   launch.arrival = std::min(launch.arrival, launch.limit);
+  check(options.serve);
+  SHOAL_CHECK(options.servers >= 0 && options.servers <= 1024, InvalidInput, "run: --servers is ",
+              options.servers, ", wanted 0 to 1024");
+  SHOAL_CHECK(options.servers > 0 || options.job_folder.empty(), InvalidInput, "run: --job-folder is ",
+              options.job_folder,
+              ", where shoal ps finds a job's servers, and there are none. Remedy: --servers=1");
+  add_servers(launch, options.servers, options.serve, options.job_folder);
   elastic::check(launch);
   SHOAL_CHECK(!launch.command[0].starts_with('-'), InvalidInput, "run: there is no option ",
               launch.command[0], "; shoal run --help names all");
@@ -45,10 +52,9 @@ int start_ranks(const std::string& verb, const Options& options, const Recipe& r
   started.launch.command = {shoal, verb};
   started.launch.command.insert(started.launch.command.end(), options.words.begin(), options.words.end());
   started.launch.ranks = std::max(options.ranks, 1);
-  started.launch.servers = static_cast<int>(recipe.ps.servers);
-  started.launch.server_command = {shoal, "ps", "serve", concat("--threads=", recipe.ps.threads)};
-  started.launch.servers_have_copies = recipe.ps.copies > 1;
-  if (recipe.ps.servers > 0) started.launch.job_folder = recipe.job.dump_folder;
+  started.servers = static_cast<int>(recipe.ps.servers);
+  started.serve = ps_serve_of(recipe);
+  if (started.servers > 0) started.job_folder = recipe.job.dump_folder;
   started.launch.max_restarts = options.max_restarts;
   started.log_folder = options.log_folder;
   check(started);

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "shoal/cli/ps_servers.h"
 #include "shoal/elastic/launcher.h"
 
 namespace shoal::cli {
@@ -12,6 +13,9 @@ struct Run {
   elastic::Launch launch;
   std::string log_folder, key_file;
   int limit_seconds = 300;
+  int servers = 0;
+  PsServe serve;
+  std::string job_folder;
 };
 
 // Throws InvalidInput where the options make no sense.

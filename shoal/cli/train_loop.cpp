@@ -166,6 +166,11 @@ static void write_metrics(TrainRun& run, const StepResult& result, double second
                                     {"throughput(tps)", tps}});
 }
 
+static void end_day(TrainRun& run, std::int64_t day) {
+  for (const auto& [table, went] : run.learner.trainer.end_day(static_cast<std::uint32_t>(day)))
+    say(concat("day ", day, "  ", table, ": ", to_text(went)));
+}
+
 // Whether a signal has come, to any rank.
 static bool is_interrupted(const TrainRun& run) {
   const auto signal = static_cast<int>(run.ranks.largest(interrupted()));
@@ -223,6 +228,8 @@ void train_steps(TrainRun& run) {
       since_line = 0;
       steps_since_line = 0;
     }
+    if (recipe.ps.day_steps > 0 && result.step % recipe.ps.day_steps == 0)
+      end_day(run, result.step / recipe.ps.day_steps);
     const auto saving = Clock::now();
     run.checkpoints.after(run.progress);
     run.seconds_saving += seconds_since(saving);

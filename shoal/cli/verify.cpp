@@ -62,8 +62,12 @@ static double tolerance_of(const Recipe& recipe) {
   return train::tolerance_of(recipe.training.dtype == FloatType::Float64 ? at::kDouble : at::kFloat);
 }
 
-static StepResult take(Trainer& trainer, const Microbatches& microbatches) {
-  return microbatches.size() == 1 ? trainer.step(microbatches[0]) : trainer.step_over(microbatches);
+static StepResult take(Trainer& trainer, const Microbatches& microbatches, const Recipe& recipe) {
+  const StepResult result =
+      microbatches.size() == 1 ? trainer.step(microbatches[0]) : trainer.step_over(microbatches);
+  if (recipe.ps.day_steps > 0 && result.step % recipe.ps.day_steps == 0)
+    trainer.end_day(static_cast<std::uint32_t>(result.step / recipe.ps.day_steps));
+  return result;
 }
 
 static Microbatches parts_of(const Microbatches& microbatches, const Parallelism& parallelism, int rank,
@@ -110,9 +114,10 @@ static void bound_ids(Recipe& recipe) {
 }
 
 // The optimizer of a dense parameter that does what a table's does; nothing where it would move rows that a step has
-// not read.
+// not read, or rows come and go.
 static std::optional<Optimizer> dense_optimizer_of(const TableSettings& table) {
-  if (table.l2 != 0 || table.dtype != RowType::Float32) return std::nullopt;
+  if (table.l2 != 0 || table.dtype != RowType::Float32 || table.scored) return std::nullopt;
+  if (table.admission != ps::AdmissionRule::Always) return std::nullopt;
   if (table.optimizer == ps::RowRule::Sgd) return SGD{.lr = table.lr};
   if (table.optimizer == ps::RowRule::Adagrad && table.start == 0)
     return Adagrad{.lr = table.lr, .eps = table.eps};
@@ -187,7 +192,7 @@ static Verdict verify(const Recipe& recipe, const Strategy& strategy, std::int64
   std::vector<Record> wanted;
   Verdict verdict;
   for (const Microbatches& microbatches : batches) {
-    wanted.push_back(record_of(alone, take(alone, microbatches), recipe, model));
+    wanted.push_back(record_of(alone, take(alone, microbatches, recipe), recipe, model));
     verdict.losses.push_back(wanted.back().loss);
   }
   const sharding::Mesh& mesh = strategy.parallelism.mesh;
@@ -207,7 +212,8 @@ static Verdict verify(const Recipe& recipe, const Strategy& strategy, std::int64
     Trainer trainer = make_trainer(recipe, own, nullptr, std::move(parallelism), tables.get());
     for (std::size_t step = 0; step < batches.size(); ++step) {
       const StepResult result = take(
-          trainer, parts_of(batches[step], strategy.parallelism, world.rank(), strategy.sizes.microbatch));
+          trainer, parts_of(batches[step], strategy.parallelism, world.rank(), strategy.sizes.microbatch),
+          recipe);
       const Record record = record_of(trainer, result, recipe, own);
       Comparison comparison = train::compare(record, wanted[step], tolerance_of(recipe));
       const std::lock_guard lock(mutex);

@@ -29,7 +29,9 @@ using std::chrono_literals::operator""s;
 using std::chrono_literals::operator""h;
 
 static constexpr const char* kHasGone =
-    ". Remedy: the job.dump_folder of a shoal train with ps.servers that runs";
+    ". Remedy: the job.dump_folder of a shoal train with ps.servers that runs, or the --job-folder of a "
+    "shoal run "
+    "with --servers";
 
 fs::path job_file_in(const fs::path& folder) { return folder / "running.json"; }
 

@@ -88,7 +88,6 @@ class Launcher {
   const std::vector<int> cores_;
   int key_ = -1, signals_ = -1;
   const pid_t guardian_ = getppid();
-
   int attempt_ = 0;
   std::vector<Rank> ranks_;
   std::vector<Rank> servers_;   // processes alone: they have no rank and no flight
@@ -159,6 +158,7 @@ Command Launcher::command_of(const Rank& rank, int local, int attempt) const {
       {"LOCAL_RANK", std::to_string(local)},
       {"LOCAL_WORLD_SIZE", std::to_string(launch_.ranks)},
       {"GROUP_RANK", std::to_string(launch_.host)},
+      {"SHOAL_SERVERS", std::to_string(launch_.servers)},
       {"MASTER_ADDR", hosts_.master_address()},
       {"MASTER_PORT", std::to_string(hosts_.master_port())},
       {"TORCHELASTIC_RESTART_COUNT", std::to_string(attempt)},

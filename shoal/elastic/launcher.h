@@ -28,7 +28,8 @@ struct Launch {
   std::chrono::seconds arrival{60};  // for all hosts to come
   bool pin_cores = false;            // each rank to its share of them
   // Processes beside the ranks, on the first host, that serve them: parameter servers. They end with the ranks, and
-  // one that ends before is a failure, unless with exit code 0: it has left. Each is told its number, SHOAL_SERVER.
+  // one that ends before is a failure, unless with exit code 0: it has left. Each is told its number, SHOAL_SERVER, and
+  // all processes how many there are at first, SHOAL_SERVERS.
   int servers = 0;
   std::vector<std::string> server_command;
   // What one of them has another one has too: it is no failure if a signal ends one of several.

@@ -55,6 +55,11 @@ std::int64_t number_in(const Environment& environment, std::string_view name) {
   return number;
 }
 
+int servers_in(const Environment& environment) {
+  return environment.contains("SHOAL_SERVERS") ? static_cast<int>(number_in(environment, "SHOAL_SERVERS"))
+                                               : 0;
+}
+
 Place place_of(const Environment& environment) {
   for (const Starter& starter : kStarters) {
     if (!environment.contains(starter.rank)) continue;

@@ -29,6 +29,9 @@ struct Place {                         // of a process in its job
 // InvalidInput where variables are missing, no numbers, or contradict each other.
 Place place_of(const Environment& environment);
 
+// Processes beside the ranks that serve tables (shoal run --servers): as many as there were at first.
+int servers_in(const Environment& environment);
+
 // A variable as a number. Throws InvalidInput naming it where it is not set or no number.
 std::int64_t number_in(const Environment& environment, std::string_view name);
 // Empty where it is not set.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <new>
 
 #include "shoal/base/error.h"
@@ -36,6 +37,7 @@ bool Answers::answer(const wire::Head& head, std::span<const std::byte> payload,
   wire::check_payload(head, payload);
   if (answer_again(head, reply)) return true;
   std::uint64_t last = 0;
+  const std::size_t num_tables = tables_.size();
   if (changes(head.operation)) {
     const Remembered& before = remembered_[head.client];
     if (!before.empty()) last = before.back().sequence;
@@ -52,7 +54,7 @@ bool Answers::answer(const wire::Head& head, std::span<const std::byte> payload,
   } catch (const std::bad_alloc&) {
     reply = wire::failure(head, Error(ErrorKind::Infeasible, "ps: the server is out of memory"));
   }
-  if (head.operation == Operation::Create || head.operation == Operation::Clear ||
+  if (tables_.size() != num_tables || head.operation == Operation::Clear ||
       head.operation == Operation::Shrink || head.operation == Operation::Load)
     ++num_whole_;
   if (changes(head.operation) && last < head.sequence) remember(head.client, head.sequence, reply);
@@ -128,11 +130,18 @@ bool Answers::answer_checked(const wire::Head& head, std::span<const std::byte> 
       return true;
     case Operation::Shrink: {
       Table& whole = table(head);
+      SHOAL_CHECK(
+          keeping_.empty() || keeping_.contains(head.client), InvalidInput, "ps: table ",
+          in_quotes(whole.definition().name),
+          ": workers keep rows of it (ps.prefetch), and would not see what expires. Remedy: ps.day_steps, "
+          "which ends days between two steps of theirs, or no ps.prefetch");
       whole.set_day(wire::day_of(payload));
       const Shrunk shrunk = whole.shrink(parts_);
       put_few(reply, done, std::as_bytes(std::span(&shrunk, 1)));
       return true;
     }
+    case Operation::Describe: reply = wire::states_frame(done, states()); return true;
+    case Operation::Export:
     case Operation::Save:
     case Operation::Load: {
       const SaveReport report = save_or_load(head, wire::note_of(payload));
@@ -175,6 +184,7 @@ std::uint32_t Answers::create(std::span<const std::byte> text) {
   tables_.push_back(std::make_unique<Table>(std::move(wanted)));
   joint_.emplace_back();
   rounds_.emplace_back();
+  asked_.emplace_back();
   return static_cast<std::uint32_t>(tables_.size() - 1);
 }
 
@@ -211,6 +221,7 @@ bool Answers::pull(const wire::Head& head, std::span<const std::byte> payload,
               " keys are more than goes at once; pull fewer");
   reply.resize(sizeof done + bytes);
   from.pull(keys, WritableNumbers(std::span(reply).subspan(sizeof done), wide));
+  asked_[head.table].pulled += keys.size();
   wire::seal(reply, done);
   return true;
 }
@@ -220,8 +231,10 @@ bool Answers::push(const wire::Head& head, std::span<const std::byte> payload) {
   Table& to = table(head);
   const auto [push, tells_others] = wire::push_of(head, payload, to.width(), is_wide(to.definition().dtype));
   check_keys(to, push.keys);
+  if (tells_others) keeping_.insert(head.client);
   if (push.workers == 0) {
     to.push(push);
+    asked_[head.table].pushed += push.keys.size();
     ++num_applied_;
     return true;
   }
@@ -230,6 +243,7 @@ bool Answers::push(const wire::Head& head, std::span<const std::byte> payload) {
   if (push.round <= rounds[push.worker]) return true;  // it is applied
   if (!push.is_joint) {
     to.push(push);
+    asked_[head.table].pushed += push.keys.size();
     ++num_applied_;
     rounds[push.worker] = push.round;
     wakes_();
@@ -249,7 +263,9 @@ void Answers::push_jointly(std::uint32_t table) {
   JointPush& joint = joint_[table];
   std::optional<Error> failure;
   try {
-    tables_[table]->push(joint.sum(tables_[table]->width()));
+    const Push sum = joint.sum(tables_[table]->width());
+    tables_[table]->push(sum);
+    asked_[table].pushed += sum.keys.size();
     ++num_applied_;
     std::ranges::fill(rounds_[table], joint.round());
   } catch (const Error& error) {
@@ -287,11 +303,30 @@ SaveReport Answers::save_or_load(const wire::Head& head, const wire::Note& note)
   SHOAL_CHECK(files_ != nullptr, InvalidInput, "ps: this server has no files to keep table ",
               in_quotes(whole.definition().name), " in");
   const std::filesystem::path path(note.text);
+  if (head.operation == Operation::Export)
+    return save(whole, *files_, file_of(path, part_),
+                {.kind = SaveKind::Base,
+                 .part = part_,
+                 .parts = parts_,
+                 .min_score = static_cast<float>(std::bit_cast<double>(note.number))});
   if (head.operation == Operation::Save)
     return save(whole, *files_, file_of(path, part_),
                 {.origin = note.number, .part = part_, .parts = parts_});
   return load(whole, *files_, files_of(*files_, path),
               [&](std::uint64_t key) { return whole.shard_of(key) % parts_ == part_; });
+}
+
+std::vector<wire::TableState> Answers::states() const {
+  std::vector<wire::TableState> all;
+  for (std::size_t table = 0; table < tables_.size(); ++table)
+    all.push_back({.definition = to_text(tables_[table]->definition()),
+                   .day = tables_[table]->day(),
+                   .rows = tables_[table]->num_rows(),
+                   .cold_rows = tables_[table]->num_cold_rows(),
+                   .bytes = tables_[table]->memory_bytes(),
+                   .pulled = asked_[table].pulled,
+                   .pushed = asked_[table].pushed});
+  return all;
 }
 
 // Parts that wait are answered with it, and those that come.

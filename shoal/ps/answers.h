@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -77,6 +78,7 @@ class Answers {
   void put(const wire::Head& head, std::span<const std::byte> payload);
   void refuse(const wire::Note& refusal);
   SaveReport save_or_load(const wire::Head& head, const wire::Note& note);
+  std::vector<wire::TableState> states() const;
   void remember(std::uint64_t client, std::uint64_t sequence, std::vector<std::byte> reply);
   void take_state(std::span<const std::byte> payload);
   void take_rows(std::span<const std::byte> payload);
@@ -89,6 +91,11 @@ class Answers {
   std::vector<std::unique_ptr<Table>> tables_;
   std::vector<JointPush> joint_;                    // by table
   std::vector<std::vector<std::uint64_t>> rounds_;  // by table and worker: the last that is applied
+  struct Asked {                                    // how many rows so far
+    std::uint64_t pulled = 0, pushed = 0;
+  };
+  std::vector<Asked> asked_;         // by table
+  std::set<std::uint64_t> keeping_;  // clients that keep rows until somebody writes them
   struct Refused {
     std::uint64_t round = 0;
     std::string why;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -272,6 +273,23 @@ SaveReport Client::save(TableNumber table, const std::filesystem::path& path, st
 
 SaveReport Client::load(TableNumber table, const std::filesystem::path& path) {
   return save_or_load(table, Operation::Load, {0, std::filesystem::absolute(path).string()});
+}
+
+SaveReport Client::export_to(TableNumber table, const std::filesystem::path& path, float min_score) {
+  return save_or_load(
+      table, Operation::Export,
+      {std::bit_cast<std::uint64_t>(double{min_score}), std::filesystem::absolute(path).string()});
+}
+
+std::vector<std::vector<wire::TableState>> Client::describe() {
+  std::vector<std::vector<wire::TableState>> all(lines_->size());
+  for (std::size_t part = 0; part < lines_->size(); ++part)
+    lines_->send(part, wire::frame(lines_->head(part, Operation::Describe, 0, 0), {}),
+                 [&all, part](const Head& head, std::span<const std::byte> payload) {
+                   all[part] = wire::states_of(head, payload);
+                 });
+  lines_->settle();
+  return all;
 }
 
 std::pair<std::uint64_t, std::int64_t> Client::digest(TableNumber table) {

@@ -57,6 +57,10 @@ class Client final : public Tables {
   SaveReport save(TableNumber table, const std::filesystem::path& path, std::uint64_t origin) override;
   SaveReport load(TableNumber table, const std::filesystem::path& path) override;
   std::pair<std::uint64_t, std::int64_t> digest(TableNumber table) override;
+  // A save of values alone, of rows with at least that score: for serving.
+  SaveReport export_to(TableNumber table, const std::filesystem::path& path, float min_score);
+  // Of each part of the keys, the tables that there are, whoever has created them, in the order of their numbers.
+  std::vector<std::vector<wire::TableState>> describe();
 
  private:
   struct Remote;

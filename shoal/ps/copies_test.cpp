@@ -105,6 +105,22 @@ TEST_CASE("of two that change the same map the first is heard") {
   CHECK(maps.find() == next);
 }
 
+TEST_CASE("servers that a job begins with make its first map when all are there") {
+  rendezvous::MemoryStore store;
+  const MapKeeper maps(store);
+  CHECK(contains(error_of([&] { maps.wait(0s); }), "the job's servers have not all come within 0 s"));
+  maps.enroll(1, {{"127.0.0.1", 3}, {"127.0.0.1", 4}});
+  CHECK(maps.begin(2, 2, 6) == ShardMap());
+  maps.enroll(0, {{"127.0.0.1", 1}, {"127.0.0.1", 2}});
+  const std::vector<Endpoint> loops = {
+      {"127.0.0.1", 1}, {"127.0.0.1", 2}, {"127.0.0.1", 3}, {"127.0.0.1", 4}};
+  const ShardMap wanted = first_map(loops, {.loops_a_server = 2, .copies = 2, .parts = 6});
+  CHECK(maps.begin(2, 2, 6) == wanted);
+  CHECK(maps.wait(0s) == wanted);
+  store.set("ps/server/0", "here");
+  CHECK(contains(error_of([&] { maps.begin(2, 2, 6); }), "a server says that it listens at \"here\""));
+}
+
 TEST_CASE(
     "servers that end at any moment, or are said to, lose no push and double none: the bits of an "
     "undisturbed run") {

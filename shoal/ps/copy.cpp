@@ -120,6 +120,7 @@ void Answers::take_state(std::span<const std::byte> payload) {
   tables_.clear();
   joint_.clear();
   rounds_.clear();
+  asked_.clear();
   for (auto tables = all.take<std::uint64_t>(); tables > 0; --tables) {
     const std::uint32_t number = create(all.take_counted());
     SHOAL_CHECK(number + 1 == tables_.size(), Corrupt, "ps: a copy's table is there twice");

@@ -68,7 +68,7 @@ class Sync final : public Rounds {
     for (Tables::PushTo& to : pushes) {
       number(to.push);
       to.push.is_joint = options_.workers > 1;
-      if (tells && options_.workers > 1) to.others = &of_.at(to.table).others;
+      if (tells) to.others = &of_.at(to.table).others;
     }
     try {
       for (const Tables::PushTo& to : pushes) {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "shoal/base/text.h"
 #include "shoal/ps/table.h"
 
 namespace shoal::ps {
@@ -20,6 +21,12 @@ static std::uint32_t ordered(float number) {
 
 static std::uint64_t rank_of(float score, std::uint64_t key) {
   return (std::uint64_t{ordered(score)} << 32) | (mixed(key) & 0xffffffffu);
+}
+
+std::string to_text(const Shrunk& shrunk) {
+  return concat(shrunk.low_score + shrunk.unseen + shrunk.over_bound, " of ", shrunk.rows, " rows went (",
+                shrunk.low_score, " of low score, ", shrunk.unseen, " unseen, ", shrunk.over_bound,
+                " above the bound)");
 }
 
 Shrunk Table::shrink(std::uint32_t shares) {

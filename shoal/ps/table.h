@@ -81,6 +81,9 @@ struct Shrunk {                                            // what a shrink did
   friend bool operator==(const Shrunk&, const Shrunk&) = default;
 };
 
+// "12 of 400 rows went (3 of low score, 9 unseen, 0 above the bound)"
+std::string to_text(const Shrunk& shrunk);
+
 // Which save a table is as of: a full one (origin 0: none), and how many deltas after it.
 struct Saved {
   std::uint64_t origin = 0;  // SaveOptions::origin

@@ -32,6 +32,14 @@ struct PushHead {
 };
 static_assert(sizeof(PushHead) == 40);
 
+struct StateHead {
+  std::uint32_t text = 0;  // bytes
+  std::uint32_t day = 0;
+  std::int64_t rows = 0, cold_rows = 0, bytes = 0;
+  std::uint64_t pulled = 0, pushed = 0;
+};
+static_assert(sizeof(StateHead) == 48);
+
 enum With : std::uint32_t { Shows = 1, Clicks = 2, Joint = 4, Differences = 8, TellsOthers = 16, End = 32 };
 
 }  // namespace
@@ -189,6 +197,44 @@ Note note_of(std::span<const std::byte> payload) {
 std::vector<std::byte> note_frame(const Head& head, const Note& note) {
   return frame(head, std::array{std::as_bytes(std::span(&note.number, 1)),
                                 std::as_bytes(std::span(note.text.substr(0, kMostText)))});
+}
+
+std::vector<TableState> states_of(const Head& head, std::span<const std::byte> payload) {
+  std::vector<TableState> states;
+  for (const StateHead& each : taken<StateHead>(payload, head.count)) {
+    SHOAL_CHECK(each.text <= kMostText, Corrupt, "ps: a text of ", each.text, " bytes");
+    states.push_back({.definition = std::string(each.text, ' '),
+                      .day = each.day,
+                      .rows = each.rows,
+                      .cold_rows = each.cold_rows,
+                      .bytes = each.bytes,
+                      .pulled = each.pulled,
+                      .pushed = each.pushed});
+  }
+  for (TableState& state : states) {
+    const auto text = taken<char>(payload, state.definition.size());
+    state.definition.assign(text.begin(), text.end());
+  }
+  check_end(payload);
+  return states;
+}
+
+std::vector<std::byte> states_frame(const Head& head, std::span<const TableState> states) {
+  std::vector<StateHead> heads;
+  std::string texts;
+  for (const TableState& state : states) {
+    heads.push_back({.text = static_cast<std::uint32_t>(state.definition.size()),
+                     .day = state.day,
+                     .rows = state.rows,
+                     .cold_rows = state.cold_rows,
+                     .bytes = state.bytes,
+                     .pulled = state.pulled,
+                     .pushed = state.pushed});
+    texts += state.definition;
+  }
+  Head counted = head;
+  counted.count = static_cast<std::uint32_t>(states.size());
+  return frame(counted, std::array{std::as_bytes(std::span(heads)), std::as_bytes(std::span(texts))});
 }
 
 SaveReport report_of(std::span<const std::byte> payload) {

@@ -21,6 +21,9 @@
 //            done again)
 //   save     origin | path                                         ─► rows, removed keys and bytes of its file
 //   load     0 | path                                              ─► the same of what was read
+//   export   the least score, of 8 bytes | path                    ─► the same, of values alone
+//   describe nothing                                               ─► what there is of each table, and their
+//                                                                     definitions
 //   digest   nothing                                               ─► the digest and the number of rows of
 //                                                                     this part
 //   follow   nothing                                               ─► how many changes of the part are here
@@ -74,9 +77,11 @@ enum class Operation : std::uint8_t {
   Older,
   Follow,
   State,
-  Rows
+  Rows,
+  Export,
+  Describe
 };
-constexpr Operation kLastOperation = Operation::Rows;
+constexpr Operation kLastOperation = Operation::Describe;
 
 struct Head {
   std::uint32_t magic = 0x46505353;  // "SSPF"
@@ -132,11 +137,22 @@ struct Note {  // why a round is not to be; a save's origin and path
 };
 Note note_of(std::span<const std::byte> payload);
 
+// What there is of a table on a part, and what its server was asked of it so far.
+struct TableState {
+  std::string definition;  // as text
+  std::uint32_t day = 0;
+  std::int64_t rows = 0, cold_rows = 0, bytes = 0;  // in memory
+  std::uint64_t pulled = 0, pushed = 0;             // rows
+  friend bool operator==(const TableState&, const TableState&) = default;
+};
+std::vector<TableState> states_of(const Head& head, std::span<const std::byte> payload);
+
 // The same, to be sent. What they send is borrowed.
 std::vector<std::byte> pull_frame(const Head& head, const Pull& pull);
 std::vector<std::byte> push_frame(const Head& head, const PushAsked& asked);
 std::vector<std::byte> rows_frame(const Head& head, const Rows& rows);
 std::vector<std::byte> note_frame(const Head& head, const Note& note);
+std::vector<std::byte> states_frame(const Head& head, std::span<const TableState> states);
 
 // An error as a payload, and thrown from one.
 std::vector<std::byte> failure(const Head& request, const Error& error);

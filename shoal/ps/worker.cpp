@@ -197,6 +197,12 @@ void Worker::clear(TableNumber table) {
   exchange_->forget();
 }
 
+Shrunk Worker::shrink(TableNumber table, std::uint32_t day) {
+  const Shrunk shrunk = tables_.shrink(of_.at(table).number, day);
+  exchange_->forget();
+  return shrunk;
+}
+
 SaveReport Worker::load(TableNumber table, const std::filesystem::path& path) {
   clear(table);
   return tables_.load(of_.at(table).number, path);

@@ -83,6 +83,7 @@ class Worker {
   SaveReport load(TableNumber table, const std::filesystem::path& path);
   void forget() { exchange_->forget(); }  // another worker has changed rows
   std::int64_t num_rows(TableNumber table) { return tables_.digest(of_.at(table).number).second; }
+  Shrunk shrink(TableNumber table, std::uint32_t day);
   // Rows that begin with these values; of ids from `first` on.
   void put(TableNumber table, std::span<const std::int64_t> ids, Numbers values);
   void note_put(TableNumber table, std::span<const std::int64_t> ids);  // that some worker has put

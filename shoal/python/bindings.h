@@ -11,6 +11,7 @@ void bind_capture(pybind11::module_& module);
 void bind_collectives(pybind11::module_& module);
 void bind_deferred(pybind11::module_& module);
 void bind_ir(pybind11::module_& module);
+void bind_tables(pybind11::module_& module);
 void bind_train(pybind11::module_& module);
 void bind_world(pybind11::module_& module);
 

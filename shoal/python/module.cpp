@@ -9,6 +9,7 @@ PYBIND11_MODULE(_shoal, module) {
   shoal::python::bind_capture(module);
   shoal::python::bind_deferred(module);
   shoal::python::bind_world(module);
+  shoal::python::bind_tables(module);
   shoal::python::bind_train(module);
   auto collectives = module.def_submodule("_collectives");
   shoal::python::bind_collectives(collectives);

@@ -14,6 +14,7 @@
 #include "shoal/aten/types.h"
 #include "shoal/base/error.h"
 #include "shoal/compile/update.h"
+#include "shoal/rewrite/place.h"
 
 namespace shoal::python {
 
@@ -197,8 +198,11 @@ static constexpr std::array<std::string_view, 2> kWithoutStep = {"Muon", "SGD"};
 static py::list groups_of(const py::object& optimizer) { return optimizer.attr("param_groups"); }
 
 TorchOptimizer::TorchOptimizer(py::object optimizer, const ModelView::NamedTensors& parameters,
-                               DType state_dtype, rewrite::Master master)
-    : optimizer_(std::move(optimizer)), state_dtype_(state_dtype), master_(master) {
+                               DType state_dtype, rewrite::Master master, std::vector<std::string> tables)
+    : optimizer_(std::move(optimizer)),
+      state_dtype_(state_dtype),
+      master_(master),
+      tables_(std::move(tables)) {
   class_of(optimizer_);
   follow(parameters);
   SHOAL_CHECK(members_.empty() || foreign_.size() < members_.size(), InvalidInput,
@@ -254,6 +258,12 @@ std::vector<TorchOptimizer::Member> TorchOptimizer::members_of(const ModelView::
   }
   const auto all = parts_of(members);
   for (auto& member : members) {
+    member.is_table = std::ranges::any_of(
+        tables_, [&](const std::string& pattern) { return rewrite::matches(pattern, member.name); });
+    if (member.is_table) {
+      member.counts = member.torch_counts = false;
+      continue;
+    }
     const auto shaped =
         ir::contiguous(aten::from_torch(member.tensor.scalar_type()), member.tensor.sizes().vec());
     for (auto& kept : compile::kept_by(all[member.group].optimizer, shaped, DType::Float32, master_))

@@ -20,9 +20,9 @@ class TorchOptimizer {
  public:
   // Throws InvalidInput for a class or an option that Shoal does not have, with the list of those it has, and
   // if none of its parameters is the model's. `state_dtype`: Optimizer's; refused for those that have none.
-  // `master`: the plan's.
+  // `master`: the plan's. `tables`: patterns of parameters whose rows and their state are elsewhere.
   TorchOptimizer(py::object optimizer, const ModelView::NamedTensors& parameters, DType state_dtype,
-                 rewrite::Master master);
+                 rewrite::Master master, std::vector<std::string> tables);
 
   // Looks up groups, members and options, and whether they, or the names of members, are others than before:
   // everything but learning rates. Cheap where nothing was touched.
@@ -40,6 +40,7 @@ class TorchOptimizer {
     bool counts;                     // its state has a "step"
     bool torch_counts;               // and it has in PyTorch
     std::vector<std::string> keeps;  // other names in its state: "exp_avg"
+    bool is_table = false;           // its rows have their state where they are
     bool operator==(const Member& other) const {
       return name == other.name && parameter.is(other.parameter) && group == other.group &&
              counts == other.counts && keeps == other.keeps;
@@ -61,6 +62,7 @@ class TorchOptimizer {
   py::object optimizer_;
   DType state_dtype_;
   rewrite::Master master_;
+  std::vector<std::string> tables_;
   std::vector<Member> members_;
   ModelView::NamedTensors foreign_;
   ModelView::NamedTensors known_;  // the model's parameters

@@ -93,6 +93,19 @@ void OptimizerState::follow_counts() {
   trainer_.set_progress(progress);
 }
 
+// What an optimizer makes before its first step, as Adagrad does, would be taken for what the table has.
+void OptimizerState::drop_of_table(const TorchOptimizer::Member& member, py::dict& all) {
+  if (!all.contains(member.parameter)) return;
+  const py::object own = all[member.parameter];
+  const bool was_used =
+      PyDict_Check(own.ptr()) && own.contains("step") && PyFloat_AsDouble(py::float_(own["step"]).ptr()) > 0;
+  SHOAL_CHECK(!was_used, InvalidInput, "trainer: optimizer.state of ", member.name,
+              " is that of updates before, and its rows are in a table, which begins without. Remedy: an "
+              "optimizer that "
+              "has made no step, or no table");
+  PyDict_DelItem(all.ptr(), member.parameter.ptr());
+}
+
 void OptimizerState::take() {
   kept_.clear();
   for (const auto& member : optimizer_.members()) kept_.push_back({.member = member});
@@ -101,8 +114,9 @@ void OptimizerState::take() {
   progress.updates.clear();
   if (starts_) progress.steps = 0;
   std::map<std::string, at::Tensor> tensors;
-  const py::dict all = state();
-  for (auto& kept : kept_)
+  py::dict all = state();
+  for (auto& kept : kept_) {
+    if (kept.member.is_table) drop_of_table(kept.member, all);
     if (all.contains(kept.member.parameter)) {
       const py::object own = all[kept.member.parameter];
       SHOAL_CHECK(PyDict_Check(own.ptr()), InvalidInput, "trainer: optimizer.state of ", kept.member.name,
@@ -112,6 +126,7 @@ void OptimizerState::take() {
     } else {
       read(kept, {}, tensors, progress);
     }
+  }
   trainer_.restore(tensors, progress);
   if (is_in_parts_) {
     put_away();

@@ -55,6 +55,7 @@ class OptimizerState {
   py::dict state() const;
   bool is_current() const;
   void take();
+  static void drop_of_table(const TorchOptimizer::Member& member, py::dict& all);
   void read(Kept& kept, const py::dict& own, std::map<std::string, at::Tensor>& state, Progress& progress);
   void share(Kept& kept, const py::dict& own, const std::map<std::string, at::Tensor>& state);
   void follow_counts();

@@ -55,26 +55,33 @@ void check(const Options& options) {
       options.state_dtype == "float32" || options.state_dtype == "bfloat16" || options.state_dtype == "uint8",
       InvalidInput, "trainer: state_dtype is \"", options.state_dtype,
       "\"; give \"float32\", \"bfloat16\" or \"uint8\"");
-  if (options.on_refusal == "eager") check_can_be_eager(options.parallelism);
+  if (options.on_refusal != "eager") return;
+  check_can_be_eager(options.parallelism);
+  SHOAL_CHECK(options.tables.placements.empty(), InvalidInput,
+              "trainer: on_refusal is \"eager\", and PyTorch itself does not find rows that are in tables. "
+              "Remedy: on_refusal=\"error\", or no tables");
 }
 
 PythonTrainer::PythonTrainer(py::object model, py::object optimizer, py::object loss_fn, Options options)
-    : world_(world_for(options.parallelism)),
+    : is_parallel_(options.parallelism && this_place().size > 1),
+      world_(world_for(options)),
+      tables_(tables_for(options)),
       model_(unwrapped(std::move(model), options.parallelism.has_value()), std::move(loss_fn),
-             std::move(options.ignores), !world_.is_none()),
+             std::move(options.ignores), is_parallel_),
       optimizer_(recognised(std::move(optimizer), options)),
       trainer_(made({.clip_norm = options.clip_norm,
                      .seed = seed_ = seed_of_all(options),
                      .graph_bytes = options.graph_bytes,
                      .keeps_gradients = options.keeps_gradients,
-                     .spot_check_share = options.spot_checks},
+                     .spot_check_share = options.spot_checks,
+                     .tables = options.tables},
                     options.parallelism)),
       has_own_seed_(options.seed.has_value()),
       may_be_eager_(options.on_refusal == "eager"),
       accumulate_(options.accumulate) {
   if (!optimizer_) return;
   step_hooks_.emplace(optimizer_->object());
-  optimizer_state_.emplace(*optimizer_, trainer_, is_parallel());
+  optimizer_state_.emplace(*optimizer_, trainer_, is_parallel_);
   follow(Model::Use::Step);
   const py::object& hooked = optimizer_->object();
   hooks_.push_back(
@@ -82,7 +89,7 @@ PythonTrainer::PythonTrainer(py::object model, py::object optimizer, py::object 
         optimizer_state_->forget_steps();
         follow(Model::Use::Step);
       })));
-  if (!is_parallel()) return;
+  if (!is_parallel_) return;
   hooks_.push_back(hooked.attr("register_state_dict_pre_hook")(
       py::cpp_function([this](const py::object&) { optimizer_state_->gather(); })));
   hooks_.push_back(hooked.attr("register_state_dict_post_hook")(
@@ -191,23 +198,30 @@ py::object PythonTrainer::optimizer() const {
   return optimizer_ ? py::reinterpret_borrow<py::object>(optimizer_->object()) : py::none();
 }
 
-py::object PythonTrainer::world_for(const std::optional<Degrees>& parallelism) {
-  if (!parallelism) return py::none();
-  const int ranks = this_place().size;
-  parallelism->mesh(ranks);  // fits
-  return ranks == 1 ? py::none() : the_world(parallelism->wait());
+py::object PythonTrainer::world_for(const Options& options) {
+  const auto place = this_place();
+  if (options.parallelism) options.parallelism->mesh(place.size);  // fits
+  const bool has_ranks = options.parallelism && place.size > 1;
+  const bool has_servers = elastic::servers_in(elastic::environment_of(environ)) > 0 && place.size == 1 &&
+                           !options.tables.placements.empty();
+  if (!has_ranks && !has_servers) return py::none();
+  return the_world(options.parallelism.value_or(Degrees()).wait());
 }
 
 std::optional<TorchOptimizer> PythonTrainer::recognised(py::object optimizer, const Options& options) const {
   if (optimizer.is_none()) return std::nullopt;
   const auto master =
       options.parallelism ? options.parallelism->plan.precision.master : rewrite::Master::Float32;
+  std::vector<std::string> tables;
+  if (options.parallelism) tables = options.parallelism->plan.tables;
+  for (const auto& placement : options.tables.placements) tables.push_back(placement.parameters);
   return TorchOptimizer(std::move(optimizer), model_.parameters(), parse_dtype(options.state_dtype).value(),
-                        master);
+                        master, std::move(tables));
 }
 
 Trainer PythonTrainer::made(TrainerOptions options, const std::optional<Degrees>& parallelism) {
-  if (is_parallel()) {
+  options.tables.tables = tables_.get();
+  if (is_parallel_) {
     auto& world = py::cast<World&>(world_).communicator();
     options.parallelism = parallelism->with(parallelism->mesh(world.size()), &world);
   } else if (parallelism) {
@@ -223,7 +237,7 @@ Trainer PythonTrainer::made(TrainerOptions options, const std::optional<Degrees>
 std::uint64_t PythonTrainer::seed_of_all(const Options& options) const {
   if (options.seed) return *options.seed;
   std::uint64_t seed = seed_from_torch(model_);
-  if (!is_parallel()) return seed;
+  if (!is_parallel_) return seed;
   const comm::Buffer buffer{&seed, 1, DType::Int64};
   const py::gil_scoped_release unlocked;
   py::cast<World&>(world_).communicator().broadcast(buffer, 0)->wait(options.parallelism->wait());
@@ -248,7 +262,7 @@ bool PythonTrainer::captured(bool& is_eager, const std::function<void()>& act) {
     const std::string_view text = error.what();
     if (!may_be_eager_ || error.kind() != ErrorKind::InvalidInput || !text.starts_with("capture: ")) throw;
     is_eager = true;
-    warn_of_eager(error.what(), is_parallel());
+    warn_of_eager(error.what(), is_parallel_);
     return false;
   }
 }
@@ -366,7 +380,7 @@ ModelView::NamedTensors PythonTrainer::parameters() const {
   auto parameters = model_.parameters();
   if (!optimizer_) return parameters;
   const auto& foreign = optimizer_->foreign();
-  SHOAL_CHECK(foreign.empty() || !is_parallel(), InvalidInput, "trainer: parameter ", foreign[0].first,
+  SHOAL_CHECK(foreign.empty() || !is_parallel_, InvalidInput, "trainer: parameter ", foreign[0].first,
               " of the optimizer, of shape ", foreign[0].second.sizes(),
               ", is none of the model's, which on several ranks cannot be; make it a parameter of the model");
   parameters.insert(parameters.end(), foreign.begin(), foreign.end());

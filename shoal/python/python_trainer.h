@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "shoal/python/optimizer_state.h"
 #include "shoal/python/step_hooks.h"
 #include "shoal/python/world.h"
+#include "shoal/train/tables.h"
 #include "shoal/train/trainer.h"
 
 namespace shoal::python {
@@ -49,6 +51,7 @@ struct Options {
   std::string on_refusal;
   std::int64_t accumulate;
   std::string state_dtype;
+  TableOptions tables;
 };
 void check(const Options& options);  // throws InvalidInput, or warns
 
@@ -78,6 +81,10 @@ class PythonTrainer {
 
   std::map<std::string, at::Tensor> gradients() const;
   void materialize();
+  at::Tensor rows(const std::string& parameter, const std::optional<at::Tensor>& ids);
+  void set_rows(const std::string& parameter, const at::Tensor& ids, const at::Tensor& values);
+  std::map<std::string, std::map<std::string, std::int64_t>> end_day(std::uint32_t day);
+  std::optional<std::uint64_t> stalest_row() const { return trainer_.stalest_row(); }
   std::string plan() const { return trainer_.plan(); }
   std::string report() const { return trainer_.report(); }
   void forget_graphs() { trainer_.forget_graphs(); }
@@ -86,11 +93,11 @@ class PythonTrainer {
   py::object optimizer() const;
 
  private:
-  // None where there is one rank, which needs no others.
-  static py::object world_for(const std::optional<Degrees>& parallelism);
+  // None where there is one rank, which needs no others, and no servers that have tables.
+  static py::object world_for(const Options& options);
+  std::unique_ptr<ps::Tables> tables_for(const Options& options) const;
   std::optional<TorchOptimizer> recognised(py::object optimizer, const Options& options) const;
   Trainer made(TrainerOptions options, const std::optional<Degrees>& parallelism);
-  bool is_parallel() const { return !world_.is_none(); }
   void set_seed(std::uint64_t seed);
   // Rank 0's where none is given.
   std::uint64_t seed_of_all(const Options& options) const;
@@ -120,7 +127,9 @@ class PythonTrainer {
   // The model's, and what the optimizer has besides: a loss may have parameters.
   ModelView::NamedTensors parameters() const;
 
-  py::object world_;  // None: one rank. The trainer borrows its communicator
+  bool is_parallel_;                    // of several ranks
+  py::object world_;                    // or None. The trainer borrows its communicator
+  std::unique_ptr<ps::Tables> tables_;  // on servers; borrowed by the trainer too
   Model model_;
   std::uint64_t seed_ = 0;
   std::optional<TorchOptimizer> optimizer_;

@@ -10,6 +10,7 @@
 
 #include "shoal/python/bindings.h"
 #include "shoal/python/python_trainer.h"
+#include "shoal/python/tables.h"
 
 namespace shoal::python {
 
@@ -27,12 +28,14 @@ static std::unique_ptr<PythonTrainer> trainer_of(py::object model, py::object op
                                                  std::int64_t graph_bytes, bool keeps_gradients,
                                                  double spot_checks, std::optional<Degrees> parallelism,
                                                  std::vector<std::string> ignores, std::string on_refusal,
-                                                 std::int64_t accumulate, std::string state_dtype) {
+                                                 std::int64_t accumulate, std::string state_dtype,
+                                                 const py::object& tables) {
   Options options{clip_norm,          seed,
                   graph_bytes,        keeps_gradients,
                   spot_checks,        std::move(parallelism),
                   std::move(ignores), std::move(on_refusal),
-                  accumulate,         std::move(state_dtype)};
+                  accumulate,         std::move(state_dtype),
+                  tables_in(tables)};
   check(options);
   return std::make_unique<PythonTrainer>(std::move(model), std::move(optimizer), std::move(loss_fn),
                                          std::move(options));
@@ -82,7 +85,8 @@ void bind_train(py::module_& module) {
            py::arg("seed") = py::none(), py::arg("graph_bytes") = TrainerOptions().graph_bytes,
            py::arg("keeps_gradients") = false, py::arg("spot_checks") = TrainerOptions().spot_check_share,
            py::arg("parallelism") = py::none(), py::arg("ignores") = std::vector<std::string>(),
-           py::arg("on_refusal") = "error", py::arg("accumulate") = 1, py::arg("state_dtype") = "float32")
+           py::arg("on_refusal") = "error", py::arg("accumulate") = 1, py::arg("state_dtype") = "float32",
+           py::arg("tables") = py::none())
       .def("step", &PythonTrainer::step, py::arg("batch"), py::kw_only(), py::arg("outputs") = false,
            "One update. A loss that is not finite is an error; parameters, buffers and optimizer state are "
            "then as "
@@ -114,6 +118,16 @@ void bind_train(py::module_& module) {
       .def("materialize", &PythonTrainer::materialize,
            "Puts parameters that ranks keep in parts back into the module, whole, until the next step. "
            "Called by all ranks at once.")
+      .def("rows", &PythonTrainer::rows, py::arg("parameter"), py::arg("ids") = py::none(),
+           "Rows of a parameter that is a table, as they are now.")
+      .def("set_rows", &PythonTrainer::set_rows, py::arg("parameter"), py::arg("ids"), py::arg("values"),
+           "Rows of a parameter that is a table become these. Called by all ranks at once; rank 0's count.")
+      .def("end_day", &PythonTrainer::end_day, py::arg("day"),
+           "A day of rows in tables ends: scores decay, and rows expire. Called by all ranks at once.")
+      .def_property_readonly(
+          "stalest_row", [](const PythonTrainer& trainer) { return trainer.stalest_row(); },
+          "Tables in half_async: how many steps that row lacked, when it was read, that lacked most; else "
+          "None.")
       .def("plan", &PythonTrainer::plan,
            "The plan that the ranks follow, with what was found of it from the first step on, as text that "
            "Parallelism(plan=…) takes.")

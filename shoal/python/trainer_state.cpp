@@ -14,7 +14,7 @@ py::dict PythonTrainer::state_dict() {
   materialize();
   py::dict state;
   state["model"] = model_.module().attr("state_dict")();
-  if (is_parallel()) state["model"] = py::module_::import("copy").attr("deepcopy")(state["model"]);
+  if (is_parallel_) state["model"] = py::module_::import("copy").attr("deepcopy")(state["model"]);
   state["optimizer"] = optimizer_ ? py::object(optimizer_->object().attr("state_dict")()) : py::none();
   const auto progress = trainer_.progress();
   state["steps"] = progress.steps;

@@ -2,7 +2,6 @@
 #include "shoal/train/model_tables.h"
 
 #include <ATen/ops/empty.h>
-#include <c10/core/GeneratorImpl.h>
 
 #include <algorithm>
 #include <optional>
@@ -12,18 +11,14 @@
 #include "shoal/aten/memory.h"
 #include "shoal/aten/types.h"
 #include "shoal/base/error.h"
-#include "shoal/base/file_system.h"
 #include "shoal/capture/deferred.h"
-#include "shoal/checkpoint/folder.h"
 #include "shoal/rewrite/place.h"
 #include "shoal/train/agreement.h"
 
 namespace shoal::train {
 
 using TableNumber = ps::Worker::TableNumber;
-namespace fs = std::filesystem;
 
-static constexpr const char* kRows = "rows";  // their folder in that of checkpoints
 static constexpr std::int64_t kRowsAtOnce = 1 << 14;
 
 static ps::Numbers numbers_of(const at::Tensor& rows) {
@@ -146,19 +141,7 @@ static void check_can_be_table(const std::string& name, const at::Tensor& parame
               ", and rows come and go in main memory. Remedy: keep the model on the CPU");
 }
 
-static std::string where_it_is(const std::string& name) {
-  return concat(
-      "the rows of parameter ", name,
-      " are in a table, and this tensor has no data. Remedy: Trainer::materialize() reads them into "
-      "it until the next step, and Trainer::rows() gives some of them");
-}
-
 // --- The room.
-
-template <class Act>
-void ModelTables::on_all(const Act& act) const {
-  control_ != nullptr ? together(*control_, act) : act();
-}
 
 ModelTables::ModelTables(const TableOptions& options, const std::vector<std::string>& of_plan,
                          const std::vector<std::pair<std::string, at::Tensor>>& parameters,
@@ -167,8 +150,8 @@ ModelTables::ModelTables(const TableOptions& options, const std::vector<std::str
   const int ranks = control_ == nullptr ? 1 : control_->size();
   on_all([&] {  // and none goes on before the first has put its rows there
     SHOAL_CHECK(tables_ != nullptr || ranks == 1, InvalidInput, "tables: ", ranks,
-                " ranks share rows, which servers have, and the trainer knows of none. Remedy: "
-                "TableOptions::tables, a ps::Client of each rank");
+                " ranks share rows, which servers have, and the trainer knows of none. Remedy: shoal run "
+                "--servers=1, and in C++ TableOptions::tables, which World::tables() makes");
     if (tables_ == nullptr) {
       own_ = ps::tables_in_process();
       tables_ = own_.get();
@@ -235,7 +218,7 @@ void ModelTables::add(const TableOptions& options, const TablePlacement& placeme
                      numbers_of(values.narrow(0, first, std::min(kRowsAtOnce, values.size(0) - first))));
     }
   }
-  aten::take_memory(parameter, where_it_is(name));
+  take_memory(name, parameter);
 }
 
 std::vector<std::pair<std::string, at::Tensor>> ModelTables::without(
@@ -258,6 +241,14 @@ const at::Tensor& ModelTables::parameter(const std::string& name) const {
   return std::ranges::find(parameters_, name, &capture::NamedTensor::name)->tensor;
 }
 
+void ModelTables::take_memory(const std::string& name, const at::Tensor& parameter) {
+  aten::take_memory(
+      parameter,
+      concat("the rows of parameter ", name,
+             " are in a table, and this tensor has no data. Remedy: Trainer::materialize() reads them into "
+             "it until the next step, and Trainer::rows() gives some of them"));
+}
+
 void ModelTables::check() {
   for (const auto& [name, parameter] : parameters_) {
     if (!aten::has_memory(parameter)) continue;
@@ -265,7 +256,7 @@ void ModelTables::check() {
                 "tables: parameter ", name,
                 " was given values while its rows are in a table, which does not see them. Remedy: "
                 "Trainer::set_rows() puts them there");
-    aten::take_memory(parameter, where_it_is(name));
+    take_memory(name, parameter);
   }
   is_materialized_ = false;
   loaded_step_.reset();
@@ -340,49 +331,6 @@ void ModelTables::write(const std::string& name, const at::Tensor& ids, const at
     if (is_first()) worker_->put(rows_.numbers.at(name), all, numbers_of(rows));
     worker_->note_put(rows_.numbers.at(name), all);
   });
-}
-
-// Of the checkpoints in the folder, and of this one, which is none yet.
-static void remove_superseded(FileSystem& files, const fs::path& folder, std::int64_t step) {
-  const auto kept = checkpoint::steps_among(files.list(folder));
-  for (const std::int64_t old : checkpoint::steps_among(files.list(folder / kRows)))
-    if (old != step && !std::ranges::binary_search(kept, old))
-      files.remove(folder / kRows / checkpoint::name_of_step(old));
-}
-
-void ModelTables::save(const fs::path& folder, std::int64_t step) {
-  on_all([&] { worker_->flush(); });
-  on_all([&] {
-    if (!is_first()) return;
-    DiskFileSystem files;
-    const fs::path rows = folder / kRows, partial = rows / ".partial",
-                   whole = rows / checkpoint::name_of_step(step);
-    files.remove(partial);
-    files.make_folder(partial);
-    const std::uint64_t origin = c10::detail::getNonDeterministicRandom() | 1U;
-    for (const auto& [name, number] : rows_.numbers) worker_->save(number, partial / name, origin);
-    files.sync_folder(partial);
-    files.remove(folder / checkpoint::name_of_step(step));  // one of a run before, whose rows go
-    files.rename(partial, whole);
-    files.remove(partial);
-    files.sync_folder(rows);
-    remove_superseded(files, folder, step);
-  });
-}
-
-void ModelTables::load(const fs::path& folder, std::int64_t step) {
-  loaded_step_.reset();
-  on_all([&] { worker_->flush(); });
-  on_all([&] {
-    const fs::path from = folder / kRows / checkpoint::name_of_step(step);
-    if (is_first())
-      for (const auto& [name, number] : rows_.numbers) worker_->load(number, from / name);
-    worker_->forget();
-  });
-  for (const auto& [name, parameter] : parameters_)
-    if (aten::has_memory(parameter)) aten::take_memory(parameter, where_it_is(name));
-  is_materialized_ = false;
-  loaded_step_ = step;
 }
 
 void ModelTables::materialize() {

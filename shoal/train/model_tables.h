@@ -18,6 +18,7 @@
 #include "shoal/ps/worker.h"
 #include "shoal/runtime/groups.h"
 #include "shoal/runtime/row_kernels.h"
+#include "shoal/train/agreement.h"
 #include "shoal/train/tables.h"
 
 namespace shoal::train {
@@ -59,6 +60,8 @@ class ModelTables {
   at::Tensor read(const std::string& parameter, const at::Tensor& ids);
   // All ranks call it at once; the first one's count.
   void write(const std::string& parameter, const at::Tensor& ids, const at::Tensor& values);
+  // Of each table with scores, on the first rank: what expired. All ranks call it at once.
+  std::map<std::string, ps::Shrunk> end_day(std::uint32_t day);
   // Beside the checkpoint of a step, in its folder: FOLDER/rows/step_00000100/PARAMETER.0, …. All ranks call them
   // alike; the first one has the tables do it. What no checkpoint needs any more goes with the next save.
   void save(const std::filesystem::path& folder, std::int64_t step);
@@ -80,9 +83,13 @@ class ModelTables {
   void add(const TableOptions& options, const TablePlacement& placement, const std::string& name,
            const at::Tensor& parameter, const std::vector<OptimizerPart>& optimizers);
   bool has_room(const std::string& name) const;
+  void have_changed();  // the rows, behind what the parameters were given
+  static void take_memory(const std::string& name, const at::Tensor& parameter);
   const at::Tensor& parameter(const std::string& name) const;
   template <class Act>
-  void on_all(const Act& act) const;
+  void on_all(const Act& act) const {
+    control_ != nullptr ? together(*control_, act) : act();
+  }
   bool is_first() const { return control_ == nullptr || control_->rank() == 0; }
 
   const runtime::Group* control_;

@@ -132,6 +132,56 @@ TEST_CASE("rows that are asked for while a step is worked on are those that the 
                                run_on_servers(optimizer, ranks, 2, in_two, 0, true)) == 0);
 }
 
+TEST_CASE("a day ends between two steps of all ranks, and they read what is left") {
+  TableOptions options = kBoth;
+  for (TablePlacement& placement : options.placements) placement.scored = true;
+  options.placements[0].life = {.decay = 0.5, .max_unseen_days = 1};
+  const auto run = [&](int ranks, bool keeps) {
+    const rendezvous::Key key = rendezvous::make_key();
+    const ps::Server server(key, {.loops = 2, .all_loops = 2});
+    std::vector<std::shared_ptr<Clicks>> models;
+    for (int rank = 0; rank < ranks; ++rank) models.push_back(model_of());
+    std::vector<double> losses;
+    std::map<std::string, ps::Shrunk> went;
+    comm::run_as_threads(comm::inproc(ranks), [&](comm::Communicator& world) {
+      at::set_num_threads(1);
+      ps::Client client(key, server.endpoints());
+      const Parallelism parallelism{.mesh = mesh_of(ranks, ranks, 1, 1), .world = &world};
+      const sharding::Range part = samples_of(parallelism.mesh, world.rank(), 14);
+      TableOptions own = options;
+      own.tables = &client;
+      own.exchange.cache_rows = keeps ? 1000 : 0;
+      auto model = models[static_cast<std::size_t>(world.rank())];
+      Trainer trainer(model, loss_of, Adagrad{.lr = 0.1}, {.parallelism = parallelism, .tables = own});
+      for (std::int64_t number = 0; number < 6; ++number) {
+        if (keeps) trainer.expect(batch_of(number + 1, part.begin, part.end));
+        const double loss = trainer.step(batch_of(number, part.begin, part.end)).loss;
+        if (number == 1) trainer.materialize();
+        const auto ended = trainer.end_day(static_cast<std::uint32_t>(number + 1));
+        if (world.rank() != 0) {
+          CHECK(ended.empty());
+          continue;
+        }
+        losses.push_back(loss);
+        if (number == 5) went = ended;
+      }
+    });
+    return std::pair(losses, went);
+  };
+  const auto [losses, went] = run(1, false);
+  CHECK(went.size() == 2);
+  CHECK(went.at("items.weight").unseen > 0);
+  CHECK(went.at("items.weight").rows < kIds);  // of days before
+  CHECK(to_text(went.at("users.weight")) == to_text(ps::Shrunk{.rows = kIds}));
+  for (const int ranks : {1, 2})
+    for (const bool keeps : {false, true}) {
+      const auto [others, others_went] = run(ranks, keeps);
+      CHECK(to_text(others_went.at("items.weight")) == to_text(went.at("items.weight")));
+      for (std::size_t i = 0; i < losses.size(); ++i)
+        CHECK(others[i] == doctest::Approx(losses[i]).epsilon(1e-12));
+    }
+}
+
 TEST_CASE("a checkpoint has the rows of tables, and one goes on as if nothing had been between") {
   std::string name = (std::filesystem::temp_directory_path() / "shoal_tables_XXXXXX").string();
   const std::filesystem::path folder = ::mkdtemp(name.data());

@@ -431,6 +431,9 @@ class Trainer::State {
     save_rows(folder);
     checkpoints().save(folder, state(), note, keep);
   }
+  std::map<std::string, ps::Shrunk> end_day(std::uint32_t day) {
+    return tables_ ? tables_->end_day(day) : std::map<std::string, ps::Shrunk>();
+  }
   void save_rows(const std::filesystem::path& folder) {
     if (tables_) tables_->save(folder, steps_ + backwards_);
   }
@@ -555,6 +558,13 @@ class Trainer::State {
         ", and the norm of all gradients would lack those of rows in tables, which are summed up where "
         "the rows are. Remedy: clip_norm 0");
     const bool has_ranks = parallelism && parallelism->world != nullptr;
+    const elastic::Environment environment = elastic::environment_of(environ);
+    const elastic::Place place = elastic::place_of(environment);
+    SHOAL_CHECK(
+        has_ranks || place.size == 1 || elastic::servers_in(environment) == 0, InvalidInput,
+        "tables: this job has ", place.size,
+        " ranks, whose rows are on the same servers, and a Trainer without parallelism would train them "
+        "alone. Remedy: Parallelism (World::parallelism() in C++, parallelism=shoal.Parallelism())");
     if (has_ranks) control_ = {parallelism->world, parallelism->limit};
     tables_.emplace(options_.tables, of_plan, view_.parameters, optimizer_.parts(),
                     has_ranks ? &control_ : nullptr);
@@ -1245,6 +1255,9 @@ at::Tensor Trainer::rows(const std::string& parameter) {
   return state_->alone("rows()", [&] { return state_->tables(parameter).read(parameter); });
 }
 std::optional<std::uint64_t> Trainer::stalest_row() const { return state_->stalest_row(); }
+std::map<std::string, ps::Shrunk> Trainer::end_day(std::uint32_t day) {
+  return state_->alone("end_day()", [&] { return state_->end_day(day); });
+}
 void Trainer::save_rows(const std::filesystem::path& folder) {
   state_->alone("save_rows()", [&] { state_->save_rows(folder); });
 }

@@ -285,6 +285,10 @@ class Trainer {
   // `ids`. Called by all ranks alike; the first one's values count. Throws InvalidInput as rows() does, and
   // for values of another shape.
   void set_rows(const std::string& parameter, const at::Tensor& ids, const at::Tensor& values);
+  // A day of rows in tables ends, and the next one has this number: scores decay, and rows expire that TablePlacement::life
+  // says, with their optimizer's state; an id that comes again begins anew. Of each table with scores, how many rows
+  // there were and what went, on the first rank; empty on others. All ranks call it at once, between two steps.
+  std::map<std::string, ps::Shrunk> end_day(std::uint32_t day);
   // Rows in tables, beside the checkpoint of the last step in that folder, and back from beside the one of a step;
   // nothing without tables. Servers write and read the files. save() and load() do it by themselves, and
   // restore() wants it done before. All ranks call them alike. Throw Infeasible where the disk takes no more,

@@ -5,18 +5,22 @@
 
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "shoal/base/error.h"
 #include "shoal/comm/inproc/inproc.h"
 #include "shoal/comm_c10d/nccl.h"
 #include "shoal/comm_c10d/of_hosts.h"
 #include "shoal/compile/pins.h"
+#include "shoal/ps/client.h"
+#include "shoal/ps/map_keeper.h"
 
 namespace shoal {
 
-World::World(const WorldOptions& options) : place_(elastic::place_of(elastic::environment_of(environ))) {
-  if (size() > 1 || options.joins_alone)
-    job_ = elastic::join(elastic::environment_of(environ), options.limit);
+World::World(const WorldOptions& options)
+    : place_(elastic::place_of(elastic::environment_of(environ))),
+      num_servers_(elastic::servers_in(elastic::environment_of(environ))) {
+  if (size() > 1 || num_servers_ > 0) job_ = elastic::join(elastic::environment_of(environ), options.limit);
   if (size() == 1) {
     communicator_ = std::move(comm::inproc(1).front());
     return;
@@ -47,6 +51,15 @@ Parallelism World::parallelism(const Degrees& degrees, const compile::Plan& plan
           .tensors = tensors_.get(),
           .plan = plan,
           .limit = limit_};
+}
+
+std::unique_ptr<ps::Tables> World::tables() {
+  if (num_servers_ == 0) return nullptr;
+  const ps::ClientOptions options = {.epoch = static_cast<std::uint32_t>(job_->epoch()),
+                                     .limit = job_->limit(),
+                                     .maps = ps::MapKeeper(job_->store())};
+  options.maps->wait(job_->limit());
+  return std::make_unique<ps::Client>(*job_->key(), std::vector<ps::Endpoint>(), options);
 }
 
 Batch part_of(const Batch& batch, const Parallelism& parallelism) {

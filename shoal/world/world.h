@@ -20,6 +20,7 @@
 #include "shoal/compile/plan.h"
 #include "shoal/elastic/join.h"
 #include "shoal/elastic/place.h"
+#include "shoal/ps/tables.h"
 #include "shoal/train/batch.h"
 #include "shoal/train/parallelism.h"
 
@@ -39,7 +40,6 @@ struct WorldOptions {  // of one rank
       -1;  // CUDA's number of the GPU that this rank's model is on: tensors go by NCCL. -1: main memory
   // For all ranks to be there. Waits after that have the job's limit: SHOAL_LIMIT, or 300 s.
   std::chrono::nanoseconds limit = std::chrono::seconds{60};
-  bool joins_alone = false;  // a job of one rank is joined too, for its store
 };
 
 // This process among the ranks of its job. Made once in a process, by all ranks at once; outlives its trainers.
@@ -59,6 +59,9 @@ class World {
   // null: a process that joined none.
   elastic::Job* job() const { return job_.get(); }
   const elastic::Place& place() const { return place_; }
+  // For TableOptions, of this rank: where rows are, on the servers of the job (shoal run --servers); null where it has
+  // none. It borrows this. Throws Timeout where they do not come, PeerLost where one has gone.
+  std::unique_ptr<ps::Tables> tables();
 
   // For TrainerOptions; it borrows this. `plan` says what degrees do not (compile::plan_from_text reads one);
   // a mesh of its own stands in place of the degrees. Throws InvalidInput where the degrees do not multiply to
@@ -67,6 +70,7 @@ class World {
 
  private:
   elastic::Place place_;
+  int num_servers_ = 0;
   std::chrono::nanoseconds limit_ = std::chrono::seconds{300};  // of a wait, after all have met
   std::unique_ptr<elastic::Job> job_;
   std::unique_ptr<comm::Communicator> communicator_, tensors_;

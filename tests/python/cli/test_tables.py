@@ -12,16 +12,7 @@ import time
 
 import pytest
 from processes import line_of
-
-SMALL = [
-    "--dataset.samples=4000",
-    "--dataset.held_out=512",
-    "--training.local_batch_size=64",
-    "--training.global_batch_size=64",
-    "--training.steps=12",
-    "--validation.freq=6",
-]
-
+from small import SMALL
 
 RECIPES = ["deepfm", "wide_deep", "dcn", "dlrm_clicks", "word2vec"]
 DRAWN = [("deepfm", 4, 2), ("wide_deep", 2, 3), ("dcn", 1, 3), ("dlrm_clicks", 2, 2), ("word2vec", 4, 1)]
