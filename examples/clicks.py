@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A factorisation machine whose ids are any 62-bit numbers: its embedding has no memory, its rows are in a table.
+"""A factorisation machine whose ids are any 62-bit numbers: its embedding has no memory, rows are in a table.
 
 shoal run -n 2 --servers=2 examples/clicks.py     # ranks share the rows, which two servers have
 python examples/clicks.py                         # the same losses: the table is in this process
@@ -17,7 +17,7 @@ FIELDS, BATCH, WIDTH = 8, 256, 8
 
 
 class FactorisationMachine(nn.Module):
-    """Rendle, ICDM 2010: of each id a weight and a factor; factors of two ids of a sample meet by their product."""
+    """Rendle, ICDM 2010: of each id a weight and a factor; factors of two ids of a sample meet by product."""
 
     def __init__(self):
         super().__init__()

@@ -199,9 +199,10 @@ class PaddingCollator:
         """The batch. Raises InvalidInput for a sample that lacks an item, or an item without that dim."""
 
 class RowPart:
-    """A stretch of a table's rows with an optimizer of its own, a Table's keywords for one. `width`: values, 1 to
-    65,536. `lowest`, `highest`: bounds of its values, which an update does not leave. `earned_at`: the score at which it
-    is made, of a scored table; until then it reads as zeros. 0: made with its row."""
+    """A stretch of a table's rows with an optimizer of its own, a Table's keywords for one. `width`:
+    values, 1 to 65,536. `lowest`, `highest`: bounds of its values, which an update does not leave.
+    `earned_at`: the score at which it is made, of a scored table; until then it reads as zeros. 0: made
+    with its row."""
     def __init__(
         self,
         width: int,
@@ -222,8 +223,8 @@ class RowPart:
     ) -> None: ...
 
 class Table:
-    """Parameters of a model whose rows are in a table, by a key of 63 bits: of nn.Embedding, or what looks rows up by
-    F.embedding alone."""
+    """Parameters of a model whose rows are in a table, by a key of 63 bits: of nn.Embedding, or what looks
+    rows up by F.embedding alone."""
     def __init__(
         self,
         parameters: str,
@@ -259,22 +260,23 @@ class Table:
     ) -> None:
         """`parameters`: their names, with * for any characters but dots.
 
-        `optimizer`: what updates a row, by itself: state is there for rows that were updated. Its numbers: lr 0.01,
-        beta1 0.9 (momentum, adam), beta2 0.999 (adam, rms_prop), eps 1e-10 (of ftrl: its beta), start 0 (what sums of
-        squares begin with), l1 (ftrl), l2 (added to the gradient of the batch's rows). None: the Trainer's optimizer,
-        where it leaves rows alone that a batch has not: SGD and Adagrad, without momentum and weight decay; learning
-        rates are followed.
+        `optimizer`: what updates a row, by itself: state is there for rows that were updated. Its numbers:
+        lr 0.01, beta1 0.9 (momentum, adam), beta2 0.999 (adam, rms_prop), eps 1e-10 (of ftrl: its beta),
+        start 0 (what sums of squares begin with), l1 (ftrl), l2 (added to the gradient of the batch's
+        rows). None: the Trainer's optimizer, where it leaves rows alone that a batch has not: SGD and
+        Adagrad, without momentum and weight decay; learning rates are followed.
 
-        `initial`: what rows begin with, each by itself, of (seed, table, key): "constant" `scale`, "uniform" in
-        ±scale, "normal" of that deviation; scale 0.01. None: the values that the parameter has, or how
-        deferred_init's would be made.
+        `initial`: what rows begin with, each by itself, of (seed, table, key): "constant" `scale`,
+        "uniform" in ±scale, "normal" of that deviation; scale 0.01. None: the values that the parameter
+        has, or how deferred_init's would be made.
 
-        `dtype`: of rows where they are; the parameter's, or bfloat16 of a float32 one. `parts`: a row is made of these.
+        `dtype`: of rows where they are; the parameter's, or bfloat16 of a float32 one. `parts`: a row is
+        made of these.
 
-        `admission`: when an id gets a row: "count": at the `threshold`-th step that has it (`candidates` ids are
-        remembered at 4 bytes each), "probability": at each with that chance, "score": at that score. `scored`: rows
-        count shows and clicks; what is below `min_score`, unseen for more days, or above a bound of rows or bytes goes
-        when a day ends; 0: no bound. `decay`: of scores, a day.
+        `admission`: when an id gets a row: "count": at the `threshold`-th step that has it (`candidates`
+        ids are remembered at 4 bytes each), "probability": at each with that chance, "score": at that
+        score. `scored`: rows count shows and clicks; what is below `min_score`, unseen for more days, or
+        above a bound of rows or bytes goes when a day ends; 0: no bound. `decay`: of scores, a day.
 
         `shards`: a power of two, at least the number of parts that servers share.
 
@@ -292,11 +294,11 @@ class Tables:
         cache_rows: int = 65536,
         before: Literal["refuse", "clear", "keep"] = "refuse",
     ) -> None:
-        """`mode`: "sync": a step is one update of all ranks, and rows are those of one device. "async": each rank's
-        is applied when it comes. "half_async": a row lacks at most `staleness` steps of any rank, and up to
-        `cache_rows` of a table are kept by a rank until then. "geo": a rank trains rows by itself, and sends what
-        became of them every `geo_steps` steps. `before`: what becomes of rows that servers have from a trainer before.
-        Raises InvalidInput for a number out of its bounds."""
+        """`mode`: "sync": a step is one update of all ranks, and rows are those of one device. "async":
+        each rank's is applied when it comes. "half_async": a row lacks at most `staleness` steps of any
+        rank, and up to `cache_rows` of a table are kept by a rank until then. "geo": a rank trains rows by
+        itself, and sends what became of them every `geo_steps` steps. `before`: what becomes of rows that
+        servers have from a trainer before. Raises InvalidInput for a number out of its bounds."""
 
 class Trainer:
     """Trains a module through its captured graph. One thread at a time.
@@ -364,9 +366,10 @@ class Trainer:
 
         `clip_norm`: the largest global L2 norm of the gradients that an update is made with; 0: no clipping.
 
-        `tables`: parameters whose rows are in tables: on the servers of the job that `shoal run --servers` started,
-        else, of one rank, in this process. Each is looked up by embedding alone and has no memory from then on;
-        rows(), set_rows(), save(), load() and, until the next step, materialize() reach its rows.
+        `tables`: parameters whose rows are in tables: on the servers of the job that `shoal run --servers`
+        started, else, of one rank, in this process. Each is looked up by embedding alone and has no memory
+        from then on; rows(), set_rows(), save(), load() and, until the next step, materialize() reach its
+        rows.
 
         Raises InvalidInput naming what it is and the remedy: for an optimizer or an option of one that Shoal
         has not, parameters that are not the model's, are in the optimizer twice, share memory, are sparse or
@@ -438,22 +441,23 @@ class Trainer:
         """Puts parameters that ranks keep in parts back into the module, whole, until the next step. Called
         by all ranks at once."""
     def rows(self, parameter: str, ids: torch.Tensor | None = None) -> torch.Tensor:
-        """Rows of a parameter that is a table, as they are now: [*ids.shape, width], in the parameter's dtype; without
-        `ids` all of them, [num_embeddings, width]. Of other ranks, what they have sent. Raises InvalidInput for a
-        parameter that is none, an id that there cannot be, and for all rows of a table of more than 2 GiB of them."""
+        """Rows of a parameter that is a table, as they are now: [*ids.shape, width], in the parameter's
+        dtype; without `ids` all of them, [num_embeddings, width]. Of other ranks, what they have sent.
+        Raises InvalidInput for a parameter that is none, an id that there cannot be, and for all rows of a
+        table of more than 2 GiB of them."""
     def set_rows(self, parameter: str, ids: torch.Tensor, values: torch.Tensor) -> None:
-        """Rows of a parameter that is a table become `values`, [*ids.shape, width]; their optimizer's state begins
-        anew. Called by all ranks at once; those of rank 0 count. Raises InvalidInput as rows(), and for values of
-        another shape."""
+        """Rows of a parameter that is a table become `values`, [*ids.shape, width]; their optimizer's state
+        begins anew. Called by all ranks at once; those of rank 0 count. Raises InvalidInput as rows(), and
+        for values of another shape."""
     def end_day(self, day: int) -> dict[str, dict[str, int]]:
-        """A day of rows in tables ends, and the next one has this number: scores decay, and rows expire as their Table
-        says, with their optimizer's state; an id that comes again begins anew. Of each table with scores: `rows` that
-        there were, and those that went, `low_score`, `unseen`, `over_bound`; on rank 0, empty on others. Called by all
-        ranks at once, between two steps."""
+        """A day of rows in tables ends, and the next one has this number: scores decay, and rows expire as
+        their Table says, with their optimizer's state; an id that comes again begins anew. Of each table
+        with scores: `rows` that there were, and those that went, `low_score`, `unseen`, `over_bound`; on
+        rank 0, empty on others. Called by all ranks at once, between two steps."""
     @property
     def stalest_row(self) -> int | None:
-        """Tables in mode "half_async": how many steps that row lacked, when it was read, that lacked most. None in
-        other modes."""
+        """Tables in mode "half_async": how many steps that row lacked, when it was read, that lacked most.
+        None in other modes."""
     def plan(self) -> str:
         """The plan that the ranks follow, with what was found of it from the first step on, as text that
         Parallelism(plan=…) takes. Empty on one device."""

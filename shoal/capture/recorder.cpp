@@ -19,6 +19,7 @@
 #include "shoal/capture/operands.h"
 #include "shoal/capture/source_line.h"
 #include "shoal/capture/views.h"
+#include "shoal/ir/fingerprint.h"
 
 namespace shoal::capture {
 
@@ -284,8 +285,7 @@ void Recorder::add_result(ir::Role role, std::string name, const at::Tensor& ten
 // A hash of the bytes, so that two captures can be compared without keeping both.
 static std::string fingerprint(const at::Tensor& tensor) {
   const auto bytes = tensor.detach().resolve_conj().resolve_neg().contiguous().cpu();
-  const std::string_view view(static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes());
-  return std::to_string(std::hash<std::string_view>{}(view)) +
+  return ir::fingerprint_of({static_cast<const std::byte*>(bytes.const_data_ptr()), bytes.nbytes()}) +
          (tensor.unsafeGetTensorImpl()->is_wrapped_number() ? "w" : "");
 }
 

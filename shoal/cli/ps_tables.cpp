@@ -15,12 +15,11 @@
 #include "shoal/cli/ps_jobs.h"
 #include "shoal/cli/run_checkpoints.h"
 #include "shoal/cli/running.h"
-#include "shoal/ps/wire.h"
 
 namespace shoal::cli {
 
 namespace fs = std::filesystem;
-using ps::wire::TableState;
+using ps::TableState;
 
 // Of all tables, by part; what is on all parts, by name.
 using States = std::vector<std::vector<TableState>>;

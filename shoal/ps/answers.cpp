@@ -316,8 +316,8 @@ SaveReport Answers::save_or_load(const wire::Head& head, const wire::Note& note)
               [&](std::uint64_t key) { return whole.shard_of(key) % parts_ == part_; });
 }
 
-std::vector<wire::TableState> Answers::states() const {
-  std::vector<wire::TableState> all;
+std::vector<TableState> Answers::states() const {
+  std::vector<TableState> all;
   for (std::size_t table = 0; table < tables_.size(); ++table)
     all.push_back({.definition = to_text(tables_[table]->definition()),
                    .day = tables_[table]->day(),

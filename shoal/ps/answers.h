@@ -78,7 +78,7 @@ class Answers {
   void put(const wire::Head& head, std::span<const std::byte> payload);
   void refuse(const wire::Note& refusal);
   SaveReport save_or_load(const wire::Head& head, const wire::Note& note);
-  std::vector<wire::TableState> states() const;
+  std::vector<TableState> states() const;
   void remember(std::uint64_t client, std::uint64_t sequence, std::vector<std::byte> reply);
   void take_state(std::span<const std::byte> payload);
   void take_rows(std::span<const std::byte> payload);

@@ -281,8 +281,8 @@ SaveReport Client::export_to(TableNumber table, const std::filesystem::path& pat
       {std::bit_cast<std::uint64_t>(double{min_score}), std::filesystem::absolute(path).string()});
 }
 
-std::vector<std::vector<wire::TableState>> Client::describe() {
-  std::vector<std::vector<wire::TableState>> all(lines_->size());
+std::vector<std::vector<TableState>> Client::describe() {
+  std::vector<std::vector<TableState>> all(lines_->size());
   for (std::size_t part = 0; part < lines_->size(); ++part)
     lines_->send(part, wire::frame(lines_->head(part, Operation::Describe, 0, 0), {}),
                  [&all, part](const Head& head, std::span<const std::byte> payload) {

@@ -60,7 +60,7 @@ class Client final : public Tables {
   // A save of values alone, of rows with at least that score: for serving.
   SaveReport export_to(TableNumber table, const std::filesystem::path& path, float min_score);
   // Of each part of the keys, the tables that there are, whoever has created them, in the order of their numbers.
-  std::vector<std::vector<wire::TableState>> describe();
+  std::vector<std::vector<TableState>> describe();
 
  private:
   struct Remote;

@@ -32,7 +32,7 @@ TEST_CASE(
   const std::filesystem::path folder = ::mkdtemp(name.data());
   Servers servers({1, 1});
   Client client(servers.key, servers.endpoints), looks(servers.key, servers.endpoints);
-  CHECK(looks.describe() == std::vector<std::vector<wire::TableState>>(2));
+  CHECK(looks.describe() == std::vector<std::vector<TableState>>(2));
   const auto table = client.create(definition());
   Definition other = definition();
   other.name = "others";
@@ -44,13 +44,13 @@ TEST_CASE(
   client.pull(table, keys, rows);
   client.pull(table, keys, rows);
   client.shrink(table, 4);
-  wire::TableState sum;
+  TableState sum;
   for (const auto& of_part : looks.describe()) {
     REQUIRE(of_part.size() == 2);
     CHECK(of_part[0].definition == to_text(definition()));
     CHECK(of_part[0].day == 4);
     CHECK(of_part[0].bytes > 0);
-    CHECK(of_part[1] == wire::TableState{.definition = to_text(other), .bytes = of_part[1].bytes});
+    CHECK(of_part[1] == TableState{.definition = to_text(other), .bytes = of_part[1].bytes});
     sum.rows += of_part[0].rows;
     sum.pulled += of_part[0].pulled;
     sum.pushed += of_part[0].pushed;

@@ -84,6 +84,15 @@ struct Shrunk {                                            // what a shrink did
 // "12 of 400 rows went (3 of low score, 9 unseen, 0 above the bound)"
 std::string to_text(const Shrunk& shrunk);
 
+// What there is of a table on a part, and what its server was asked of it so far.
+struct TableState {
+  std::string definition;                           // as text
+  std::uint32_t day = 0;                            // Table::day()
+  std::int64_t rows = 0, cold_rows = 0, bytes = 0;  // in memory
+  std::uint64_t pulled = 0, pushed = 0;             // rows
+  friend bool operator==(const TableState&, const TableState&) = default;
+};
+
 // Which save a table is as of: a full one (origin 0: none), and how many deltas after it.
 struct Saved {
   std::uint64_t origin = 0;  // SaveOptions::origin

@@ -137,14 +137,6 @@ struct Note {  // why a round is not to be; a save's origin and path
 };
 Note note_of(std::span<const std::byte> payload);
 
-// What there is of a table on a part, and what its server was asked of it so far.
-struct TableState {
-  std::string definition;  // as text
-  std::uint32_t day = 0;
-  std::int64_t rows = 0, cold_rows = 0, bytes = 0;  // in memory
-  std::uint64_t pulled = 0, pushed = 0;             // rows
-  friend bool operator==(const TableState&, const TableState&) = default;
-};
 std::vector<TableState> states_of(const Head& head, std::span<const std::byte> payload);
 
 // The same, to be sent. What they send is borrowed.

@@ -11,6 +11,7 @@
 
 #include "shoal/base/error.h"
 #include "shoal/ir/rebuild.h"
+#include "shoal/rewrite/bags.h"
 
 namespace shoal::rewrite {
 
@@ -91,6 +92,12 @@ class PlacingTables {
   void check_readers(ValueId table, const std::string& name) const {
     for (const NodeId reader : readers_[table.index]) {
       const Node& node = old_.at(reader);
+      SHOAL_CHECK(
+          !node.op.starts_with("aten::_embedding_bag"), InvalidInput, "tables: parameter ", name,
+          " is read by an EmbeddingBag in module \"", node.module,
+          "\" whose bags are of different lengths (offsets), or of mode max, and a table's rows are looked "
+          "up "
+          "in bags of one length. Remedy: ids of [samples, length], with padding_idx where there are fewer");
       SHOAL_CHECK(node.op == "aten::embedding" && value_in(node, "weight") == table &&
                       value_in(node, "indices") != table,
                   InvalidInput, "tables: parameter ", name, " is read by ", node.op, " in module \"",
@@ -216,7 +223,7 @@ class PlacingTables {
 }  // namespace
 
 Graph tables(Graph graph, const std::vector<std::string>& parameters, RowGradients then) {
-  return PlacingTables(std::move(graph), parameters).run(then);
+  return PlacingTables(bags_as_lookups(std::move(graph), parameters), parameters).run(then);
 }
 
 void append_push_of_sums(Graph& graph) {

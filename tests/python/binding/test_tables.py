@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import tables_on_ranks
 import torch
 from built import BUILD, ROOT
 from torch import nn
@@ -110,6 +111,39 @@ def test_ids_without_a_bound_take_no_memory(tmp_path):
     assert trainer.rows("emb.weight", ids).abs().max() < 1
     with pytest.raises(RuntimeError, match="the rows of parameter emb.weight are in a table"):
         model.emb.weight.sum()
+
+
+def numbers_of_bags(losses, weight, share):
+    return [*losses, *weight[:8].flatten().tolist(), *share.flatten().tolist()]
+
+
+def test_bags_of_one_length_are_tables_too(tmp_path):
+    dense = tables_on_ranks.made()
+    losses, _ = tables_on_ranks.trained(dense)
+    wanted = numbers_of_bags(losses, dense.bag.weight, dense.share.weight)
+    losses, trainer = tables_on_ranks.trained(tables_on_ranks.made(), tables=shoal.Table("bag.weight"))
+    got = numbers_of_bags(losses, trainer.rows("bag.weight"), trainer.model.share.weight)
+    assert got == pytest.approx(wanted, rel=1e-11, abs=1e-13)
+    command = [BUILD / "shoal", "run", "-n", 2, "--servers=2", "--limit=60", sys.executable]
+    result = run(*command, tables_on_ranks.__file__, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr[-3000:]
+    said = result.stdout.removeprefix("[0] ").split()
+    assert [float(number) for number in said] == pytest.approx(wanted, rel=1e-11, abs=1e-13)
+
+
+@pytest.mark.parametrize("mode", ["sum", "max"])
+def test_bags_that_a_table_does_not_know_are_refused(mode):
+    bag = nn.EmbeddingBag(IDS, WIDTH, mode=mode, dtype=torch.float64)
+    trainer = shoal.Trainer(
+        bag,
+        torch.optim.SGD(bag.parameters(), lr=0.1),
+        lambda bag, batch: bag(*batch).square().sum(),
+        tables=shoal.Table("weight"),
+    )
+    ids, offsets = torch.tensor([1, 2, 3, 4]), torch.tensor([0, 3])
+    ragged = (ids, offsets) if mode == "sum" else (ids.reshape(2, 2),)
+    with pytest.raises(shoal.InvalidInput, match=r"EmbeddingBag .* Remedy: ids of \[samples, length\]"):
+        trainer.step(ragged)
 
 
 def test_rows_that_are_set_are_read_and_other_writes_are_refused():
