@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "shoal/base/text.h"
+#include "shoal/base/error.h"
 #include "shoal/ps/table.h"
 
 namespace shoal::ps {
