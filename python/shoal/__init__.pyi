@@ -271,7 +271,7 @@ class Table:
         has, or how deferred_init's would be made.
 
         `dtype`: of rows where they are; the parameter's, or bfloat16 of a float32 one. `parts`: a row is
-        made of these.
+        made of these, from its begin; what one does not say is as the table says.
 
         `admission`: when an id gets a row: "count": at the `threshold`-th step that has it (`candidates`
         ids are remembered at 4 bytes each), "probability": at each with that chance, "score": at that

@@ -57,7 +57,7 @@ void check(const Options& options) {
       "\"; give \"float32\", \"bfloat16\" or \"uint8\"");
   if (options.on_refusal != "eager") return;
   check_can_be_eager(options.parallelism);
-  SHOAL_CHECK(options.tables.placements.empty(), InvalidInput,
+  SHOAL_CHECK(!options.has_tables(), InvalidInput,
               "trainer: on_refusal is \"eager\", and PyTorch itself does not find rows that are in tables. "
               "Remedy: on_refusal=\"error\", or no tables");
 }
@@ -202,8 +202,8 @@ py::object PythonTrainer::world_for(const Options& options) {
   const auto place = this_place();
   if (options.parallelism) options.parallelism->mesh(place.size);  // fits
   const bool has_ranks = options.parallelism && place.size > 1;
-  const bool has_servers = elastic::servers_in(elastic::environment_of(environ)) > 0 && place.size == 1 &&
-                           !options.tables.placements.empty();
+  const bool has_servers =
+      elastic::servers_in(elastic::environment_of(environ)) > 0 && place.size == 1 && options.has_tables();
   if (!has_ranks && !has_servers) return py::none();
   return the_world(options.parallelism.value_or(Degrees()).wait());
 }
@@ -212,11 +212,8 @@ std::optional<TorchOptimizer> PythonTrainer::recognised(py::object optimizer, co
   if (optimizer.is_none()) return std::nullopt;
   const auto master =
       options.parallelism ? options.parallelism->plan.precision.master : rewrite::Master::Float32;
-  std::vector<std::string> tables;
-  if (options.parallelism) tables = options.parallelism->plan.tables;
-  for (const auto& placement : options.tables.placements) tables.push_back(placement.parameters);
   return TorchOptimizer(std::move(optimizer), model_.parameters(), parse_dtype(options.state_dtype).value(),
-                        master, std::move(tables));
+                        master, options.table_patterns());
 }
 
 Trainer PythonTrainer::made(TrainerOptions options, const std::optional<Degrees>& parallelism) {

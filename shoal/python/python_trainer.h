@@ -52,6 +52,8 @@ struct Options {
   std::int64_t accumulate;
   std::string state_dtype;
   TableOptions tables;
+  bool has_tables() const { return !table_patterns().empty(); }
+  std::vector<std::string> table_patterns() const;  // those of the plan too
 };
 void check(const Options& options);  // throws InvalidInput, or warns
 

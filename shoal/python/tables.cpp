@@ -77,13 +77,34 @@ static std::optional<ps::Initial> initial_of(const RowSaid& said) {
   return initial;
 }
 
-static ps::Part part_of(std::uint32_t width, const RowSaid& said, std::optional<float> lowest,
-                        std::optional<float> highest, float earned_at) {
-  ps::Part part = {.width = width, .earned_at = earned_at};
-  part.optimizer = optimizer_of(said).value_or(part.optimizer);
-  part.initial = initial_of(said).value_or(part.initial);
-  part.lowest = lowest.value_or(part.lowest);
-  part.highest = highest.value_or(part.highest);
+namespace {
+
+struct RowPart {  // as it is said
+  std::uint32_t width = 0;
+  RowSaid said;
+  std::optional<float> lowest, highest;
+  float earned_at = 0;
+};
+
+}  // namespace
+
+// What a part does not say, its table does.
+static ps::Part part_of(const RowPart& given, const TablePlacement& table) {
+  ps::Part part = {.width = given.width, .earned_at = given.earned_at};
+  const auto optimizer = optimizer_of(given.said);
+  const auto initial = initial_of(given.said);
+  SHOAL_CHECK(optimizer || table.optimizer, InvalidInput, "tables: a RowPart of width ", given.width, " of ",
+              table.parameters,
+              " has no optimizer, and its Table has none either. Remedy: optimizer=\"adagrad\", say, in "
+              "one of them");
+  SHOAL_CHECK(initial || table.initial, InvalidInput, "tables: a RowPart of width ", given.width, " of ",
+              table.parameters,
+              " has no initial, and its Table has none either. Remedy: initial=\"normal\", say, in one of "
+              "them");
+  part.optimizer = optimizer ? *optimizer : *table.optimizer;
+  part.initial = initial ? *initial : *table.initial;
+  part.lowest = given.lowest.value_or(part.lowest);
+  part.highest = given.highest.value_or(part.highest);
   return part;
 }
 
@@ -140,16 +161,18 @@ TableOptions tables_in(const py::object& given) {
 }
 
 void bind_tables(py::module_& module) {
-  py::class_<ps::Part>(module, "RowPart", "A stretch of a table's rows with an optimizer of its own.")
+  py::class_<RowPart>(module, "RowPart", "A stretch of a table's rows with an optimizer of its own.")
       .def(py::init([](std::uint32_t width, std::optional<std::string> optimizer, std::optional<double> lr,
                        std::optional<double> beta1, std::optional<double> beta2, std::optional<double> eps,
                        std::optional<double> start, std::optional<double> l1, std::optional<double> l2,
                        std::optional<std::string> initial, std::optional<double> scale,
                        std::optional<float> lowest, std::optional<float> highest, float earned_at) {
-             return part_of(
+             return RowPart{
                  width,
                  {std::move(optimizer), lr, beta1, beta2, eps, start, l1, l2, std::move(initial), scale},
-                 lowest, highest, earned_at);
+                 lowest,
+                 highest,
+                 earned_at};
            }),
            py::arg("width"), py::kw_only(), py::arg("optimizer") = py::none(), py::arg("lr") = py::none(),
            py::arg("beta1") = py::none(), py::arg("beta2") = py::none(), py::arg("eps") = py::none(),
@@ -162,19 +185,19 @@ void bind_tables(py::module_& module) {
                        std::optional<double> beta1, std::optional<double> beta2, std::optional<double> eps,
                        std::optional<double> start, std::optional<double> l1, std::optional<double> l2,
                        std::optional<std::string> initial, std::optional<double> scale, std::uint64_t seed,
-                       const py::object& dtype, std::vector<ps::Part> parts, const std::string& admission,
-                       float threshold, std::uint64_t candidates, bool scored, float show_weight,
-                       float click_weight, float decay, float min_score, std::uint32_t max_unseen_days,
-                       std::uint64_t max_rows, std::uint64_t max_bytes, std::uint32_t shards) {
+                       const py::object& dtype, const std::vector<RowPart>& parts,
+                       const std::string& admission, float threshold, std::uint64_t candidates, bool scored,
+                       float show_weight, float click_weight, float decay, float min_score,
+                       std::uint32_t max_unseen_days, std::uint64_t max_rows, std::uint64_t max_bytes,
+                       std::uint32_t shards) {
              const RowSaid said = {std::move(optimizer), lr,   beta1, beta2, eps, start, l1, l2,
                                    std::move(initial),   scale};
-             return TablePlacement{
+             TablePlacement placement{
                  .parameters = std::move(parameters),
                  .optimizer = optimizer_of(said),
                  .initial = initial_of(said),
                  .seed = seed,
                  .dtype = dtype_in(dtype),
-                 .parts = std::move(parts),
                  .admission = {.rule = chosen("admission", admission, ps::parse_admission, kAdmissions),
                                .threshold = threshold,
                                .candidates = candidates},
@@ -187,12 +210,14 @@ void bind_tables(py::module_& module) {
                           .max_rows = max_rows,
                           .max_bytes = max_bytes},
                  .shards = shards};
+             for (const RowPart& part : parts) placement.parts.push_back(part_of(part, placement));
+             return placement;
            }),
            py::arg("parameters"), py::kw_only(), py::arg("optimizer") = py::none(),
            py::arg("lr") = py::none(), py::arg("beta1") = py::none(), py::arg("beta2") = py::none(),
            py::arg("eps") = py::none(), py::arg("start") = py::none(), py::arg("l1") = py::none(),
            py::arg("l2") = py::none(), py::arg("initial") = py::none(), py::arg("scale") = py::none(),
-           py::arg("seed") = 0, py::arg("dtype") = py::none(), py::arg("parts") = std::vector<ps::Part>(),
+           py::arg("seed") = 0, py::arg("dtype") = py::none(), py::arg("parts") = std::vector<RowPart>(),
            py::arg("admission") = "always", py::arg("threshold") = 0.0f,
            py::arg("candidates") = ps::Admission().candidates, py::arg("scored") = false,
            py::arg("show_weight") = ps::Life().show_weight, py::arg("click_weight") = ps::Life().click_weight,

@@ -4,8 +4,15 @@
 
 namespace shoal::python {
 
+std::vector<std::string> Options::table_patterns() const {
+  std::vector<std::string> patterns;
+  if (parallelism) patterns = parallelism->plan.tables;
+  for (const auto& placement : tables.placements) patterns.push_back(placement.parameters);
+  return patterns;
+}
+
 std::unique_ptr<ps::Tables> PythonTrainer::tables_for(const Options& options) const {
-  if (world_.is_none() || options.tables.placements.empty()) return nullptr;
+  if (world_.is_none() || !options.has_tables()) return nullptr;
   auto& world = py::cast<World&>(world_);
   const py::gil_scoped_release unlocked;
   return world.tables();

@@ -90,6 +90,24 @@ def test_rows_have_an_optimizer_and_a_beginning_of_their_own():
         trainer.step(torch.arange(3))
 
 
+def test_parts_of_rows_have_optimizers_of_their_own():
+    first = shoal.RowPart(1, optimizer="sgd", lr=1, initial="constant", scale=2)
+    table = shoal.Table(
+        "emb.weight",
+        optimizer="sgd",
+        lr=1e-30,
+        initial="constant",
+        scale=0.5,
+        parts=[first, shoal.RowPart(3)],
+    )
+    model, trainer = made(tables=table)
+    ids = torch.tensor([[1, 2, 3]])
+    trainer.step((ids, torch.ones(1, dtype=torch.float64)))
+    rows = trainer.rows("emb.weight", torch.arange(5))
+    assert torch.equal(rows[[0, 4]], torch.tensor([[2, 0.5, 0.5, 0.5]] * 2).double())
+    assert torch.all(rows[1:4, 0] != 2) and torch.all(rows[:, 1:] == 0.5)
+
+
 def test_ids_without_a_bound_take_no_memory(tmp_path):
     torch.manual_seed(1)
     model = shoal.deferred_init(Net, 2**62)
@@ -189,6 +207,11 @@ def test_what_a_table_cannot_do_is_refused_by_name():
     ]:
         with pytest.raises(shoal.InvalidInput, match=match):
             shoal.Table("emb.weight", **arguments)
+    part = shoal.RowPart(4)
+    with pytest.raises(shoal.InvalidInput, match="a RowPart of width 4 of emb.weight has no optimizer"):
+        shoal.Table("emb.weight", initial="normal", parts=[part])
+    with pytest.raises(shoal.InvalidInput, match="a RowPart of width 4 of emb.weight has no initial"):
+        shoal.Table("emb.weight", optimizer="sgd", parts=[part])
     with pytest.raises(shoal.InvalidInput, match='mode is "later"; give one of sync, async, half_async, geo'):
         shoal.Tables(shoal.Table("emb.weight"), mode="later")
     model = Tied()
