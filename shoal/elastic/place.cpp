@@ -56,8 +56,8 @@ std::int64_t number_in(const Environment& environment, std::string_view name) {
 }
 
 int servers_in(const Environment& environment) {
-  return environment.contains("SHOAL_SERVERS") ? static_cast<int>(number_in(environment, "SHOAL_SERVERS"))
-                                               : 0;
+  const bool has_job = environment.contains("SHOAL_STORE") && environment.contains("SHOAL_SERVERS");
+  return has_job ? static_cast<int>(number_in(environment, "SHOAL_SERVERS")) : 0;
 }
 
 Place place_of(const Environment& environment) {

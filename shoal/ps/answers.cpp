@@ -130,11 +130,11 @@ bool Answers::answer_checked(const wire::Head& head, std::span<const std::byte> 
       return true;
     case Operation::Shrink: {
       Table& whole = table(head);
-      SHOAL_CHECK(
-          keeping_.empty() || keeping_.contains(head.client), InvalidInput, "ps: table ",
-          in_quotes(whole.definition().name),
-          ": workers keep rows of it (ps.prefetch), and would not see what expires. Remedy: ps.day_steps, "
-          "which ends days between two steps of theirs, or no ps.prefetch");
+      SHOAL_CHECK(keeping_.empty() || keeping_.contains(head.client), InvalidInput, "ps: table ",
+                  in_quotes(whole.definition().name),
+                  ": workers keep rows of it (ps.prefetch, ps.mode=geo), and would not see what expires. "
+                  "Remedy: ps.day_steps, "
+                  "which ends days between two steps of theirs");
       whole.set_day(wire::day_of(payload));
       const Shrunk shrunk = whole.shrink(parts_);
       put_few(reply, done, std::as_bytes(std::span(&shrunk, 1)));
@@ -231,7 +231,7 @@ bool Answers::push(const wire::Head& head, std::span<const std::byte> payload) {
   Table& to = table(head);
   const auto [push, tells_others] = wire::push_of(head, payload, to.width(), is_wide(to.definition().dtype));
   check_keys(to, push.keys);
-  if (tells_others) keeping_.insert(head.client);
+  if (tells_others || push.of == PushOf::Differences) keeping_.insert(head.client);
   if (push.workers == 0) {
     to.push(push);
     asked_[head.table].pushed += push.keys.size();

@@ -98,6 +98,8 @@ std::vector<std::byte> Answers::state(const wire::Head& head) const {
     all.put(tables_[table]->day());
     all.put_counted(std::as_bytes(std::span(rounds_[table])));
   }
+  all.put(std::uint64_t{keeping_.size()});
+  for (const std::uint64_t client : keeping_) all.put(client);
   all.put(std::uint64_t{remembered_.size()});
   for (const auto& [client, answered] : remembered_) {
     all.put(client);
@@ -130,6 +132,9 @@ void Answers::take_state(std::span<const std::byte> payload) {
     if (!rounds.empty())
       std::memcpy(rounds_[number].data(), rounds.data(), rounds_[number].size() * sizeof(std::uint64_t));
   }
+  keeping_.clear();
+  for (auto clients = all.take<std::uint64_t>(); clients > 0; --clients)
+    keeping_.insert(all.take<std::uint64_t>());
   remembered_.clear();
   for (auto clients = all.take<std::uint64_t>(); clients > 0; --clients) {
     Remembered& answered = remembered_[all.take<std::uint64_t>()];

@@ -43,7 +43,6 @@ struct RowSaid {
 
 static std::optional<ps::RowOptimizer> optimizer_of(const RowSaid& said) {
   ps::RowOptimizer optimizer;
-  bool is_said = false;
   const auto set = [&](const char* name, double& value, const std::optional<double>& to) {
     if (!to) return;
     SHOAL_CHECK(said.optimizer, InvalidInput, "tables: ", name, " is ", *to,
@@ -52,7 +51,6 @@ static std::optional<ps::RowOptimizer> optimizer_of(const RowSaid& said) {
     SHOAL_CHECK(std::isfinite(*to) && *to >= 0, InvalidInput, "tables: ", name, " is ", *to,
                 "; it is a number of at least 0");
     value = *to;
-    is_said = true;
   };
   set("lr", optimizer.rate, said.lr);
   set("beta1", optimizer.beta1, said.beta1);
@@ -117,7 +115,6 @@ static std::optional<DType> dtype_in(const py::object& dtype) {
   fail(ErrorKind::InvalidInput, "tables: dtype is ", name, "; rows are float32, float64 or bfloat16");
 }
 
-// Unless it is said, as the options have it.
 static void set_exchange(ps::ExchangeOptions& exchange, const std::string& mode, std::int64_t staleness,
                          std::int64_t geo_steps, std::int64_t cache_rows) {
   exchange.mode = chosen("mode", mode, ps::parse_mode, kModes);
