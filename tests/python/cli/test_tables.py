@@ -299,6 +299,9 @@ def test_servers_come_and_leave_while_a_run_goes_on_to_the_bit(shoal, tmp_path):
                 assert "server 0: " in line_of(removes)  # it begins
                 os.kill(servers_below(run.pid)[2], signal.SIGKILL)
                 assert removes.wait(30) == 0
+            until = time.monotonic() + 10  # the process ends after the map has nothing of it
+            while len(servers_below(run.pid)) != 3 and time.monotonic() < until:
+                time.sleep(0.05)
             assert len(servers_below(run.pid)) == 3
             running = (folder / "running.json").read_text()
             run.wait(60)
