@@ -219,8 +219,8 @@ void bench_cold(const Options& options) {
   Table warm(definition(options));
   insert_all(options, [&](const shoal::ps::Push& push) { warm.push(push); });
   const std::int64_t limit = warm.memory_bytes() / 4, before = resident_bytes();
-  Table cold(definition(options),
-             {.store = shoal::ps::open_rocksdb(options.cold, limit / 4), .memory_bytes = limit});
+  const auto disk = shoal::ps::open_rocksdb(options.cold);
+  Table cold(definition(options), {.store = disk->store(limit / 4), .memory_bytes = limit});
   insert_all(options, [&](const shoal::ps::Push& push) { cold.push(push); });
   fmt::print("after all rows were made the process had grown by {} MB\n",
              (resident_bytes() - before) / 1'000'000);

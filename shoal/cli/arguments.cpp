@@ -117,6 +117,10 @@ void add_options(CLI::App& command, Run& options) {
       "Of each row, on two servers: one may end; one server has one");
   add("--server-parts", options.serve.parts,
       "Of the keys: as many threads of servers can share them; 0: those of the first servers");
+  command.add_option("--server-memory", options.serve.memory,
+                     "Of each table, over all servers, as 8GiB; other rows lie on disk");
+  command.add_option("--server-cold-folder", options.serve.cold_folder,
+                     "Where those lie, on this host's disk; else cold in --job-folder");
   command.add_option("--job-folder", options.job_folder,
                      "Folder in which shoal ps add and remove find the job's servers");
   command.prefix_command();
@@ -133,6 +137,8 @@ void add_options(CLI::App& command, PsServe& options) {
   add("--threads", options.threads, "Loops, each of a thread");
   add("--copies", options.copies, "Of each row, on two servers where there are two");
   add("--parts", options.parts, "Of the keys; 0: as many as the first servers have threads");
+  command.add_option("--memory", options.memory, "Of each table, over all servers; other rows lie on disk");
+  command.add_option("--cold-folder", options.cold_folder, "Where those lie");
 }
 
 void add_options(CLI::App& command, PsSize& options) {

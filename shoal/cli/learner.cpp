@@ -6,8 +6,10 @@
 #include <array>
 
 #include "models/models.h"
+#include "shoal/base/text.h"
 #include "shoal/capture/deferred.h"
 #include "shoal/cli/device.h"
+#include "shoal/cli/ps_servers.h"
 #include "shoal/cli/task.h"
 #include "shoal/cli/verbs.h"
 #include "shoal/compile/update.h"
@@ -126,7 +128,12 @@ static TableOptions tables_of(const Recipe& recipe, ps::Tables* tables) {
       .exchange = {.mode = recipe.ps.mode,
                    .staleness = static_cast<std::uint32_t>(recipe.ps.staleness),
                    .geo_steps = static_cast<std::uint32_t>(recipe.ps.geo_steps),
-                   .cache_rows = keeps_rows ? static_cast<std::size_t>(recipe.ps.cache_rows) : 0}};
+                   .cache_rows = keeps_rows ? static_cast<std::size_t>(recipe.ps.cache_rows) : 0,
+                   .wire = recipe.ps.wire_dtype == RowType::BFloat16 ? DType::BFloat16 : DType::Float32}};
+  if (tables == nullptr && !recipe.tables.empty()) {
+    options.memory_bytes = parse_bytes(recipe.ps.memory).value_or(0);
+    options.cold_folder = cold_folder_of(recipe) / "trainer";
+  }
   for (const TableSettings& table : recipe.tables) options.placements.push_back(placement_of(table, recipe));
   return options;
 }

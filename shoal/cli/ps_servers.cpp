@@ -22,7 +22,9 @@ PsServe ps_serve_of(const Recipe& recipe) {
   return {
       .threads = static_cast<int>(recipe.ps.threads),
       .copies = static_cast<std::uint32_t>(recipe.ps.copies),
-      .parts = static_cast<std::uint32_t>(std::max(recipe.ps.parts, recipe.ps.servers * recipe.ps.threads))};
+      .parts = static_cast<std::uint32_t>(std::max(recipe.ps.parts, recipe.ps.servers * recipe.ps.threads)),
+      .memory = recipe.ps.memory,
+      .cold_folder = cold_folder_of(recipe)};
 }
 
 void add_servers(elastic::Launch& launch, int servers, const PsServe& options,
@@ -39,6 +41,11 @@ void add_servers(elastic::Launch& launch, int servers, const PsServe& options,
                            concat("--threads=", options.threads),
                            concat("--copies=", options.copies),
                            concat("--parts=", options.parts)};
+  if (!options.memory.empty()) {
+    launch.server_command.push_back(concat("--memory=", options.memory));
+    launch.server_command.push_back(
+        concat("--cold-folder=", std::filesystem::absolute(options.cold_folder).string()));
+  }
   launch.servers_have_copies = options.copies > 1;
   launch.job_folder = folder;
 }
@@ -48,11 +55,27 @@ static bool is_first(const ps::ShardMap& map, const std::vector<ps::Endpoint>& l
   return !map.parts.empty() && std::ranges::count(loops, map.endpoint_of(map.parts[0].primary)) > 0;
 }
 
+std::filesystem::path cold_folder_of(const Recipe& recipe) {
+  if (recipe.ps.memory.empty()) return {};
+  return recipe.ps.cold_folder.empty() ? std::filesystem::path(recipe.job.dump_folder) / "cold"
+                                       : std::filesystem::path(recipe.ps.cold_folder);
+}
+
 void check(PsServe& options) {
   SHOAL_CHECK(options.threads >= 1, InvalidInput, "servers: threads is ", options.threads,
               ", wanted at least 1");
   SHOAL_CHECK(options.copies == 1 || options.copies == 2, InvalidInput, "servers: copies is ", options.copies,
               ", wanted 1 or 2");
+  SHOAL_CHECK(options.memory.empty() || parse_bytes(options.memory), InvalidInput, "servers: memory is ",
+              in_quotes(options.memory), "; it is a number with a unit, B, KiB, MiB, GiB or TiB: 8GiB");
+  SHOAL_CHECK(options.memory.empty() == options.cold_folder.empty(), InvalidInput, "servers: memory is ",
+              in_quotes(options.memory), ", and the folder for rows beyond it ",
+              in_quotes(options.cold_folder.string()), ". Remedy: give both, or none");
+}
+
+ps::ColdOptions cold_options(const std::string& memory, const std::filesystem::path& folder) {
+  if (memory.empty()) return {};
+  return {.memory_bytes = parse_bytes(memory).value(), .folder = folder};
 }
 
 int ps_serve(const PsServe& options) {
@@ -65,11 +88,13 @@ int ps_serve(const PsServe& options) {
   const auto server = static_cast<int>(elastic::number_in(environment, "SHOAL_SERVER"));
   const auto loops = static_cast<std::uint32_t>(options.threads);
   const ps::MapKeeper maps(*member.store);
-  const ps::Server serves(member.key, {.address = member.address,
-                                       .loops = loops,
-                                       .all_loops = loops,
-                                       .epoch = static_cast<std::uint32_t>(member.epoch),
-                                       .maps = maps});
+  const ps::Server serves(
+      member.key, {.address = member.address,
+                   .loops = loops,
+                   .all_loops = loops,
+                   .epoch = static_cast<std::uint32_t>(member.epoch),
+                   .maps = maps,
+                   .cold = cold_options(options.memory, options.cold_folder / concat("server-", server))});
   const auto endpoints = serves.endpoints();
   const auto num_first = static_cast<int>(elastic::number_in(environment, "SHOAL_SERVERS"));
   maps.enroll(server, endpoints);

@@ -73,14 +73,16 @@ static void print_line(const std::string& what, const std::string& parts, const 
     return seconds == 0 ? std::string("-")
                         : in_short(last < first ? 0 : static_cast<double>(last - first) / seconds);
   };
-  std::printf("%-24s %7s %10s %12s %10s %10s\n", what.c_str(), parts.c_str(),
-              in_short(static_cast<double>(now.rows)).c_str(), human_bytes(now.bytes).c_str(),
+  std::printf("%-24s %7s %10s %10s %12s %10s %10s\n", what.c_str(), parts.c_str(),
+              in_short(static_cast<double>(now.rows)).c_str(),
+              in_short(static_cast<double>(now.cold_rows)).c_str(), human_bytes(now.bytes).c_str(),
               rate(now.pulled, before.pulled).c_str(), rate(now.pushed, before.pushed).c_str());
 }
 
 // A line a server and a line a table.
 static void print(const ps::ShardMap& map, const States& now, const States& before, double seconds) {
-  std::printf("%-24s %7s %10s %12s %10s %10s\n", "", "parts", "rows", "in memory", "pulled/s", "pushed/s");
+  std::printf("%-24s %7s %10s %10s %12s %10s %10s\n", "", "parts", "rows", "on disk", "in memory", "pulled/s",
+              "pushed/s");
   const auto sum_of = [&](const States& states, int server, int* parts) {
     TableState sum;
     for (std::size_t part = 0; part < std::min(states.size(), map.parts.size()); ++part) {

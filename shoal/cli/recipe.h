@@ -199,7 +199,10 @@ struct Recipe {
     std::int64_t geo_steps = 20;
     std::int64_t cache_rows = 65536;  // of a table, in a rank
     bool prefetch = false;
+    RowType wire_dtype = RowType::Float32;
     std::int64_t day_steps = 0;
+    std::string memory;       // of each table, over all servers; others lie on disk. Empty: any
+    std::string cold_folder;  // where those lie; empty: in job.dump_folder
   } ps;
   struct {
     std::int64_t steps = 3;

@@ -21,6 +21,8 @@ void check(Run& options) {
   launch.key_file = options.key_file;
   launch.limit = std::chrono::seconds(options.limit_seconds);
   launch.arrival = std::min(launch.arrival, launch.limit);
+  if (!options.serve.memory.empty() && options.serve.cold_folder.empty() && !options.job_folder.empty())
+    options.serve.cold_folder = std::filesystem::path(options.job_folder) / "cold";
   check(options.serve);
   SHOAL_CHECK(options.servers >= 0 && options.servers <= 1024, InvalidInput, "run: --servers is ",
               options.servers, ", wanted 0 to 1024");

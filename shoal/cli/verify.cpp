@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "shoal/base/error.h"
+#include "shoal/cli/ps_servers.h"
 #include "shoal/cli/ranks.h"
 #include "shoal/cli/run_checkpoints.h"
 #include "shoal/cli/task.h"
@@ -167,9 +168,10 @@ static std::size_t num_tables(const Recipe& recipe, const torch::nn::AnyModule& 
 // In this process, with so many loops in all.
 class Servers {
  public:
-  explicit Servers(std::int64_t loops)
+  Servers(std::int64_t loops, const Recipe& recipe)
       : server_(key_, {.loops = static_cast<std::uint32_t>(loops),
-                       .all_loops = static_cast<std::uint32_t>(loops)}) {}
+                       .all_loops = static_cast<std::uint32_t>(loops),
+                       .cold = cold_options(recipe.ps.memory, cold_folder_of(recipe) / "verify")}) {}
   std::unique_ptr<ps::Tables> client() const {
     return std::make_unique<ps::Client>(key_, server_.endpoints());
   }
@@ -199,7 +201,7 @@ static Verdict verify(const Recipe& recipe, const Strategy& strategy, std::int64
   std::vector<torch::nn::AnyModule> models;
   for (int rank = 0; rank < mesh.size(); ++rank) models.push_back(make_model(recipe));
   std::optional<Servers> running;
-  if (!recipe.tables.empty() && servers > 0) running.emplace(servers);
+  if (!recipe.tables.empty() && servers > 0) running.emplace(servers, recipe);
   verdict.steps.resize(batches.size());
   std::mutex mutex;  // guards verdict.steps
   const int threads = at::get_num_threads();

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "shoal/base/error.h"
+#include "shoal/base/temporary_folder_test.h"
 #include "shoal/data/bpe.h"
 #include "shoal/data/corpus.h"
 #include "shoal/data/hash.h"
@@ -20,31 +21,6 @@
 using namespace shoal;
 using namespace shoal::data;
 namespace fs = std::filesystem;
-
-namespace {
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (fs::temp_directory_path() / "shoal_data_XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-  }
-  ~TemporaryFolder() { fs::remove_all(path_); }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  fs::path add(const std::string& name, const std::string& text) const {
-    fs::create_directories((path_ / name).parent_path());
-    std::ofstream(path_ / name, std::ios::binary) << text;
-    return path_ / name;
-  }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
-
-}  // namespace
 
 static std::string repeated(std::string_view text, int times) {
   std::string result;

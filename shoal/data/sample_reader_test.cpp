@@ -13,6 +13,7 @@
 
 #include "shoal/base/error.h"
 #include "shoal/base/error_test.h"
+#include "shoal/base/temporary_folder_test.h"
 #include "shoal/data/criteo.h"
 #include "shoal/data/hash.h"
 #include "shoal/data/multi_slot.h"
@@ -20,29 +21,6 @@
 using namespace shoal;
 using namespace shoal::data;
 namespace fs = std::filesystem;
-
-namespace {
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (fs::temp_directory_path() / "shoal_samples_XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-  }
-  ~TemporaryFolder() { fs::remove_all(path_); }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  fs::path add(const std::string& name, const std::string& text) const {
-    std::ofstream(path_ / name, std::ios::binary) << text;
-    return path_ / name;
-  }
-
- private:
-  fs::path path_;
-};
-
-}  // namespace
 
 static std::string gzipped(const std::string& text) {
   z_stream z = {};

@@ -8,6 +8,7 @@
 
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
+#include "shoal/ps/row_optimizer.h"
 
 namespace shoal::ps {
 
@@ -181,7 +182,7 @@ std::uint32_t Answers::create(std::span<const std::byte> text) {
               " tables already");
   SHOAL_CHECK(wanted.shards >= parts_, InvalidInput, "ps: table ", in_quotes(wanted.name), ": shards is ",
               wanted.shards, ", and keys are in ", parts_, " parts, each of some shards");
-  tables_.push_back(std::make_unique<Table>(std::move(wanted)));
+  tables_.push_back(std::make_unique<Table>(std::move(wanted), cold_ ? cold_->of_part(parts_) : Cold()));
   joint_.emplace_back();
   rounds_.emplace_back();
   asked_.emplace_back();
@@ -207,7 +208,7 @@ void Answers::check_keys(const Table& table, std::span<const std::uint64_t> keys
 bool Answers::pull(const wire::Head& head, std::span<const std::byte> payload,
                    std::vector<std::byte>& reply) {
   const Table& from = table(head);
-  const auto [after, keys] = wire::pull_of(head, payload);
+  const auto [after, keys, in_halves] = wire::pull_of(head, payload);
   check_keys(from, keys);
   const auto& rounds = rounds_[head.table];
   if (after.round > 0 && (rounds.size() < after.workers ||
@@ -216,11 +217,21 @@ bool Answers::pull(const wire::Head& head, std::span<const std::byte> payload,
     return false;
   const wire::Head done = reply_to(head);
   const bool wide = is_wide(from.definition().dtype);
-  const std::size_t bytes = keys.size() * from.width() * (wide ? sizeof(double) : sizeof(float));
+  SHOAL_CHECK(!in_halves || !wide, InvalidInput, "ps: table ", in_quotes(from.definition().name),
+              " is of float64, and rows were asked for in bfloat16");
+  const std::size_t numbers = keys.size() * from.width();
+  const std::size_t bytes = numbers * (in_halves ? sizeof(std::uint16_t) : number_bytes(wide));
   SHOAL_CHECK(bytes <= wire::kMostBytes, InvalidInput, "ps: rows of ", keys.size(),
               " keys are more than goes at once; pull fewer");
   reply.resize(sizeof done + bytes);
-  from.pull(keys, WritableNumbers(std::span(reply).subspan(sizeof done), wide));
+  const auto rows = std::span(reply).subspan(sizeof done);
+  if (in_halves) {
+    rows_.resize(numbers);
+    from.pull(keys, rows_);
+    narrow_to_nearest(rows_, {reinterpret_cast<std::uint16_t*>(rows.data()), numbers});
+  } else {
+    from.pull(keys, WritableNumbers(rows, wide));
+  }
   asked_[head.table].pulled += keys.size();
   wire::seal(reply, done);
   return true;
@@ -229,7 +240,9 @@ bool Answers::pull(const wire::Head& head, std::span<const std::byte> payload,
 // The same.
 bool Answers::push(const wire::Head& head, std::span<const std::byte> payload) {
   Table& to = table(head);
-  const auto [push, tells_others] = wire::push_of(head, payload, to.width(), is_wide(to.definition().dtype));
+  const auto asked = wire::push_of(head, payload, to.width(), is_wide(to.definition().dtype));
+  const Push& push = asked.push;
+  const bool tells_others = asked.tells_others;
   check_keys(to, push.keys);
   if (tells_others || push.of == PushOf::Differences) keeping_.insert(head.client);
   if (push.workers == 0) {

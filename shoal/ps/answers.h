@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "shoal/ps/cold_store.h"
 #include "shoal/ps/joint_push.h"
 #include "shoal/ps/table.h"
 #include "shoal/ps/wire.h"
@@ -27,11 +28,12 @@ namespace shoal::ps {
 class Answers {
  public:
   // Of all shards, those whose number modulo `parts` is `part`. `wakes` is called when something that
-  // waited for others may have its answer. `files`: where tables are saved, borrowed; null: nowhere.
+  // waited for others may have its answer. `files`: where tables are saved, borrowed; null: nowhere. `cold`: where rows lie
+  // that memory has no room for, borrowed; null: nowhere.
   Answers(
       std::uint32_t part, std::uint32_t parts, std::uint32_t epoch, std::function<void()> wakes = [] {},
-      FileSystem* files = nullptr)
-      : part_(part), parts_(parts), epoch_(epoch), wakes_(std::move(wakes)), files_(files) {}
+      FileSystem* files = nullptr, const ColdTier* cold = nullptr)
+      : part_(part), parts_(parts), epoch_(epoch), wakes_(std::move(wakes)), files_(files), cold_(cold) {}
 
   // The answer to a frame whose head was looked at, into `reply`: a frame too, of an error if need be. False:
   // it waits for pushes of other workers, to be asked again when something was woken. Throws
@@ -88,6 +90,7 @@ class Answers {
   const std::uint32_t epoch_;
   const std::function<void()> wakes_;
   FileSystem* const files_;
+  const ColdTier* const cold_;
   std::vector<std::unique_ptr<Table>> tables_;
   std::vector<JointPush> joint_;                    // by table
   std::vector<std::vector<std::uint64_t>> rounds_;  // by table and worker: the last that is applied
@@ -104,6 +107,7 @@ class Answers {
   std::unordered_map<std::uint64_t, Remembered> remembered_;  // by client
   std::atomic<std::int64_t> num_applied_ = 0;
   std::uint64_t num_whole_ = 0;
+  std::vector<float> rows_;  // of a pull that is rounded
 };
 
 }  // namespace shoal::ps

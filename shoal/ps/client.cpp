@@ -12,6 +12,7 @@
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
 #include "shoal/ps/lines.h"
+#include "shoal/ps/row_optimizer.h"
 #include "shoal/ps/wire.h"
 
 namespace shoal::ps {
@@ -48,11 +49,19 @@ class Client::Arriving final : public Tables::Pulling {
     return rows_;
   }
   void expect() { ++parts_; }
-  void take(std::span<const std::byte> rows, std::span<const std::uint32_t> places, std::size_t bytes) {
-    SHOAL_CHECK(rows.size() == places.size() * bytes, Corrupt, "ps: a server answered with ", rows.size(),
-                " bytes of rows, wanted ", places.size() * bytes);
+  // `bytes`: of a row here.
+  void take(std::span<const std::byte> rows, std::span<const std::uint32_t> places, std::size_t bytes,
+            bool in_halves) {
+    const std::size_t wanted = places.size() * (in_halves ? bytes / 2 : bytes);
+    SHOAL_CHECK(rows.size() == wanted, Corrupt, "ps: a server answered with ", rows.size(),
+                " bytes of rows, wanted ", wanted);
     for (std::size_t i = 0; i < places.size(); ++i)
-      std::memcpy(rows_.data() + places[i] * bytes, rows.data() + i * bytes, bytes);
+      if (in_halves)
+        widen({reinterpret_cast<const std::uint16_t*>(rows.data()) + i * bytes / sizeof(float),
+               bytes / sizeof(float)},
+              {reinterpret_cast<float*>(rows_.data() + places[i] * bytes), bytes / sizeof(float)});
+      else
+        std::memcpy(rows_.data() + places[i] * bytes, rows.data() + i * bytes, bytes);
     --parts_;
   }
 
@@ -119,15 +128,18 @@ void Client::pull(TableNumber table, std::span<const std::uint64_t> keys, Writab
 void Client::send_pull(const Remote& remote, std::span<const std::uint64_t> keys, const After& after,
                        Arriving& arriving) {
   split(remote, keys);
+  const bool in_halves = in_halves_ && !is_wide(remote.definition.dtype);
   for (std::size_t part = 0; part < lines_->size(); ++part) {
     if (keys_[part].empty()) continue;
     arriving.expect();
     lines_->send(
         part,
         wire::pull_frame(lines_->head(part, Operation::Pull, remote.numbers[part], keys_[part].size()),
-                         {.after = after, .keys = keys_[part]}),
-        [places = places_[part], bytes = remote.row_bytes(), &arriving](
-            const Head&, std::span<const std::byte> payload) { arriving.take(payload, places, bytes); });
+                         {.after = after, .keys = keys_[part], .in_halves = in_halves}),
+        [places = places_[part], bytes = remote.row_bytes(), in_halves, &arriving](
+            const Head&, std::span<const std::byte> payload) {
+          arriving.take(payload, places, bytes, in_halves);
+        });
   }
 }
 
@@ -165,6 +177,7 @@ void Client::send_push(const PushTo& to) {
     };
   }
   split(remote, push.keys);
+  const bool in_halves = in_halves_ && !is_wide(remote.definition.dtype) && push.of == PushOf::Gradients;
   std::vector<std::byte> gradients;
   for (std::size_t part = 0; part < lines_->size(); ++part) {
     if (keys_[part].empty() && push.workers == 0) continue;  // others wait for that number
@@ -178,7 +191,7 @@ void Client::send_push(const PushTo& to) {
     lines_->send(
         part,
         wire::push_frame(lines_->head(part, Operation::Push, remote.numbers[part], keys_[part].size()),
-                         {.push = some, .tells_others = others != nullptr}),
+                         {.push = some, .tells_others = others != nullptr, .in_halves = in_halves}),
         take);
   }
 }

@@ -40,6 +40,7 @@ class Client final : public Tables {
   ~Client() override;
 
   TableNumber create(const Definition& definition) override;
+  void set_wire(DType dtype) override { in_halves_ = dtype == DType::BFloat16; }
   std::uint64_t last_round(TableNumber table) const override;
   // A connection that ends is made anew once a request: a push that was applied is not applied again.
   using Tables::pull;
@@ -76,6 +77,7 @@ class Client final : public Tables {
                std::size_t wanted, const Each& each);
 
   std::unique_ptr<Lines> lines_;
+  bool in_halves_ = false;  // what goes over them, of float32
   std::vector<Remote> tables_;
   std::vector<std::vector<std::uint32_t>> places_;  // by part
   std::vector<std::vector<std::uint64_t>> keys_;

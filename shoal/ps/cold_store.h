@@ -33,9 +33,19 @@ class ColdStore {
   virtual std::int64_t memory_bytes() const = 0;  // at most
 };
 
-// RocksDB in a folder, which is emptied first and must be of no other process. Throws InvalidInput for a
-// folder that holds anything else, or where Shoal was built without RocksDB.
-std::unique_ptr<ColdStore> open_rocksdb(const std::filesystem::path& folder, std::int64_t memory_bytes);
+// A folder of this process alone, in which stores lie, which it outlives.
+class ColdDisk {
+ public:
+  static constexpr std::int64_t kLeastMemory = 8 << 20;
+  virtual ~ColdDisk() = default;
+  // A store without records, whose caches and buffers take so much of memory at most; its records go with it. Any
+  // thread. Throws InvalidInput for too little memory, Infeasible naming path and reason where the disk takes no more.
+  virtual std::unique_ptr<ColdStore> store(std::int64_t memory_bytes) = 0;
+};
+
+// RocksDB in a folder, which is emptied first and at the end, and must be of no other process. Throws InvalidInput for
+// a folder that holds anything else, or where Shoal was built without RocksDB.
+std::unique_ptr<ColdDisk> open_rocksdb(const std::filesystem::path& folder);
 
 // A table's: rows, index and `store` together keep within `memory_bytes`. Of `shares` tables that its shards
 // are spread over this is one.
@@ -43,6 +53,24 @@ struct Cold {
   std::unique_ptr<ColdStore> store = nullptr;
   std::int64_t memory_bytes = 0;
   std::uint32_t shares = 1;
+};
+
+struct ColdOptions {  // of tables that are made one by one, each in parts
+  // Of a table, all its parts together; a quarter, and ColdDisk::kLeastMemory of a part at least, is the disk's. 0: any.
+  std::int64_t memory_bytes = 0;
+  std::filesystem::path folder = {};  // as open_rocksdb has it
+};
+
+// Outlives the tables.
+class ColdTier {
+ public:
+  explicit ColdTier(const ColdOptions& options);
+  // For one of so many parts of a table. Any thread.
+  Cold of_part(std::uint32_t parts) const;
+
+ private:
+  std::int64_t memory_bytes_;
+  std::unique_ptr<ColdDisk> disk_;
 };
 
 }  // namespace shoal::ps

@@ -10,6 +10,7 @@
 
 #include "shoal/base/error_test.h"
 #include "shoal/base/file_system.h"
+#include "shoal/base/temporary_folder_test.h"
 #include "shoal/ps/save.h"
 #include "shoal/ps/table.h"
 
@@ -18,21 +19,6 @@ using namespace shoal::ps;
 namespace fs = std::filesystem;
 
 namespace {
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (fs::temp_directory_path() / "shoal_cold_XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-  }
-  ~TemporaryFolder() { fs::remove_all(path_); }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
 
 struct Seen {
   std::map<std::uint64_t, std::string> records;
@@ -142,8 +128,8 @@ TEST_CASE("a table that is mostly on disk holds, bit for bit, what one in memory
     const bool on_disk = seed < 4;
     const std::int64_t memory = least_memory(definition) + (on_disk ? kDisk : 0);
     Table warm(definition);
-    Table cold(definition, {.store = on_disk ? open_rocksdb(folder.path() / "rows", kDisk)
-                                             : std::make_unique<MapStore>(seen),
+    const auto disk = on_disk ? open_rocksdb(folder.path() / "rows") : nullptr;
+    Table cold(definition, {.store = on_disk ? disk->store(kDisk) : std::make_unique<MapStore>(seen),
                             .memory_bytes = memory});
     for (std::uint32_t round = 0; round < 24; ++round) {
       const Traffic traffic = drawn(random, random() % 1500, kIds, warm.width());
@@ -326,10 +312,11 @@ TEST_CASE("memory that is too small, and folders of something else, are refused"
       R"(ps: table "users": 1.0MiB of memory are less than the 19.6MiB that 128 rows for each of its shards and )"
       "the disk's cache take; give it more, or fewer shards");
   const TemporaryFolder folder;
-  CHECK(error_of([&] { open_rocksdb(folder.path(), 1000); }) ==
-        "ps: RocksDB in " + folder.path().string() + " got 1000B of memory; it wants 8.0MiB or more");
+  CHECK(error_of([&] { open_rocksdb(folder.path() / "rows")->store(1000); }) ==
+        "ps: RocksDB in " + (folder.path() / "rows").string() +
+            " got 1000B of memory; it wants 8.0MiB or more");
   std::ofstream(folder.path() / "thesis.txt") << "mine";
-  CHECK(error_of([&] { open_rocksdb(folder.path(), 8 << 20); }) ==
+  CHECK(error_of([&] { open_rocksdb(folder.path()); }) ==
         "ps: " + folder.path().string() +
             " is for cold rows and is emptied, but holds thesis.txt, which is none; name another folder");
   CHECK(fs::exists(folder.path() / "thesis.txt"));

@@ -24,6 +24,8 @@ void check(const ExchangeOptions& options) {
   SHOAL_CHECK(options.worker < options.workers, InvalidInput, "ps: worker ", options.worker, " of ",
               options.workers);
   SHOAL_CHECK(options.geo_steps > 0, InvalidInput, "ps: geo_steps is 0, wanted at least 1");
+  SHOAL_CHECK(options.wire == DType::Float32 || options.wire == DType::BFloat16, InvalidInput,
+              "ps: rows go over the wire as ", name_of(options.wire), "; wanted f32 or bf16");
 }
 
 namespace {
@@ -157,6 +159,7 @@ class Async final : public Rounds {
 
 std::unique_ptr<Exchange> make_exchange(Tables& tables, const ExchangeOptions& options) {
   check(options);
+  tables.set_wire(options.wire);
   switch (options.mode) {
     case Mode::Sync: return std::make_unique<Sync>(tables, options);
     case Mode::Async: return std::make_unique<Async>(tables, options);

@@ -30,7 +30,8 @@ struct ExchangeOptions {                  // alike for all workers, but for `wor
   std::uint32_t worker = 0, workers = 1;  // which of how many this is
   std::uint32_t staleness = 4;            // half_async: batches that a row may lack
   std::uint32_t geo_steps = 20;           // geo: batches between two exchanges
-  std::size_t cache_rows = 0;  // sync and half_async: of a table, kept here while they are as they should be
+  std::size_t cache_rows = 0;   // sync and half_async: of a table, kept here while they are as they should be
+  DType wire = DType::Float32;  // Tables::set_wire
 };
 // Throws InvalidInput naming the option.
 void check(const ExchangeOptions& options);

@@ -9,6 +9,7 @@ namespace {
 
 class InProcess final : public Tables {
  public:
+  explicit InProcess(const ColdOptions& cold) : cold_(cold) {}
   TableNumber create(const Definition& definition) override {
     for (std::size_t i = 0; i < tables_.size(); ++i) {
       if (tables_[i]->definition().name != definition.name) continue;
@@ -17,7 +18,7 @@ class InProcess final : public Tables {
                   " is there already, and another one: ", differs);
       return static_cast<TableNumber>(i);
     }
-    tables_.push_back(std::make_unique<Table>(definition));
+    tables_.push_back(std::make_unique<Table>(definition, cold_.of_part(1)));
     return static_cast<TableNumber>(tables_.size() - 1);
   }
   std::uint64_t last_round(TableNumber) const override { return 0; }  // none is left out for its number
@@ -72,12 +73,15 @@ class InProcess final : public Tables {
   }
 
  private:
+  const ColdTier cold_;
   DiskFileSystem files_;
   std::vector<std::unique_ptr<Table>> tables_;
 };
 
 }  // namespace
 
-std::unique_ptr<Tables> tables_in_process() { return std::make_unique<InProcess>(); }
+std::unique_ptr<Tables> tables_in_process(const ColdOptions& cold) {
+  return std::make_unique<InProcess>(cold);
+}
 
 }  // namespace shoal::ps

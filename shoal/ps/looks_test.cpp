@@ -3,13 +3,13 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "shoal/base/error_test.h"
 #include "shoal/base/file_system.h"
+#include "shoal/base/temporary_folder_test.h"
 #include "shoal/base/text.h"
 #include "shoal/ps/client.h"
 #include "shoal/ps/save.h"
@@ -28,8 +28,7 @@ static Definition definition() {
 
 TEST_CASE(
     "who looks is told what there is of tables, whoever made them, and values alone are saved for serving") {
-  std::string name = (std::filesystem::temp_directory_path() / "shoal_looks_XXXXXX").string();
-  const std::filesystem::path folder = ::mkdtemp(name.data());
+  const TemporaryFolder folder;
   Servers servers({1, 1});
   Client client(servers.key, servers.endpoints), looks(servers.key, servers.endpoints);
   CHECK(looks.describe() == std::vector<std::vector<TableState>>(2));
@@ -56,13 +55,12 @@ TEST_CASE(
     sum.pushed += of_part[0].pushed;
   }
   CHECK(std::tuple(sum.rows, sum.pulled, sum.pushed) == std::tuple(7, 14, 7));
-  CHECK(client.export_to(table, folder / "ids", 0.4f).rows == 4);
+  CHECK(client.export_to(table, folder.path() / "ids", 0.4f).rows == 4);
   Table served(definition());
   DiskFileSystem files;
-  load(served, files, files_of(files, folder / "ids"));
+  load(served, files, files_of(files, folder.path() / "ids"));
   CHECK(served.contains(4));
   CHECK_FALSE(served.contains(3));
-  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("rows that workers keep do not expire behind their backs") {

@@ -16,8 +16,8 @@ using asio::use_awaitable;
 using asio::ip::tcp;
 using wire::Operation;
 
-Loop::Loop(const rendezvous::Key& key, const ServerOptions& options, std::uint32_t loop)
-    : key_(key), options_(options), door_(key, wire::kMagic) {
+Loop::Loop(const rendezvous::Key& key, const ServerOptions& options, std::uint32_t loop, const ColdTier& cold)
+    : key_(key), options_(options), cold_(cold), door_(key, wire::kMagic) {
   listen(options.address);
   if (!options.maps) {
     parts_[loop] = make_part(loop);
@@ -63,7 +63,7 @@ Loop::PartPtr Loop::make_part(std::uint32_t part) {
   const std::uint32_t parts =
       map_.number == 0 ? options_.all_loops : static_cast<std::uint32_t>(map_.parts.size());
   return std::make_shared<Part>(
-      std::make_unique<Answers>(part, parts, options_.epoch, [this] { woken_.cancel(); }, &files_));
+      std::make_unique<Answers>(part, parts, options_.epoch, [this] { woken_.cancel(); }, &files_, &cold_));
 }
 
 asio::awaitable<void> Loop::serve(tcp::socket socket) {

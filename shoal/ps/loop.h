@@ -33,7 +33,7 @@ namespace shoal::ps {
 
 class Loop {
  public:
-  Loop(const rendezvous::Key& key, const ServerOptions& options, std::uint32_t loop);
+  Loop(const rendezvous::Key& key, const ServerOptions& options, std::uint32_t loop, const ColdTier& cold);
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
   ~Loop();
@@ -107,6 +107,7 @@ class Loop {
 
   const rendezvous::Key key_;
   const ServerOptions options_;
+  const ColdTier& cold_;
   Endpoint endpoint_;
 
   // Of the thread.

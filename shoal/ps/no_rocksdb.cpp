@@ -4,7 +4,7 @@
 
 namespace shoal::ps {
 
-std::unique_ptr<ColdStore> open_rocksdb(const std::filesystem::path& folder, std::int64_t) {
+std::unique_ptr<ColdDisk> open_rocksdb(const std::filesystem::path& folder) {
   fail(ErrorKind::InvalidInput, "ps: ", folder.string(),
        ": this Shoal was built without RocksDB, so that rows cannot lie on disk; install librocksdb-dev and "
        "build "

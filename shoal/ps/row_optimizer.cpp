@@ -232,4 +232,11 @@ void narrow(std::span<const float> from, std::span<std::uint16_t> to, std::uint6
   }
 }
 
+void narrow_to_nearest(std::span<const float> from, std::span<std::uint16_t> to) {
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    const auto bits = std::bit_cast<std::uint32_t>(from[i]);
+    to[i] = static_cast<std::uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+  }
+}
+
 }  // namespace shoal::ps

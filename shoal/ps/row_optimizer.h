@@ -61,5 +61,7 @@ bool all_finite(std::span<const double> numbers);
 // value for good; here a value is rounded up as often as it lies above, drawn from its own bits and `salt`.
 void widen(std::span<const std::uint16_t> from, std::span<float> to);
 void narrow(std::span<const float> from, std::span<std::uint16_t> to, std::uint64_t salt);
+// To the nearest, of two as near the even one: on the way, where nothing adds up.
+void narrow_to_nearest(std::span<const float> from, std::span<std::uint16_t> to);
 
 }  // namespace shoal::ps

@@ -16,12 +16,12 @@ static constexpr auto kBetweenLooks = std::chrono::milliseconds{50};
 
 class Server::Service {
  public:
-  Service(const rendezvous::Key& key, const ServerOptions& options) {
+  Service(const rendezvous::Key& key, const ServerOptions& options) : cold_(options.cold) {
     SHOAL_CHECK(options.loops > 0 && options.first_loop + options.loops <= options.all_loops, InvalidInput,
                 "ps: a server has loops ", options.first_loop, " to ", options.first_loop + options.loops - 1,
                 " of ", options.all_loops);
     for (std::uint32_t i = 0; i < options.loops; ++i)
-      loops_.push_back(std::make_unique<Loop>(key, options, options.first_loop + i));
+      loops_.push_back(std::make_unique<Loop>(key, options, options.first_loop + i, cold_));
     if (options.maps) looker_ = std::thread([this, maps = *options.maps] { look(maps); });
   }
   Service(const Service&) = delete;
@@ -57,6 +57,7 @@ class Server::Service {
     }
   }
 
+  const ColdTier cold_;
   std::vector<std::unique_ptr<Loop>> loops_;
   std::mutex mutex_;  // guards ends_
   bool ends_ = false;

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "shoal/ps/cold_store.h"
 #include "shoal/ps/map_keeper.h"
 #include "shoal/ps/shard_map.h"
 #include "shoal/ps/table.h"
@@ -24,6 +25,7 @@ struct ServerOptions {                          // of one of several
   std::uint32_t first_loop = 0, all_loops = 1;  // this server's first, and those of all servers
   std::uint32_t epoch = 1;                      // requests of another one are refused
   std::optional<MapKeeper> maps = {};           // none: loop i has part i, without a copy
+  ColdOptions cold = {};                        // where rows lie that memory has no room for
 };
 
 // Serves until it is destroyed, on threads of its own.

@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -49,22 +50,24 @@ struct Servers {
 class CopyingServers {
  public:
   CopyingServers(std::uint32_t servers, std::uint32_t loops, std::uint32_t parts = 0,
-                 std::uint32_t copies = 2) {
+                 std::uint32_t copies = 2,
+                 const std::function<ColdOptions(std::uint32_t server)>& cold = {}) {
     std::vector<Endpoint> endpoints;
     for (std::uint32_t server = 0; server < servers; ++server) {
-      all.push_back(made(loops));
+      all.push_back(made(loops, cold ? cold(server) : ColdOptions()));
       for (const Endpoint& endpoint : all.back()->endpoints()) endpoints.push_back(endpoint);
     }
     maps.begin(first_map(endpoints, {.loops_a_server = loops, .copies = copies, .parts = parts}));
   }
-  std::unique_ptr<Server> made(std::uint32_t loops) const {
-    return std::make_unique<Server>(key, ServerOptions{.loops = loops, .all_loops = loops, .maps = maps});
+  std::unique_ptr<Server> made(std::uint32_t loops, const ColdOptions& cold = {}) const {
+    return std::make_unique<Server>(
+        key, ServerOptions{.loops = loops, .all_loops = loops, .maps = maps, .cold = cold});
   }
   ClientOptions options() const { return {.limit = std::chrono::seconds{20}, .maps = maps}; }
   Client client() const { return {key, {}, options()}; }
   void end(std::size_t server) { all[server].reset(); }
-  void come_again(std::size_t server, std::uint32_t loops) {
-    all[server] = made(loops);
+  void come_again(std::size_t server, std::uint32_t loops, const ColdOptions& cold = {}) {
+    all[server] = made(loops, cold);
     maps.join(static_cast<int>(server), all[server]->endpoints());
   }
   int num_without_copy() const { return maps.find().num_lacking(); }

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "shoal/ps/cold_store.h"
 #include "shoal/ps/save.h"
 #include "shoal/ps/table.h"
 
@@ -28,6 +29,9 @@ class Tables {
   virtual ~Tables() = default;
   // Makes the table, or finds it. Throws InvalidInput naming the field where there is another of the name.
   virtual TableNumber create(const Definition& definition) = 0;
+  // As what rows and gradients of tables in float32 go over a wire, to the nearest: Float32 at first, or BFloat16.
+  // Differences go whole.
+  virtual void set_wire(DType) {}
   virtual std::uint64_t last_round(TableNumber table) const = 0;  // pushed to it before this was made
   // As that of Table, once what `after` says has come; else at once.
   virtual void pull(TableNumber table, std::span<const std::uint64_t> keys, WritableNumbers rows,
@@ -64,6 +68,6 @@ class Tables {
 };
 
 // In this process, for one worker.
-std::unique_ptr<Tables> tables_in_process();
+std::unique_ptr<Tables> tables_in_process(const ColdOptions& cold = {});
 
 }  // namespace shoal::ps

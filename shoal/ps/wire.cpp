@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "shoal/base/crc32c.h"
+#include "shoal/ps/row_optimizer.h"
 
 namespace shoal::ps::wire {
 
@@ -18,7 +19,7 @@ namespace {
 struct PullHead {
   std::uint64_t round = 0;
   std::uint32_t workers = 0;
-  std::uint32_t zero = 0;
+  std::uint32_t in_halves = 0;
 };
 static_assert(sizeof(PullHead) == 16);
 
@@ -40,7 +41,15 @@ struct StateHead {
 };
 static_assert(sizeof(StateHead) == 48);
 
-enum With : std::uint32_t { Shows = 1, Clicks = 2, Joint = 4, Differences = 8, TellsOthers = 16, End = 32 };
+enum With : std::uint32_t {
+  Shows = 1,
+  Clicks = 2,
+  Joint = 4,
+  Differences = 8,
+  TellsOthers = 16,
+  Halves = 32,
+  End = 64
+};
 
 }  // namespace
 
@@ -108,13 +117,16 @@ static void check_end(std::span<const std::byte> left) {
 
 Pull pull_of(const Head& head, std::span<const std::byte> payload) {
   const PullHead& begin = taken<PullHead>(payload, 1)[0];
-  SHOAL_CHECK(begin.zero == 0 && begin.workers <= kMostWorkers, Corrupt, "ps: a pull after pushes of ",
+  SHOAL_CHECK(begin.in_halves <= 1 && begin.workers <= kMostWorkers, Corrupt, "ps: a pull after pushes of ",
               begin.workers, " workers");
-  return {.after = {.round = begin.round, .workers = begin.workers}, .keys = keys_of(head, payload)};
+  return {.after = {.round = begin.round, .workers = begin.workers},
+          .keys = keys_of(head, payload),
+          .in_halves = begin.in_halves == 1};
 }
 
 std::vector<std::byte> pull_frame(const Head& head, const Pull& pull) {
-  const PullHead begin = {.round = pull.after.round, .workers = pull.after.workers};
+  const PullHead begin = {
+      .round = pull.after.round, .workers = pull.after.workers, .in_halves = pull.in_halves ? 1U : 0U};
   return frame(head, std::array{std::as_bytes(std::span(&begin, 1)), std::as_bytes(pull.keys)});
 }
 
@@ -150,12 +162,21 @@ PushAsked push_of(const Head& head, std::span<const std::byte> payload, std::siz
                .workers = begin.workers,
                .round = begin.round,
                .is_joint = has(With::Joint)};
+  PushAsked asked = {.push = {}, .tells_others = has(With::TellsOthers), .in_halves = has(With::Halves)};
+  SHOAL_CHECK(!asked.in_halves || !is_wide, Corrupt, "ps: gradients of a table of float64 in bfloat16");
   push.keys = taken<std::uint64_t>(payload, head.count);
-  push.gradients = numbers(payload, head.count * width, is_wide);
+  if (!asked.in_halves) push.gradients = numbers(payload, head.count * width, is_wide);
   if (has(With::Shows)) push.shows = taken<float>(payload, head.count);
   if (has(With::Clicks)) push.clicks = taken<float>(payload, head.count);
+  if (asked.in_halves) {
+    const auto halves = taken<std::uint16_t>(payload, head.count * width);
+    asked.widened.resize(halves.size());
+    widen(halves, asked.widened);
+    push.gradients = asked.widened;
+  }
   check_end(payload);
-  return {.push = push, .tells_others = has(With::TellsOthers)};
+  asked.push = push;
+  return asked;
 }
 
 std::vector<std::byte> push_frame(const Head& head, const PushAsked& asked) {
@@ -166,15 +187,19 @@ std::vector<std::byte> push_frame(const Head& head, const PushAsked& asked) {
   if (push.is_joint) with |= With::Joint;
   if (push.of == PushOf::Differences) with |= With::Differences;
   if (asked.tells_others) with |= With::TellsOthers;
+  if (asked.in_halves) with |= With::Halves;
   const PushHead begin = {.step = push.step,
                           .rate = push.rate,
                           .round = push.round,
                           .worker = push.worker,
                           .workers = push.workers,
                           .with = with};
-  return frame(
-      head, std::array{std::as_bytes(std::span(&begin, 1)), std::as_bytes(push.keys), push.gradients.bytes(),
-                       std::as_bytes(push.shows), std::as_bytes(push.clicks)});
+  std::vector<std::uint16_t> halves(asked.in_halves ? push.gradients.size() : 0);
+  if (asked.in_halves) narrow_to_nearest(push.gradients.of<float>(), halves);
+  return frame(head, std::array{std::as_bytes(std::span(&begin, 1)), std::as_bytes(push.keys),
+                                asked.in_halves ? std::span<const std::byte>() : push.gradients.bytes(),
+                                std::as_bytes(push.shows), std::as_bytes(push.clicks),
+                                std::as_bytes(std::span(halves))});
 }
 
 Rows rows_of(const Head& head, std::span<const std::byte> payload, std::size_t width, bool is_wide) {

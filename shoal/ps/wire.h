@@ -7,12 +7,12 @@
 //
 //   create   the definition as text                                ─► the table's number, in `table`
 //                                                                     and the last round pushed to it
-//   pull     round, workers, 0 | keys                              ─► values of their rows, float32, or float64
-//            (when the pushes of so many workers up to that round      of a table of it
+//   pull     round, workers, in halves | keys                      ─► values of their rows, float32, or float64
+//            (when the pushes of so many workers up to that round      of a table of it; or bfloat16
 //            are applied)
 //   push     step, rate, round, worker, workers, what, 0 | keys | gradients | shows | clicks
 //                                                                  ─► nothing; or the keys that others wrote
-//            (a joint one when the pushes of all workers are there)
+//            (a joint one when the pushes of all workers are there; gradients in bfloat16 stand last)
 //   refuse   round | text                                          ─► nothing: that round is not to be
 //   put      keys | values                                         ─► nothing: rows that begin with these
 //   clear    nothing                                               ─► nothing: no rows are left
@@ -54,7 +54,7 @@
 
 namespace shoal::ps::wire {
 
-constexpr std::string_view kMagic = "shoalp5\n";  // of the handshake
+constexpr std::string_view kMagic = "shoalp6\n";  // of the handshake
 constexpr std::uint32_t kMostBytes = 256U << 20;  // of a payload
 constexpr std::uint32_t kMostKeys = 1U << 22;     // of a frame
 constexpr std::uint32_t kMostText = 1U << 16;     // of a definition or an error
@@ -85,7 +85,7 @@ constexpr Operation kLastOperation = Operation::Describe;
 
 struct Head {
   std::uint32_t magic = 0x46505353;  // "SSPF"
-  std::uint8_t version = 5;
+  std::uint8_t version = 6;
   Operation operation = Operation::Done;
   std::uint16_t part = 0;  // of the keys
   std::uint32_t table = 0, count = 0;
@@ -113,12 +113,15 @@ void check_payload(const Head& head, std::span<const std::byte> payload);
 struct Pull {
   After after;
   std::span<const std::uint64_t> keys;
+  bool in_halves = false;  // the answer is rounded to bfloat16
 };
 Pull pull_of(const Head& head, std::span<const std::byte> payload);
 // Of a table whose rows have so many values, in double if it is wide.
 struct PushAsked {
   Push push;
-  bool tells_others = false;  // the answer has the keys that others wrote
+  bool tells_others = false;        // the answer has the keys that others wrote
+  bool in_halves = false;           // gradients are rounded to bfloat16
+  std::vector<float> widened = {};  // those of a frame, which `push` borrows
 };
 PushAsked push_of(const Head& head, std::span<const std::byte> payload, std::size_t width, bool is_wide);
 // Those of an answer.

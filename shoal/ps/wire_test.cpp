@@ -43,6 +43,9 @@ static std::vector<Bytes> frames() {
                                                                  .workers = 2,
                                                                  .round = 3},
                                                         .tells_others = true}),
+      wire::pull_frame(head(wire::Operation::Pull, 3), {.keys = keys, .in_halves = true}),
+      wire::push_frame(head(wire::Operation::Push, 3),
+                       {.push = {.keys = keys, .gradients = gradients, .shows = shows}, .in_halves = true}),
       wire::frame(head(wire::Operation::Shrink, 0), std::array{std::as_bytes(std::span(&day, 1))}),
       wire::frame(head(wire::Operation::Digest, 0), {}),
       wire::rows_frame(head(wire::Operation::Put, 3), {keys, gradients}),
@@ -138,7 +141,8 @@ TEST_CASE("a push is what was sent") {
   const auto all = std::span<const std::byte>(frame);
   const wire::Head head = wire::head_of(all.first(sizeof(wire::Head)));
   const Bytes payload(all.begin() + sizeof head, all.end());
-  const auto [push, tells_others] = wire::push_of(head, payload, 2, false);
+  const auto asked = wire::push_of(head, payload, 2, false);
+  const Push& push = asked.push;
   CHECK(std::ranges::equal(push.keys, std::array<std::uint64_t, 3>{1, 2, 1ULL << 40}));
   CHECK(std::ranges::equal(push.gradients.of<float>(), std::array<float, 6>{1, 2, 3, 4, 5, 6}));
   CHECK(std::ranges::equal(push.shows, std::array<float, 3>{1, 1, 2}));
@@ -147,7 +151,7 @@ TEST_CASE("a push is what was sent") {
   CHECK(push.rate == 0.5f);
   CHECK(push.of == PushOf::Differences);
   CHECK(std::tuple(push.worker, push.workers, push.round, push.is_joint) == std::tuple(1, 2, 3, false));
-  CHECK(tells_others);
+  CHECK(asked.tells_others);
   CHECK(error_of([&] { wire::push_of(head, payload, 3, false); }) ==
         "ps: a frame has fewer bytes than its count says");
   CHECK(error_of([&] { wire::push_of(head, payload, 1, false); }) ==
@@ -160,7 +164,7 @@ TEST_CASE("a frame that announces too much is refused before its payload is wait
   CHECK(refusal() == "ps: a frame announces 1 keys and 268435457 bytes");
   head.bytes = 0;
   head.version = 1;
-  CHECK(refusal() == "ps: a frame of version 1, wanted 5; do all processes run the same Shoal?");
+  CHECK(refusal() == "ps: a frame of version 1, wanted 6; do all processes run the same Shoal?");
 }
 
 TEST_CASE("a push or shrink that comes again is answered again and not done again") {

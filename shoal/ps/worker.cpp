@@ -233,6 +233,12 @@ void Worker::put(TableNumber table, std::int64_t first, Numbers values) {
 }
 
 void Worker::read(TableNumber table, std::int64_t first, WritableNumbers rows) {
+  struct Whole {
+    Whole(Tables& all, DType then) : tables(all), wire(then) { tables.set_wire(DType::Float32); }
+    ~Whole() { tables.set_wire(wire); }
+    Tables& tables;
+    const DType wire;
+  } const whole(tables_, wire_);
   const OfTable& of = of_.at(table);
   std::vector<std::uint64_t> keys(rows.size() / of.width);
   for (std::size_t i = 0; i < keys.size(); ++i) keys[i] = static_cast<std::uint64_t>(first) + i;

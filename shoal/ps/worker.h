@@ -32,7 +32,7 @@ class Worker {
 
   // Borrows the tables.
   Worker(Tables& tables, const ExchangeOptions& options)
-      : tables_(tables), exchange_(make_exchange(tables, options)) {}
+      : tables_(tables), wire_(options.wire), exchange_(make_exchange(tables, options)) {}
 
   // `num_ids`: ids are below it; 0: any that is not negative. Throws as Tables::create.
   TableNumber add(const Definition& definition, std::uint64_t num_ids, Padding padding = Padding::Zeros);
@@ -88,7 +88,7 @@ class Worker {
   void put(TableNumber table, std::span<const std::int64_t> ids, Numbers values);
   void note_put(TableNumber table, std::span<const std::int64_t> ids);  // that some worker has put
   void put(TableNumber table, std::int64_t first, Numbers values);
-  // Rows of ids from `first` on.
+  // Rows of ids from `first` on, as they are whatever the wire rounds.
   void read(TableNumber table, std::int64_t first, WritableNumbers rows);
 
  private:
@@ -123,6 +123,7 @@ class Worker {
   void push_all(std::uint64_t step, double rate);
 
   Tables& tables_;
+  const DType wire_;
   const std::unique_ptr<Exchange> exchange_;
   std::vector<OfTable> of_;
   // Of a pull.

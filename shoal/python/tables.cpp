@@ -157,6 +157,16 @@ TableOptions tables_in(const py::object& given) {
   return options;
 }
 
+static std::int64_t bytes_in(const std::string& memory, const std::string& folder) {
+  if (memory.empty() && folder.empty()) return 0;
+  const auto bytes = parse_bytes(memory);
+  SHOAL_CHECK(bytes && *bytes > 0, InvalidInput, "tables: memory is ", in_quotes(memory),
+              "; it is a number with a unit, B, KiB, MiB, GiB or TiB: \"8GiB\"");
+  SHOAL_CHECK(!folder.empty(), InvalidInput, "tables: memory is ", memory,
+              ", and rows beyond it have nowhere to lie. Remedy: cold_folder");
+  return *bytes;
+}
+
 void bind_tables(py::module_& module) {
   py::class_<RowPart>(module, "RowPart", "A stretch of a table's rows with an optimizer of its own.")
       .def(py::init([](std::uint32_t width, std::optional<std::string> optimizer, std::optional<double> lr,
@@ -223,14 +233,21 @@ void bind_tables(py::module_& module) {
            py::arg("shards") = TablePlacement().shards);
   py::class_<TableOptions>(module, "Tables", "Several tables, and how steps reach them.")
       .def(py::init([](const py::object& tables, const std::string& mode, std::int64_t staleness,
-                       std::int64_t geo_steps, std::int64_t cache_rows, const std::string& before) {
+                       std::int64_t geo_steps, std::int64_t cache_rows, const std::string& before,
+                       const std::string& memory, const std::string& cold_folder,
+                       const py::object& wire_dtype) {
              TableOptions options = tables_in(tables);
              set_exchange(options.exchange, mode, staleness, geo_steps, cache_rows);
              options.before = before_of(before);
+             options.memory_bytes = bytes_in(memory, cold_folder);
+             options.cold_folder = cold_folder;
+             if (const auto wire = dtype_in(wire_dtype)) options.exchange.wire = *wire;
+             ps::check(options.exchange);
              return options;
            }),
            py::arg("tables"), py::kw_only(), py::arg("mode") = "sync", py::arg("staleness") = 4,
-           py::arg("geo_steps") = 20, py::arg("cache_rows") = 65536, py::arg("before") = "refuse");
+           py::arg("geo_steps") = 20, py::arg("cache_rows") = 65536, py::arg("before") = "refuse",
+           py::arg("memory") = "", py::arg("cold_folder") = "", py::arg("wire_dtype") = py::none());
 }
 
 }  // namespace shoal::python

@@ -152,8 +152,12 @@ ModelTables::ModelTables(const TableOptions& options, const std::vector<std::str
     SHOAL_CHECK(tables_ != nullptr || ranks == 1, InvalidInput, "tables: ", ranks,
                 " ranks share rows, which servers have, and the trainer knows of none. Remedy: shoal run "
                 "--servers=1, and in C++ TableOptions::tables, which World::tables() makes");
+    SHOAL_CHECK(
+        tables_ == nullptr || options.memory_bytes == 0, InvalidInput, "tables: memory of ",
+        human_bytes(options.memory_bytes),
+        " bounds tables in this process, and these are on servers. Remedy: shoal run --server-memory");
     if (tables_ == nullptr) {
-      own_ = ps::tables_in_process();
+      own_ = ps::tables_in_process({.memory_bytes = options.memory_bytes, .folder = options.cold_folder});
       tables_ = own_.get();
     }
     ps::ExchangeOptions exchange = options.exchange;

@@ -43,6 +43,9 @@ struct TablePlacement {    // of the parameters that one pattern names
 struct TableOptions {  // where tables are, and which parameters' rows are in them
   // Borrowed; of one rank, which has them by itself. null: in this process, of a trainer of one rank.
   ps::Tables* tables = nullptr;
+  // Of each table in this process; 0: any. Other rows lie in a folder that is this process's alone, and is emptied.
+  std::int64_t memory_bytes = 0;
+  std::string cold_folder = {};
   std::vector<TablePlacement> placements = {};  // the first that names a parameter counts
   // How steps reach them; which worker this is is filled in.
   ps::ExchangeOptions exchange = {};
