@@ -142,7 +142,8 @@ static void place(Unit& unit) {
       if (unit.then() == Then::UpdateGiven) of.summed = of.gradient;
       if (!has_forward(unit.then())) of.gradient = of.updated;
     }
-    for (const planner::Found& found : whole.found) pins.decided.push_back(found.decided);
+    for (const planner::Found& found : whole.found)
+      for (const planner::FoundAxis& of : found.axes) pins.decided.push_back(of.decided);
     return pins;
   };
   whole.placed = rewrite::place_with(pins_for, whole.graph, whole.mesh);

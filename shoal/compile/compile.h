@@ -84,7 +84,7 @@ struct Whole {
   rewrite::Stages stages;  // of a pipeline
   Settings settings;
   Plan plan;                          // with what was found
-  std::vector<planner::Found> found;  // by axis, the innermost first
+  std::vector<planner::Found> found;  // of all axes, the innermost first
   std::vector<MoveTime> times;
 };
 

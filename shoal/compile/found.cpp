@@ -64,20 +64,38 @@ static std::vector<PlanLine> lines_of(const std::map<std::string, Placement>& pa
   return lines;
 }
 
-static planner::Found find_over(std::size_t axis, const std::vector<planner::Found>& further_in, bool is_last,
-                                const ir::Graph& graph, const Mesh& mesh, const Settings& settings,
-                                Plan& plan) {
+// What is known of that axis.
+static planner::AskedAxis asked_of(std::size_t axis, const ir::Graph& graph, const Mesh& mesh,
+                                   const Settings& settings, const Plan& plan) {
   const std::string& name = mesh.axes[axis].name;
-  planner::Question question{.axis = axis,
+  planner::AskedAxis asked{.axis = axis};
+  for (const auto& source : graph.sources) {
+    if (graph.at(source.value).role != Role::Parameter) continue;
+    const bool is_said = settings.is_settled || std::ranges::any_of(plan.lines, [&](const PlanLine& line) {
+                           return line.kind == PlanLine::Kind::Parameter && line.placements.contains(name) &&
+                                  rewrite::matches(line.pattern, source.name);
+                         });
+    if (is_said)
+      asked.parameters.emplace(source.name, parameter_layout(plan, mesh, source.name).placements[axis]);
+  }
+  const rewrite::Pins pins = pins_of(plan, mesh, graph, {});
+  for (const auto& [value, placements] :
+       pinned_of(graph, mesh, rewrite::Pins{.outputs = pins.outputs}, rewrite::uses_of(graph)).values)
+    if (const auto known = placements.find(axis); known != placements.end())
+      asked.values.emplace(value, known->second);
+  return asked;
+}
+
+// What is the same for all axes.
+static planner::Question question_of(const ir::Graph& graph, const Mesh& mesh, const Settings& settings,
+                                     const Plan& plan) {
+  planner::Question question{.axes = {},
                              .cuts_samples = plan.planner.tensor_batch,
-                             .most_kept = settings.is_settled || !is_last ? 0 : plan.planner.kept,
+                             .most_kept = settings.is_settled ? 0 : plan.planner.kept,
                              .budget = plan.planner.budget,
                              .rates = plan.planner.rates};
-  for (const planner::Found& other : further_in)
-    question.further_in.push_back({other.decided, other.parameters});
   for (const auto& other : mesh.axes)
     if (is_batch_axis(plan, other.name)) question.data_ranks *= other.size;
-  std::map<std::string, Placement> open;
   for (const auto& source : graph.sources) {
     const auto& value = graph.at(source.value);
     if (value.role == Role::Input && is_cut(plan, source.name, value.type.shape.size()))
@@ -86,36 +104,32 @@ static planner::Found find_over(std::size_t axis, const std::vector<planner::Fou
     if (uncut_by(settings.update.parts, source.name, value.type.shape) == Uncut::Blocks)
       question.in_blocks.insert(source.name);
     if (is_split(plan, source.name)) question.split.insert(source.name);
-    const bool is_said = settings.is_settled || std::ranges::any_of(plan.lines, [&](const PlanLine& line) {
-                           return line.kind == PlanLine::Kind::Parameter && line.placements.contains(name) &&
-                                  rewrite::matches(line.pattern, source.name);
-                         });
-    if (is_said)
-      question.parameters.emplace(source.name, parameter_layout(plan, mesh, source.name).placements[axis]);
-    else
-      open.emplace(source.name, sharding::Replicate{});
   }
-  const rewrite::Pins pins = pins_of(plan, mesh, graph, {});
-  for (const auto& [value, placements] :
-       pinned_of(graph, mesh, rewrite::Pins{.outputs = pins.outputs}, rewrite::uses_of(graph)).values)
-    if (const auto known = placements.find(axis); known != placements.end())
-      question.values.emplace(value, known->second);
-  if (question.budget > 0 && settings.from_first)
-    question.told = settings.from_first([&] { return planner::find(graph, mesh, question).told; });
-  planner::Found found = planner::find(graph, mesh, question);
-  for (auto& [parameter, placement] : open) placement = found.parameters.at(parameter);
-  for (PlanLine& line : lines_of(open, name)) plan.lines.push_back(std::move(line));
-  if (std::ranges::find(plan.found_axes, name) == plan.found_axes.end()) plan.found_axes.push_back(name);
-  return found;
+  return question;
 }
 
 std::vector<planner::Found> find_placements(const ir::Graph& graph, const Mesh& mesh,
                                             const Settings& settings, Plan& plan) {
-  const std::vector<std::size_t> axes = axes_to_find(plan, mesh);
-  std::vector<planner::Found> found;
-  for (std::size_t i = axes.size(); i-- > 0;)
-    found.push_back(find_over(axes[i], found, i == 0, graph, mesh, settings, plan));
-  return found;
+  planner::Question question = question_of(graph, mesh, settings, plan);
+  for (const std::size_t axis : axes_to_find(plan, mesh))
+    question.axes.insert(question.axes.begin(), asked_of(axis, graph, mesh, settings, plan));
+  std::vector<planner::Found> all;
+  while (!question.axes.empty()) {
+    question.told.clear();
+    if (question.budget > 0 && settings.from_first)
+      question.told = settings.from_first([&] { return planner::find(graph, mesh, question).told; });
+    const planner::Found& found = all.emplace_back(planner::find(graph, mesh, question));
+    for (const planner::FoundAxis& of : found.axes) {
+      const std::string& name = mesh.axes[of.decided.axis].name;
+      auto open = of.parameters;
+      for (const auto& [known, placement] : question.axes.front().parameters) open.erase(known);
+      for (PlanLine& line : lines_of(open, name)) plan.lines.push_back(std::move(line));
+      if (std::ranges::find(plan.found_axes, name) == plan.found_axes.end()) plan.found_axes.push_back(name);
+      question.further_in.push_back(of);
+      question.axes.erase(question.axes.begin());
+    }
+  }
+  return all;
 }
 
 }  // namespace shoal::compile

@@ -23,10 +23,10 @@ std::vector<std::size_t> axes_to_find(const Plan& plan, const sharding::Mesh& me
 std::string text_of_axes(const Plan& plan, const sharding::Mesh& mesh);  // "axis 'tensor' of '…' has 2 ranks"
 int ranks_to_split(const Plan& plan, const sharding::Mesh& mesh);  // of these axes together; 1: there is none
 
-// How the graph's nodes run on those axes, and a line in `plan` for each parameter: one axis after the other, the
-// innermost first, each of what those before leave. Where that is settled, parameters lie as the lines say since an
-// earlier graph, and those that no line names are whole. State in 8 bits keeps its blocks whole. With a budget, of
-// each axis, the first rank searches, and tells the others.
+// How the graph's nodes run on those axes, and a line in `plan` for each parameter: as many axes together as find()
+// takes, the innermost first, and then the others of what those leave. Where that is settled, parameters lie as the
+// lines say since an earlier graph, and those that no line names are whole. State in 8 bits keeps its blocks whole.
+// With a budget, of each search, the first rank searches, and tells the others.
 std::vector<planner::Found> find_placements(const ir::Graph& graph, const sharding::Mesh& mesh,
                                             const Settings& settings, Plan& plan);
 

@@ -15,8 +15,8 @@ namespace shoal::planner {
 
 using ir::Role;
 using rewrite::Choice;
+using sharding::Layout;
 using sharding::Mesh;
-using sharding::Placement;
 
 namespace {
 
@@ -25,6 +25,7 @@ using Solution = Milp::Solution;
 
 class Finder {
  public:
+  // All axes together.
   Finder(const ir::Graph& graph, const Mesh& mesh, const Question& question)
       : graph_(graph), mesh_(mesh), question_(question), formulation_(graph, mesh, question) {
     for (const auto& source : graph.sources) {
@@ -56,25 +57,24 @@ class Finder {
     Question free = question_;
     free.most_kept = 0;
     const double least = Formulation(graph_, mesh_, free).least_kept();
-    const auto& [axis, ranks] = mesh_.axes[question_.axis];
     const auto text_of = [](auto bytes) {
       const auto whole = static_cast<std::int64_t>(bytes);
       return concat(human_bytes(whole), " (", whole, " bytes)");
     };
-    fail(ErrorKind::Infeasible, "planner.kept is ", text_of(question_.most_kept), ", and over ", ranks,
-         " ranks of '", axis, "' no placement leaves a rank less than ", text_of(std::ceil(least - 0.5)),
-         " of the model's parameters. Remedy: that much, or more ranks");
+    fail(ErrorKind::Infeasible, "planner.kept is ", text_of(question_.most_kept), ", and over ",
+         formulation_.text_of_ranks(), " no placement leaves a rank less than ",
+         text_of(std::ceil(least - 0.5)), " of the model's parameters. Remedy: that much, or more ranks");
   }
 
-  // --- A solution as text, for ranks that have not searched: is_in_time, cost, bound, and what is taken.
+  // --- A solution as text, for ranks that have not searched: axes, is_in_time, cost, bound, and what is taken.
 
-  static std::string to_text(const Solution& solution) {
+  std::string to_text(const Solution& solution) const {
     const auto exact = [](double number) {
       char text[32];
       return std::string(text, std::to_chars(text, text + sizeof text, number).ptr);
     };
-    std::string text =
-        concat(solution.is_in_time ? 1 : 0, ' ', exact(solution.cost), ' ', exact(solution.bound), ' ');
+    std::string text = concat(question_.axes.size(), ' ', solution.is_in_time ? 1 : 0, ' ',
+                              exact(solution.cost), ' ', exact(solution.bound), ' ');
     for (const double value : solution.values) text += value > 0.5 ? '1' : '0';
     return text;
   }
@@ -87,6 +87,7 @@ class Finder {
       return number;
     };
     Solution solution;
+    next();  // axes
     solution.is_in_time = next() != 0;
     solution.cost = next();
     solution.bound = next();
@@ -101,8 +102,7 @@ class Finder {
 
   Found read(const Solution& solution) const {
     const Classes& classes = formulation_.classes();
-    Found found = {.parameters = parameters_of(solution),
-                   .decided = {.axis = question_.axis, .nodes = std::vector<Choice>(graph_.nodes.size())},
+    Found found = {.axes = {},
                    .seconds = solution.cost,
                    .bound = solution.bound,
                    .variables = formulation_.milp().num_variables(),
@@ -110,21 +110,29 @@ class Finder {
                    .is_in_time = solution.is_in_time,
                    .told = to_text(solution),
                    .question = question_};
-    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
-      const std::size_t index = classes.of_node[i];
-      if (index == kNone) continue;
-      const auto& ways = formulation_.ways().of_node(index);
-      for (std::size_t way = 0; way < ways.size(); ++way)
-        if (is_taken(solution, formulation_.first_way(index) + static_cast<int>(way)))
-          found.decided.nodes[i] = ways[way];
+    const auto parameters = parameters_of(solution);
+    for (std::size_t asked = 0; asked < question_.axes.size(); ++asked) {
+      const std::size_t axis = question_.axes[asked].axis;
+      FoundAxis& of = found.axes.emplace_back(
+          FoundAxis{.decided = {.axis = axis, .nodes = std::vector<Choice>(graph_.nodes.size())}});
+      for (const auto& [name, layout] : parameters) of.parameters.emplace(name, layout.placements[axis]);
+      for (std::size_t i = 0; i < graph_.nodes.size(); ++i)
+        if (classes.of_node[i] != kNone) of.decided.nodes[i] = way_of(classes.of_node[i], solution)[asked];
     }
     return found;
   }
-  std::map<std::string, Placement> parameters_of(const Solution& solution) const {
-    std::map<std::string, Placement> parameters;
+  const Way& way_of(std::size_t node, const Solution& solution) const {
+    const auto& ways = formulation_.ways().of_node(node);
+    std::size_t way = 0;
+    while (way + 1 < ways.size() && !is_taken(solution, formulation_.first_way(node) + static_cast<int>(way)))
+      ++way;
+    return ways[way];
+  }
+  std::map<std::string, Layout> parameters_of(const Solution& solution) const {
+    std::map<std::string, Layout> parameters;
     for (const Parameter& parameter : parameters_)
-      for (const auto& [placement, terms] : formulation_.placements(parameter.value))
-        if (is_taken(solution, terms.front().first)) parameters[parameter.name] = placement;
+      for (const auto& [layout, terms] : formulation_.layouts(parameter.value))
+        if (is_taken(solution, terms.front().first)) parameters[parameter.name] = layout;
     return parameters;
   }
 
@@ -147,9 +155,8 @@ class Finder {
     for (Layer& layer : layers) layer.parameters = own(layer.path, parameters);
     return layers;
   }
-  std::map<std::string, Placement> own(const std::string& path,
-                                       const std::map<std::string, Placement>& all) const {
-    std::map<std::string, Placement> own;
+  std::map<std::string, Layout> own(const std::string& path, const std::map<std::string, Layout>& all) const {
+    std::map<std::string, Layout> own;
     for (const Parameter& parameter : parameters_)
       if (parameter.layer == path)
         own.emplace(rewrite::folded(parameter.name).substr(path.empty() ? 0 : path.size() + 1),
@@ -160,12 +167,12 @@ class Finder {
   std::optional<Layer::Next> next_best(const Layer& layer, const Solution& best) const {
     std::size_t largest = kNone;
     for (const Parameter& parameter : parameters_)
-      if (parameter.layer == layer.path && formulation_.placements(parameter.value).size() > 1 &&
+      if (parameter.layer == layer.path && formulation_.layouts(parameter.value).size() > 1 &&
           (largest == kNone || elements_of(parameter.value) > elements_of(largest)))
         largest = parameter.value;
     if (largest == kNone) return std::nullopt;
     Milp milp = formulation_.milp();
-    for (const auto& [placement, terms] : formulation_.placements(largest))
+    for (const auto& [layout, terms] : formulation_.layouts(largest))
       if (is_taken(best, terms.front().first)) milp.forbid(terms.front().first);
     try {
       const Solution next = milp.solve(question_.gap, question_.budget);
@@ -195,8 +202,26 @@ class Finder {
 
 }  // namespace
 
+// With as many of its axes, the innermost first, as are found together.
+static Question together(const ir::Graph& graph, const Mesh& mesh, Question question) {
+  std::size_t told = 0;  // by the rank that has searched
+  std::from_chars(question.told.data(), question.told.data() + question.told.size(), told);
+  const auto are_too_many = [&] {
+    if (told > 0) return question.axes.size() > told;
+    return Formulation(graph, mesh, question).is_too_large();
+  };
+  while (question.axes.size() > 1 && are_too_many()) {
+    question.axes.pop_back();
+    question.most_kept = 0;
+  }
+  return question;
+}
+
 Found find(const ir::Graph& graph, const Mesh& mesh, const Question& question) {
-  return asked(graph, mesh, question, [&] { return Finder(graph, mesh, question).run(); });
+  return asked(graph, mesh, question, [&] {
+    const Question taken = together(graph, mesh, question);
+    return Finder(graph, mesh, taken).run();
+  });
 }
 
 std::vector<Layer> explain(const ir::Graph& graph, const Mesh& mesh, const Found& found) {

@@ -47,9 +47,9 @@ static const char* const kPerceptron = R"(graph captured
 return output "y" %5, gradient "h.0.up.weight" %11, gradient "h.0.down.weight" %7
 )";
 
-static std::string text_of(const std::map<std::string, Placement>& parameters) {
+static std::string text_of(const auto& parameters) {  // by name
   std::string text;
-  for (const auto& [name, placement] : parameters) text += name + " " + to_text(placement) + "\n";
+  for (const auto& [name, how] : parameters) text += name + " " + to_text(how) + "\n";
   return text;
 }
 
@@ -57,22 +57,23 @@ TEST_CASE("the first of two products is cut by columns, the second by rows, and 
   const ir::Graph graph = ir::from_text(kPerceptron);
   const auto mesh = sharding::mesh_from_text("tensor=2");
   const Found found = find(graph, mesh, {.batch_dims = {{"x", 0}}});
-  CHECK(text_of(found.parameters) == "h.0.down.weight S(0)\nh.0.up.weight S(1)\n");
-  CHECK(to_text(found.decided.nodes[0].out[0]) == "S(1)");
-  CHECK(to_text(found.decided.nodes[2].out[0]) == "P(sum)");
+  CHECK(text_of(found.axes[0].parameters) == "h.0.down.weight S(0)\nh.0.up.weight S(1)\n");
+  CHECK(to_text(found.axes[0].decided.nodes[0].out[0]) == "S(1)");
+  CHECK(to_text(found.axes[0].decided.nodes[2].out[0]) == "P(sum)");
 }
 
 TEST_CASE("what is said of a parameter holds, and the others go with it") {
   const ir::Graph graph = ir::from_text(kPerceptron);
   const auto mesh = sharding::mesh_from_text("tensor=2");
   const Found found = find(
-      graph, mesh, {.parameters = {{"h.0.up.weight", sharding::Shard{.dim = 0}}}, .batch_dims = {{"x", 0}}});
-  CHECK(text_of(found.parameters).find("h.0.up.weight S(0)\n") != std::string::npos);
-  const Found whole = find(
       graph, mesh,
-      {.parameters = {{"h.0.up.weight", sharding::Replicate{}}, {"h.0.down.weight", sharding::Replicate{}}},
-       .batch_dims = {{"x", 0}}});
-  CHECK(text_of(whole.parameters) == "h.0.down.weight R\nh.0.up.weight R\n");
+      {.axes = {{.parameters = {{"h.0.up.weight", sharding::Shard{.dim = 0}}}}}, .batch_dims = {{"x", 0}}});
+  CHECK(text_of(found.axes[0].parameters).find("h.0.up.weight S(0)\n") != std::string::npos);
+  const Found whole = find(graph, mesh,
+                           {.axes = {{.parameters = {{"h.0.up.weight", sharding::Replicate{}},
+                                                     {"h.0.down.weight", sharding::Replicate{}}}}},
+                            .batch_dims = {{"x", 0}}});
+  CHECK(text_of(whole.axes[0].parameters) == "h.0.down.weight R\nh.0.up.weight R\n");
   CHECK(found.seconds >= find(graph, mesh, {.batch_dims = {{"x", 0}}}).seconds);
 }
 
@@ -80,9 +81,10 @@ TEST_CASE("a parameter whose parts have whole blocks is cut nowhere else, or lef
   const sharding::Mesh mesh = {{{"tensor", 2}}};
   const ir::Graph graph = ir::from_text(kPerceptron);
   const auto free = find(graph, mesh, {}), held = find(graph, mesh, {.in_blocks = {"h.0.up.weight"}});
-  CHECK(to_text(free.parameters.at("h.0.up.weight")) == "S(1)");  // 128 columns of rows of a block each
-  CHECK(to_text(held.parameters.at("h.0.up.weight")) != "S(1)");
-  CHECK(held.parameters.at("h.0.down.weight") == free.parameters.at("h.0.down.weight"));
+  CHECK(to_text(free.axes[0].parameters.at("h.0.up.weight")) ==
+        "S(1)");  // 128 columns of rows of a block each
+  CHECK(to_text(held.axes[0].parameters.at("h.0.up.weight")) != "S(1)");
+  CHECK(held.axes[0].parameters.at("h.0.down.weight") == free.axes[0].parameters.at("h.0.down.weight"));
   CHECK(held.seconds >= free.seconds);
 }
 
@@ -101,10 +103,10 @@ return output "y" %6
   for (const int data_ranks : {1, 4}) {
     const Found found = find(graph, mesh, {.batch_dims = {{"x", 0}}, .data_ranks = data_ranks});
     const std::string merged =
-        to_text(found.decided.nodes[1].out[0]);  // positions, of each sample, or columns
+        to_text(found.axes[0].decided.nodes[1].out[0]);  // positions, of each sample, or columns
     CHECK(merged != "S(0)");
     if (data_ranks > 1) CHECK(merged.find("S(0") == std::string::npos);
-    CHECK(to_text(found.decided.nodes[4].out[0]) != "S(1)");
+    CHECK(to_text(found.axes[0].decided.nodes[4].out[0]) != "S(1)");
   }
 }
 
@@ -119,10 +121,11 @@ return output "y" %3
 )");
   const auto mesh = sharding::mesh_from_text("tensor=2");
   const auto made = [&](int data_ranks) {
-    const Found found = find(
-        graph, mesh,
-        {.parameters = {{"w", sharding::Replicate{}}}, .batch_dims = {{"x", 0}}, .data_ranks = data_ranks});
-    return to_text(found.decided.nodes[1].out[0]);
+    const Found found = find(graph, mesh,
+                             {.axes = {{.parameters = {{"w", sharding::Replicate{}}}}},
+                              .batch_dims = {{"x", 0}},
+                              .data_ranks = data_ranks});
+    return to_text(found.axes[0].decided.nodes[1].out[0]);
   };
   CHECK(made(1) == "S(0, outer=64)");  // positions
   CHECK(made(4) == "P(sum)");          // samples are cut by the data axis, and positions are within them
@@ -134,10 +137,10 @@ return output "y" %2
 )");
   for (const bool cuts_samples : {false, true}) {
     const Found alone = find(product, mesh,
-                             {.parameters = {{"w", sharding::Replicate{}}},
+                             {.axes = {{.parameters = {{"w", sharding::Replicate{}}}}},
                               .batch_dims = {{"x", 0}},
                               .cuts_samples = cuts_samples});
-    CHECK(to_text(alone.decided.nodes[0].out[0]) == (cuts_samples ? "S(0)" : "P(sum)"));
+    CHECK(to_text(alone.axes[0].decided.nodes[0].out[0]) == (cuts_samples ? "S(0)" : "P(sum)"));
   }
 }
 
@@ -145,8 +148,8 @@ TEST_CASE("what is a large part is shared, also where messages cost more than th
   const auto mesh = sharding::mesh_from_text("tensor=2");
   const Rates slow = {.latency = 1e3};
   const Found found = find(ir::from_text(kPerceptron), mesh, {.batch_dims = {{"x", 0}}, .rates = slow});
-  CHECK(found.decided.nodes[0].splits());
-  CHECK(found.decided.nodes[2].splits());
+  CHECK(found.axes[0].decided.nodes[0].splits());
+  CHECK(found.axes[0].decided.nodes[2].splits());
   const Found kept = find(ir::from_text(R"(graph captured
 %0 = parameter "w" : f32[64, 8]
 %1 = input "x" : f32[64, 8]
@@ -154,7 +157,7 @@ TEST_CASE("what is a large part is shared, also where messages cost more than th
 return output "y" %2
 )"),
                           mesh, {.rates = slow});
-  CHECK(rewrite::is_cut(kept.parameters.at("w")));
+  CHECK(rewrite::is_cut(kept.axes[0].parameters.at("w")));
 }
 
 // Perceptrons on top of each other, each beside what goes around it.
@@ -194,7 +197,7 @@ TEST_CASE("layers that are alike are one class, and cost together what they cost
   const Found unfolded = find(graph, mesh, {.batch_dims = {{"x", 0}}, .gap = 0, .folds = false});
   CHECK(folded.variables < unfolded.variables);
   CHECK(folded.seconds / unfolded.seconds == doctest::Approx(1).epsilon(1e-6));
-  CHECK(text_of(folded.parameters) == text_of(unfolded.parameters));
+  CHECK(text_of(folded.axes[0].parameters) == text_of(unfolded.axes[0].parameters));
 }
 
 TEST_CASE("the rounds of a loop are one class, and what leads in and out is by itself") {
@@ -240,9 +243,117 @@ TEST_CASE("a search that has no time says so, and the answer of one that has had
   const Found searched = find(graph, mesh, {.budget = 1000});
   CHECK(searched.is_in_time);
   const Found told = find(graph, mesh, {.budget = 1e-9, .told = searched.told});
-  CHECK(told.decided.nodes == searched.decided.nodes);
-  CHECK(text_of(told.parameters) == text_of(searched.parameters));
+  CHECK(told.axes[0].decided.nodes == searched.axes[0].decided.nodes);
+  CHECK(text_of(told.axes[0].parameters) == text_of(searched.axes[0].parameters));
   CHECK(told.seconds == searched.seconds);
+}
+
+static Question of_two_axes() {
+  return {.axes = {{.axis = 1}, {.axis = 0}}, .batch_dims = {{"x", 0}}, .gap = 0};
+}
+
+TEST_CASE("of axes whose program is too large the innermost are found, and the others of what those leave") {
+  const ir::Graph graph = ir::from_text(kPerceptron);
+  const auto mesh = sharding::mesh_from_text("outer=2 inner=2");
+  Question question = of_two_axes();
+  const Found both = find(graph, mesh, question);
+  REQUIRE(both.axes.size() == 2);
+  CHECK(both.axes[0].decided.axis == 1);
+  CHECK(both.axes[1].decided.axis == 0);
+  question.most_together = both.variables;
+  CHECK(find(graph, mesh, question).axes.size() == 2);
+  question.most_together = both.variables - 1;
+  const Found inner = find(graph, mesh, question);
+  REQUIRE(inner.axes.size() == 1);
+  CHECK(inner.question.axes.size() == 1);
+  CHECK(inner.axes[0].decided.axis == 1);
+  CHECK(inner.variables == find(graph, mesh, {.axes = {{.axis = 1}}, .batch_dims = {{"x", 0}}}).variables);
+  const Found outer = find(graph, mesh, {.axes = {{}}, .further_in = inner.axes, .batch_dims = {{"x", 0}}});
+  REQUIRE(outer.axes.size() == 1);
+  CHECK(outer.seconds < inner.seconds);  // of its share of the work
+}
+
+TEST_CASE("what is known of one of two axes holds, and the other goes with it") {
+  const ir::Graph graph = ir::from_text(kPerceptron);
+  const auto mesh = sharding::mesh_from_text("outer=2 inner=2");
+  const double free = find(graph, mesh, of_two_axes()).seconds;
+  for (const std::size_t asked : {0, 1}) {
+    Question question = of_two_axes();
+    question.axes[asked].parameters = {{"h.0.up.weight", sharding::Shard{.dim = 0}},
+                                       {"h.0.down.weight", sharding::Replicate{}}};
+    const Found found = find(graph, mesh, question);
+    REQUIRE(found.axes.size() == 2);
+    CHECK(text_of(found.axes[asked].parameters) == "h.0.down.weight R\nh.0.up.weight S(0)\n");
+    CHECK(rewrite::is_cut(found.axes[1 - asked].parameters.at("h.0.down.weight")));
+    CHECK(found.seconds > free);
+    Question handed_on = of_two_axes();  // of one axis; over the other it may lie in any way
+    handed_on.axes[asked].values = {{*graph.nodes[1].outputs[0], sharding::Replicate{}}};
+    const Found whole = find(graph, mesh, handed_on);
+    CHECK(whole.seconds > free);
+    CHECK(to_text(whole.axes[asked].decided.nodes[2].in[0]) == "S(1)");  // each takes its part of it
+  }
+}
+
+TEST_CASE("a limit of bytes and a parameter to split are of all axes that are found together") {
+  const ir::Graph graph = ir::from_text(kPerceptron);  // two matrices of 64 KiB
+  const auto mesh = sharding::mesh_from_text("outer=2 inner=2");
+  Question question = of_two_axes();
+  question.most_kept = 32768;
+  CHECK(find(graph, mesh, question).axes.size() == 2);
+  question.most_kept = 32767;
+  CHECK_THROWS_WITH_AS(
+      find(graph, mesh, question),
+      "planner.kept is 32.0KiB (32767 bytes), and over 4 ranks of 'outer' and 'inner' no placement leaves a "
+      "rank less than 32.0KiB (32768 bytes) of the model's parameters. Remedy: that much, or more ranks",
+      Error);
+  question.most_together = 0;  // it is of the last axis
+  CHECK(find(graph, mesh, question).axes.size() == 1);
+  Question split = of_two_axes();
+  split.split = {"h.0.up.weight"};
+  const Found found = find(graph, mesh, split);
+  for (const FoundAxis& of : found.axes) {
+    CHECK(rewrite::is_cut(of.parameters.at("h.0.up.weight")));
+    CHECK_FALSE(rewrite::is_cut(of.parameters.at("h.0.down.weight")));
+  }
+  const auto wide = sharding::mesh_from_text("outer=512 inner=2");
+  CHECK_THROWS_WITH_AS(
+      find(graph, wide, split),
+      doctest::Contains("split: parameter h.0.up.weight cannot be cut over 1024 ranks of 'outer' "
+                        "and 'inner'"),
+      Error);
+}
+
+TEST_CASE("who is told takes as many axes together as who has searched") {
+  const ir::Graph graph = ir::from_text(kPerceptron);
+  const auto mesh = sharding::mesh_from_text("outer=2 inner=2");
+  Question question = of_two_axes();
+  for (const int most : {0, 3000}) {
+    question.most_together = most;
+    question.told = "";
+    const Found searched = find(graph, mesh, question);
+    question.told = searched.told;
+    question.budget = 1e-9;
+    question.most_together = 3000 - most;
+    const Found told = find(graph, mesh, question);
+    CHECK(told.axes == searched.axes);
+    CHECK(told.axes.size() == (most == 0 ? 1 : 2));
+    question.budget = 0;
+  }
+}
+
+TEST_CASE("over two axes together each layer says how it lies over both, and what it costs") {
+  const ir::Graph graph = ir::from_text(kPerceptron);
+  const auto mesh = sharding::mesh_from_text("outer=2 inner=2");
+  const Found found = find(graph, mesh, of_two_axes());
+  const auto layers = explain(graph, mesh, found);
+  REQUIRE(layers.size() == 3);
+  CHECK(text_of(layers[0].parameters) == "weight [S(1), S(1)]\n");
+  double all = 0;
+  for (const Layer& layer : layers) all += layer.work + layer.changed + layer.kept;
+  CHECK(all == doctest::Approx(found.seconds));
+  REQUIRE(layers[0].next);
+  CHECK(layers[0].next->parameters.at("weight") != layers[0].parameters.at("weight"));
+  CHECK(layers[0].next->more > 0);
 }
 
 TEST_CASE("each layer says what it costs, and what its next best would") {
@@ -252,7 +363,7 @@ TEST_CASE("each layer says what it costs, and what its next best would") {
   const auto layers = explain(graph, mesh, found);
   REQUIRE(layers.size() == 3);
   CHECK(layers[0].path == "h.*.up");
-  CHECK(text_of(layers[0].parameters) == "weight S(1)\n");
+  CHECK(text_of(layers[0].parameters) == "weight [S(1)]\n");
   CHECK(layers[1].path == "h.*");
   CHECK(layers[2].path == "h.*.down");
   double all = 0;
@@ -267,11 +378,13 @@ TEST_CASE("each layer says what it costs, and what its next best would") {
   for (const std::size_t index :
        {0, 2}) {  // as good as the best among all others is what asking for it finds
     REQUIRE(layers[index].next);
-    const auto& [name, placement] = *layers[index].next->parameters.begin();
-    CHECK(placement != layers[index].parameters.at(name));
+    const auto& [name, layout] = *layers[index].next->parameters.begin();
+    CHECK(layout != layers[index].parameters.at(name));
     const std::string path = index == 0 ? "h.0.up." : "h.0.down.";
-    const Found other =
-        find(graph, mesh, {.parameters = {{path + name, placement}}, .batch_dims = {{"x", 0}}, .gap = 0});
+    const Found other = find(graph, mesh,
+                             {.axes = {{.parameters = {{path + name, layout.placements[0]}}}},
+                              .batch_dims = {{"x", 0}},
+                              .gap = 0});
     CHECK(layers[index].next->more == doctest::Approx(other.seconds - found.seconds));
     CHECK(layers[index].next->more > 0);
   }

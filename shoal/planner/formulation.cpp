@@ -9,13 +9,14 @@
 #include "shoal/ir/flops.h"
 #include "shoal/ir/text.h"
 #include "shoal/ir/views.h"
+#include "shoal/planner/changes.h"
 #include "shoal/sharding/state_blocks.h"
 
 namespace shoal::planner {
 
 using ir::Role;
 using ir::ValueId;
-using rewrite::Choice;
+using sharding::Layout;
 using sharding::Mesh;
 using sharding::Placement;
 using sharding::Replicate;
@@ -24,9 +25,9 @@ using sharding::Replicate;
 // bytes of matrices, than this is cut, if it can be, also where messages would cost more than it saves.
 static constexpr double kHeavy = 0.0005, kLarge = 0.01;
 
-static Formulation::Terms& at(Formulation::ByPlacement& all, const Placement& placement) {
-  const auto found = std::ranges::find(all, placement, &std::pair<Placement, Formulation::Terms>::first);
-  return found != all.end() ? found->second : all.emplace_back(placement, Formulation::Terms{}).second;
+static Formulation::Terms& at(Formulation::ByLayout& all, const Layout& layout) {
+  const auto found = std::ranges::find(all, layout, &std::pair<Layout, Formulation::Terms>::first);
+  return found != all.end() ? found->second : all.emplace_back(layout, Formulation::Terms{}).second;
 }
 
 static Formulation::Terms scaled(Formulation::Terms terms, double by) {
@@ -39,15 +40,16 @@ Formulation::Formulation(const ir::Graph& graph, const Mesh& mesh, const Questio
       mesh_(mesh),
       question_(question),
       rates_(question.rates),
-      ranks_(mesh.axes[question.axis].size),
       classes_(classes_of(graph, marks(), question.folds)),
       ways_(graph, mesh, question, classes_) {
+  if (is_too_large()) return;
   weigh();
   one_ = milp_.add_variable(0, false);
   milp_.add_row(1, 1, {{one_, 1}});
   add_parameters();
   add_nodes();
   add_readers();
+  if (is_too_large()) return;
   add_messages();
   if (question.most_kept > 0) milp_.add_row(0, 1, scaled(kept_, 1 / static_cast<double>(question.most_kept)));
 }
@@ -73,17 +75,33 @@ Milp::Variable Formulation::add_cost(double seconds, bool is_whole, Cost::Kind k
   return variable;
 }
 
+std::string Formulation::text_of_ranks() const {
+  int ranks = 1;
+  std::string names;
+  for (std::size_t i = question_.axes.size(); i-- > 0;) {
+    const auto& [name, size] = mesh_.axes[question_.axes[i].axis];
+    ranks *= size;
+    names += concat(names.empty() ? "'" : " and '", name, "'");
+  }
+  return concat(ranks, " ranks of ", names);
+}
+
 // What keeps classes apart.
 std::vector<std::string> Formulation::marks() const {
   std::vector<std::string> marks(graph_.values.size());
   for (const auto& source : graph_.sources)
-    if (const auto known = question_.parameters.find(source.name);
-        known != question_.parameters.end() && graph_.at(source.value).role == Role::Parameter)
-      marks[source.value.index] = sharding::to_text(known->second);
-    else if (question_.split.contains(source.name) && graph_.at(source.value).role == Role::Parameter)
+    if (question_.split.contains(source.name) && graph_.at(source.value).role == Role::Parameter &&
+        !std::ranges::all_of(question_.axes,
+                             [&](const AskedAxis& asked) { return asked.parameters.contains(source.name); }))
       marks[source.value.index] = "split";
-  for (const auto& [value, placement] : question_.values)
-    marks[value.index] += concat('=', sharding::to_text(placement));
+  for (const auto& [axis, parameters, values] : question_.axes) {
+    for (const auto& source : graph_.sources)
+      if (const auto known = parameters.find(source.name);
+          known != parameters.end() && graph_.at(source.value).role == Role::Parameter)
+        marks[source.value.index] += concat(axis, ':', sharding::to_text(known->second));
+    for (const auto& [value, placement] : values)
+      marks[value.index] += concat(axis, '=', sharding::to_text(placement));
+  }
   for (const auto& [decided, parameters] : question_.further_in) {
     for (const auto& source : graph_.sources)
       if (const auto known = parameters.find(source.name);
@@ -112,19 +130,19 @@ bool Formulation::is_matrix(std::size_t value) const {
   const ir::Value& of = graph_.at(classes_.values[value].first);
   return of.role == Role::Parameter && (of.type.shape.size() == 2 || of.type.shape.size() == 3);
 }
-bool Formulation::has_to_split(std::size_t index) const {
-  const double flops = ir::flops_of(graph_, node_of(index)) * classes_.nodes[index].count;
-  return flops > kHeavy * all_flops_ && std::ranges::any_of(ways_.of_node(index), [&](const Choice& choice) {
-           return ways_.share_of(choice, node_of(index)) < 1;
-         });
+// Over how many axes: as many as there is a way for.
+std::size_t Formulation::num_splits_wanted(std::size_t index) const {
+  if (ir::flops_of(graph_, node_of(index)) * classes_.nodes[index].count <= kHeavy * all_flops_) return 0;
+  std::size_t most = 0;
+  for (const Way& way : ways_.of_node(index)) most = std::max(most, ways_.num_splits(way, node_of(index)));
+  return most;
 }
+// Over as many axes as can cut it.
 bool Formulation::has_to_be_cut(std::size_t value) const {
   if (!question_.split.empty()) return is_split(value) && shape_of(value).size() > 1;
   if (question_.cuts_samples) return false;
-  return is_matrix(value) && !ways_.cuts_of(value).empty() &&
-         bytes_of(value) * classes_.values[value].count > kLarge * all_bytes_;
+  return is_matrix(value) && bytes_of(value) * classes_.values[value].count > kLarge * all_bytes_;
 }
-
 bool Formulation::is_split(std::size_t value) const {
   const std::string* name = name_of(classes_.values[value].first);
   return name != nullptr && question_.split.contains(*name);
@@ -140,21 +158,54 @@ double Formulation::bytes_of(std::size_t value) const {
   return ways_.has_samples(value) ? bytes / question_.data_ranks : bytes;
 }
 
-// The cuts that a parameter may have.
-std::vector<Placement> Formulation::cuts_of(std::size_t value) const {
-  std::vector<Placement> cuts = ways_.cuts_of(value);
-  if (question_.in_blocks.empty()) return cuts;
-  const ValueId first = classes_.values[value].first;
+std::size_t Formulation::num_cuts(const Layout& layout) const {
+  return static_cast<std::size_t>(std::ranges::count_if(layout.placements, rewrite::is_cut));
+}
+
+// Those that a parameter may have.
+std::vector<Layout> Formulation::layouts_of(std::size_t value) const {
+  const ValueClass& of = classes_.values[value];
+  const bool may_be_cut = question_.split.empty() || is_split(value);
+  std::vector<Layout> layouts = {sharding::replicated(mesh_)};
+  std::size_t num_known = 0, num_known_cuts = 0;
+  for (std::size_t i = 0; i < question_.axes.size(); ++i) {
+    const std::size_t axis = question_.axes[i].axis;
+    const auto known = known_of(of.first, question_.axes[i]);
+    num_known += known ? 1 : 0;
+    num_known_cuts += known && rewrite::is_cut(*known) ? 1 : 0;
+    std::vector<Placement> placements = {Replicate{}};
+    if (known)
+      placements = {*known};
+    else if (may_be_cut)
+      placements.insert(placements.end(), ways_.cuts_of(value, i).begin(), ways_.cuts_of(value, i).end());
+    std::vector<Layout> longer;
+    for (const Layout& layout : layouts)
+      for (const Placement& placement : placements) {
+        longer.push_back(layout);
+        longer.back().placements[axis] = placement;
+      }
+    layouts = std::move(longer);
+  }
+  if (num_known == question_.axes.size()) return layouts;
+  std::erase_if(layouts, [&](const Layout& layout) {
+    return num_cuts(layout) > num_known_cuts &&
+           (ways_.leaves_some_without(layout, shape_of(value)) || !has_whole_blocks(layout, value));
+  });
+  if (!has_to_be_cut(value)) return layouts;
+  const std::size_t most = num_cuts(
+      *std::ranges::max_element(layouts, {}, [&](const Layout& layout) { return num_cuts(layout); }));
+  SHOAL_CHECK(question_.split.empty() || most + num_known >= question_.axes.size() + num_known_cuts,
+              InvalidInput, "split: parameter ", *name_of(of.first), " cannot be cut over ", text_of_ranks(),
+              ": ", ir::to_text(graph_.at(of.first).type), ". Remedy: leave it out of the scope or the line");
+  std::erase_if(layouts, [&](const Layout& layout) { return num_cuts(layout) < most; });
+  return layouts;
+}
+bool Formulation::has_whole_blocks(const Layout& layout, std::size_t value) const {
   const auto is_in_blocks = [&](const ir::Source& source) {
     return classes_.of_value[source.value.index] == value && question_.in_blocks.contains(source.name);
   };
-  if (std::ranges::none_of(graph_.sources, is_in_blocks)) return cuts;
-  std::erase_if(cuts, [&](const Placement& cut) {
-    sharding::Layout layout = sharding::replicated(mesh_);
-    layout.placements[question_.axis] = cut;
-    return !sharding::layout_of_maxima(mesh_, layout, graph_.at(first).type.shape);
-  });
-  return cuts;
+  return question_.in_blocks.empty() || std::ranges::none_of(graph_.sources, is_in_blocks) ||
+         sharding::layout_of_maxima(mesh_, layout, shape_of(value)).has_value();
 }
 
 void Formulation::add_parameters() {
@@ -163,27 +214,17 @@ void Formulation::add_parameters() {
     const ValueClass& of = classes_.values[value];
     if (of.node != kNone) continue;
     if (graph_.at(of.first).role != Role::Parameter) {
-      if (graph_.at(of.first).role != Role::Gradient) at(made_[value], Replicate{}) = {{one_, 1}};
+      if (graph_.at(of.first).role != Role::Gradient)
+        at(made_[value], sharding::replicated(mesh_)) = {{one_, 1}};
       continue;
     }
-    const auto known = known_of(of.first);
     Terms any;
-    const std::vector<Placement> cuts = cuts_of(value);
-    SHOAL_CHECK(known || question_.split.empty() || !has_to_be_cut(value) || !cuts.empty(), InvalidInput,
-                "split: parameter ", *name_of(of.first), " cannot be cut over ", ranks_, " ranks of '",
-                mesh_.axes[question_.axis].name, "': ", ir::to_text(graph_.at(of.first).type),
-                ". Remedy: leave it out of the scope or the line");
-    std::vector<Placement> placements = {Replicate{}};
-    placements.insert(placements.end(), cuts.begin(), cuts.end());
-    for (const Placement& placement : placements) {
-      if (known ? placement != *known : ways_.leaves_some_without(placement, shape_of(value))) continue;
-      if (!known && !rewrite::is_cut(placement) && has_to_be_cut(value) && !cuts.empty()) continue;
-      if (!known && rewrite::is_cut(placement) && !question_.split.empty() && !is_split(value)) continue;
-      const double kept =
-          bytes_of(value) * ways_.share_of(placement, shape_of(value)) * rates_.kept / rates_.link;
-      const auto variable = add_cost(of.count * kept, true, Cost::Kind::Kept, layer_of(value));
-      kept_.emplace_back(variable, of.count * bytes_of(value) * ways_.share_of(placement, shape_of(value)));
-      at(made_[value], placement) = {{variable, 1}};
+    for (const Layout& layout : layouts_of(value)) {
+      const double bytes = bytes_of(value) * ways_.share_of(layout, shape_of(value));
+      const auto variable =
+          add_cost(of.count * bytes * rates_.kept / rates_.link, true, Cost::Kind::Kept, layer_of(value));
+      kept_.emplace_back(variable, of.count * bytes);
+      at(made_[value], layout) = {{variable, 1}};
       any.emplace_back(variable, 1);
     }
     SHOAL_CHECK(!any.empty(), Internal, "planner: no placement for %", of.first.index);
@@ -191,21 +232,21 @@ void Formulation::add_parameters() {
   }
   for (const auto& source : graph_.sources)
     if (graph_.at(source.value).role == Role::Gradient)
-      made_[classes_.of_value[source.value.index]] = placements_of(source.name);
+      made_[classes_.of_value[source.value.index]] = layouts_of(source.name);
 }
-std::optional<Placement> Formulation::known_of(ValueId parameter) const {
-  for (const auto& source : graph_.sources)
-    if (source.value == parameter)
-      if (const auto known = question_.parameters.find(source.name); known != question_.parameters.end())
-        return ways_.plain(known->second, graph_.at(parameter).type.shape);
+std::optional<Placement> Formulation::known_of(ValueId parameter, const AskedAxis& asked) const {
+  const auto index = static_cast<std::size_t>(&asked - question_.axes.data());
+  if (const std::string* name = name_of(parameter))
+    if (const auto known = asked.parameters.find(*name); known != asked.parameters.end())
+      return ways_.plain(known->second, graph_.at(parameter).type.shape, index);
   return std::nullopt;
 }
 // A gradient lies as its parameter does.
-Formulation::ByPlacement Formulation::placements_of(const std::string& parameter) const {
+Formulation::ByLayout Formulation::layouts_of(const std::string& parameter) const {
   for (const auto& source : graph_.sources)
     if (source.name == parameter && graph_.at(source.value).role == Role::Parameter)
       return made_[classes_.of_value[source.value.index]];
-  return {{Replicate{}, {{one_, 1}}}};
+  return {{sharding::replicated(mesh_), {{one_, 1}}}};
 }
 
 double Formulation::work_of(std::size_t index) const {
@@ -229,18 +270,19 @@ void Formulation::add_nodes() {
   for (std::size_t i = 0; i < classes_.nodes.size(); ++i) {
     const ir::Node& node = node_of(i);
     const double work = work_of(i) * classes_.nodes[i].count;
-    const bool is_shared = has_to_split(i);
+    const std::size_t wanted = num_splits_wanted(i);
     Terms any;
-    for (const Choice& choice : ways_.of_node(i)) {
+    for (const Way& way : ways_.of_node(i)) {
       const auto variable =
-          add_cost(work * ways_.share_of(choice, node), true, Cost::Kind::Work, rewrite::folded(node.module));
+          add_cost(work * ways_.share_of(way, node), true, Cost::Kind::Work, rewrite::folded(node.module));
       any.emplace_back(variable, 1);
-      if (is_shared && ways_.share_of(choice, node) == 1) milp_.forbid(variable);
-      for (std::size_t j = 0; j < choice.in.size(); ++j)
-        at(read_[{i, j}], choice.in[j]).emplace_back(variable, 1);
-      for (std::size_t j = 0; j < choice.out.size(); ++j)
+      if (ways_.num_splits(way, node) < wanted) milp_.forbid(variable);
+      for (std::size_t j = 0; j < ir::inputs_of(node).size(); ++j)
+        at(read_[{i, j}], ways_.in_of(way, j)).emplace_back(variable, 1);
+      for (std::size_t j = 0; j < node.outputs.size(); ++j)
         if (node.outputs[j])
-          at(made_[classes_.of_value[node.outputs[j]->index]], choice.out[j]).emplace_back(variable, 1);
+          at(made_[classes_.of_value[node.outputs[j]->index]], ways_.out_of(way, j))
+              .emplace_back(variable, 1);
     }
     first_way_.push_back(any.front().first);
     milp_.add_row(1, 1, any);
@@ -250,11 +292,19 @@ void Formulation::add_nodes() {
 // A value is made in some way, and read in some way.
 void Formulation::add_readers() {
   std::map<std::size_t, Values> known;
-  for (const auto& [value, placement] : question_.values)
-    known[classes_.of_value[value.index]].insert(value.index);
+  for (const AskedAxis& asked : question_.axes)
+    for (const auto& [value, placement] : asked.values)
+      known[classes_.of_value[value.index]].insert(value.index);
   for (const auto& [of, values] : known) {
-    const Placement& placement = question_.values.at(classes_.values[of].first);
-    ByPlacement handed_on = {{ways_.plain(placement, shape_of(of)), {{one_, 1}}}};
+    ByLayout handed_on;
+    for (auto [layout, terms] : made_[of]) {
+      for (std::size_t i = 0; i < question_.axes.size(); ++i)
+        if (const auto& of_axis = question_.axes[i]; of_axis.values.contains(classes_.values[of].first))
+          layout.placements[of_axis.axis] =
+              ways_.plain(of_axis.values.at(classes_.values[of].first), shape_of(of), i);
+      Terms& all = at(handed_on, layout);
+      all.insert(all.end(), terms.begin(), terms.end());
+    }
     add_change(of, handed_on, values);
     made_[of] = std::move(handed_on);
   }
@@ -274,22 +324,26 @@ void Formulation::add_readers() {
     result.values.insert(value.index);
   }
   for (const auto& [key, result] : results)
-    add_change(
-        key.first,
-        result.parameter.empty() ? ByPlacement{{Replicate{}, {{one_, 1}}}} : placements_of(result.parameter),
-        result.values);
+    add_change(key.first,
+               result.parameter.empty() ? ByLayout{{sharding::replicated(mesh_), {{one_, 1}}}}
+                                        : layouts_of(result.parameter),
+               result.values);
 }
-void Formulation::add_change(std::size_t value, const ByPlacement& read, const Values& values) {
-  const ByPlacement& made = made_[value];
+void Formulation::add_change(std::size_t value, const ByLayout& read, const Values& values) {
+  const ByLayout& made = made_[value];
   std::vector<Terms> from(made.size()), to(read.size());
-  for (std::size_t p = 0; p < made.size(); ++p)
+  for (std::size_t p = 0; p < made.size(); ++p) {
+    if (is_too_large()) return;
     for (std::size_t q = 0; q < read.size(); ++q) {
-      if (!seconds_of(made[p].first, read[q].first, value)) continue;
+      const auto seconds = seconds_of_change(mesh_, question_, ways_, made[p].first, read[q].first,
+                                             shape_of(value), bytes_of(value));
+      if (!seconds) continue;
       const auto variable = milp_.add_variable(0, false);
       from[p].emplace_back(variable, 1);
       to[q].emplace_back(variable, 1);
-      changes_[value].push_back({made[p].first, read[q].first, variable, values});
+      changes_[value].push_back({made[p].first, read[q].first, *seconds, variable, values});
     }
+  }
   const auto equal = [&](Terms sum, const Terms& whole) {
     for (const auto& [variable, weight] : whole) sum.emplace_back(variable, -weight);
     milp_.add_row(0, 0, sum);
@@ -298,23 +352,12 @@ void Formulation::add_change(std::size_t value, const ByPlacement& read, const V
   for (std::size_t q = 0; q < read.size(); ++q) equal(to[q], read[q].second);
 }
 
-std::optional<double> Formulation::seconds_of(const Placement& from, const Placement& to,
-                                              std::size_t value) const {
-  if (from == to) return 0;
-  const double bytes = bytes_of(value);
-  const auto sent = rewrite::bytes_sent(from, to, bytes, ranks_);
-  if (!sent) return std::nullopt;
-  // A part that is kept, or taken from a message, is copied.
-  const double copied = bytes / rates_.memory;
-  return *sent == 0 ? copied / ranks_ : *sent / rates_.link + rates_.latency + copied;
-}
-
 // Values of a class that the same readers read are changed for all of them at once.
 void Formulation::add_messages() {
   for (const auto& [value, changes] : changes_) {
     std::vector<bool> is_done(changes.size());
     for (std::size_t i = 0; i < changes.size(); ++i) {
-      const double seconds = seconds_of(changes[i].from, changes[i].to, value).value();
+      const double seconds = changes[i].seconds;
       if (is_done[i] || seconds == 0) continue;
       std::map<std::uint32_t, std::vector<Milp::Variable>> readers;  // by value
       for (std::size_t j = i; j < changes.size(); ++j) {

@@ -2,6 +2,7 @@
 #include "shoal/planner/ways.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace shoal::planner {
 
@@ -20,14 +21,19 @@ Ways::Ways(const ir::Graph& graph, const Mesh& mesh, const Question& question, c
       mesh_(mesh),
       question_(question),
       classes_(classes),
-      ranks_(mesh.axes[question.axis].size),
       candidates_(graph, mesh),
-      cuts_(classes.values.size()),
-      samples_(classes.values.size()),
-      choices_(classes.nodes.size()) {
+      ways_(classes.nodes.size(), {Way{}}) {
   find_readers();
-  follow_samples();
-  find_cuts();
+  for (const AskedAxis& asked : question.axes) {
+    const std::size_t values = classes.values.size();
+    axes_.push_back({.axis = asked.axis,
+                     .ranks = mesh.axes[asked.axis].size,
+                     .cuts = std::vector<std::vector<Placement>>(values),
+                     .samples = std::vector<std::vector<Shard>>(values)});
+    follow_samples(axes_.back());
+    find_ways(axes_.size() - 1);
+    if (are_too_many()) return;
+  }
 }
 
 const Shape& Ways::shape_of(std::size_t value) const {
@@ -45,31 +51,45 @@ void Ways::find_readers() {
     for (const auto& [reader, values] : readers) read_by_[reader].push_back(value);
 }
 
-rewrite::PlacedNode Ways::further_in(const ir::Node& node) const {
+rewrite::PlacedNode Ways::further_in(const ir::Node& node, const Way& way) const {
   rewrite::PlacedNode placed = {.in = std::vector(ir::inputs_of(node).size(), sharding::replicated(mesh_)),
                                 .out = std::vector(node.outputs.size(), sharding::replicated(mesh_))};
   const auto index = static_cast<std::size_t>(&node - graph_.nodes.data());
-  for (const FurtherIn& other : question_.further_in)
+  for (const FoundAxis& other : question_.further_in)
     set(other.decided.axis, other.decided.nodes[index], placed);
+  for (std::size_t asked = 0; asked < way.size(); ++asked) set(axes_[asked].axis, way[asked], placed);
   return placed;
 }
+sharding::Layout Ways::in_of(const Way& way, std::size_t input) const {
+  sharding::Layout layout = sharding::replicated(mesh_);
+  for (std::size_t asked = 0; asked < way.size(); ++asked)
+    layout.placements[axes_[asked].axis] = way[asked].in[input];
+  return layout;
+}
+sharding::Layout Ways::out_of(const Way& way, std::size_t output) const {
+  sharding::Layout layout = sharding::replicated(mesh_);
+  for (std::size_t asked = 0; asked < way.size(); ++asked)
+    layout.placements[axes_[asked].axis] = way[asked].out[output];
+  return layout;
+}
 
-Placement Ways::plain(const Placement& placement, const Shape& shape) const {
+Placement Ways::plain(const Placement& placement, const Shape& shape, std::size_t asked) const {
   const auto* shard = std::get_if<Shard>(&placement);
   if (shard == nullptr || !shard->weights.empty()) return placement;
   const std::int64_t block = shape[static_cast<std::size_t>(shard->dim)] / shard->outer;
-  std::int64_t parts = ranks_;  // also where axes further in have cut that dim
-  for (const FurtherIn& other : question_.further_in) parts *= mesh_.axes[other.decided.axis].size;
+  std::int64_t parts = 1;  // also where axes further in have cut that dim
+  for (std::size_t i = 0; i <= asked; ++i) parts *= axes_[i].ranks;
+  for (const FoundAxis& other : question_.further_in) parts *= mesh_.axes[other.decided.axis].size;
   Shard plain = *shard;
   if (block % (parts * shard->unit) == 0) plain.unit = 1;
   return plain;
 }
-Choice Ways::plain(Choice choice, const ir::Node& node) const {
+Choice Ways::plain(Choice choice, const ir::Node& node, std::size_t asked) const {
   const auto inputs = ir::inputs_of(node);
   for (std::size_t i = 0; i < choice.in.size(); ++i)
-    choice.in[i] = plain(choice.in[i], graph_.at(inputs[i]).type.shape);
+    choice.in[i] = plain(choice.in[i], graph_.at(inputs[i]).type.shape, asked);
   for (std::size_t i = 0; i < choice.out.size(); ++i)
-    if (node.outputs[i]) choice.out[i] = plain(choice.out[i], graph_.at(*node.outputs[i]).type.shape);
+    if (node.outputs[i]) choice.out[i] = plain(choice.out[i], graph_.at(*node.outputs[i]).type.shape, asked);
   return choice;
 }
 
@@ -91,6 +111,23 @@ double Ways::share_of(const Choice& choice, const ir::Node& node, std::size_t ax
       share = std::min(share, share_of(choice.out[i], graph_.at(*node.outputs[i]).type.shape, axis));
   return share;
 }
+double Ways::share_of(const sharding::Layout& layout, const Shape& shape) const {
+  double share = 1;
+  for (const Axis& of : axes_) share *= share_of(layout.placements[of.axis], shape, of.axis);
+  return share;
+}
+double Ways::share_of(const Way& way, const ir::Node& node) const {
+  double share = 1;
+  for (std::size_t asked = 0; asked < way.size(); ++asked)
+    share *= share_of(way[asked], node, axes_[asked].axis);
+  return share;
+}
+std::size_t Ways::num_splits(const Way& way, const ir::Node& node) const {
+  std::size_t number = 0;
+  for (std::size_t asked = 0; asked < way.size(); ++asked)
+    number += share_of(way[asked], node, axes_[asked].axis) < 1 ? 1 : 0;
+  return number;
+}
 double Ways::left_of(std::size_t value) const {
   const ValueClass& of = classes_.values[value];
   double share = 1;
@@ -107,7 +144,7 @@ double Ways::left_of(std::size_t value) const {
 double Ways::left_of(const ir::Node& node) const {
   const auto index = static_cast<std::size_t>(&node - graph_.nodes.data());
   double share = 1;
-  for (const FurtherIn& other : question_.further_in)
+  for (const FoundAxis& other : question_.further_in)
     share *= share_of(other.decided.nodes[index], node, other.decided.axis);
   return share;
 }
@@ -118,10 +155,10 @@ std::string Ways::name_of(std::size_t value) const {
 }
 
 // Whether it cuts what holds the samples, and may not.
-bool Ways::cuts_samples(const Placement& placement, std::size_t value) const {
+bool Ways::cuts_samples(const Axis& of, const Placement& placement, std::size_t value) const {
   const auto* shard = std::get_if<Shard>(&placement);
   if (shard == nullptr) return false;
-  for (const Shard& samples : samples_[value]) {
+  for (const Shard& samples : of.samples[value]) {
     if (samples.dim != shard->dim) continue;
     if (question_.data_ranks > 1)
       return true;  // an axis further out cuts that dim, which this one could not join
@@ -132,78 +169,89 @@ bool Ways::cuts_samples(const Placement& placement, std::size_t value) const {
   }
   return false;
 }
-bool Ways::leaves_some_without(const Placement& placement, const Shape& shape) const {
+bool Ways::leaves_some_without(const Axis& of, const Placement& placement, const Shape& shape) {
   const auto* shard = std::get_if<Shard>(&placement);
   return shard != nullptr &&
-         shape[static_cast<std::size_t>(shard->dim)] / (shard->outer * shard->unit) < ranks_;
+         shape[static_cast<std::size_t>(shard->dim)] / (shard->outer * shard->unit) < of.ranks;
+}
+bool Ways::is_somewhere_empty(const sharding::Layout& layout, const Shape& shape) const {
+  return std::ranges::any_of(corners(mesh_, layout), [&](int rank) {
+    return std::ranges::count(local_shape(mesh_, layout, shape, rank), 0) > 0;
+  });
+}
+bool Ways::leaves_some_without(const sharding::Layout& layout, const Shape& shape) const {
+  for (const Axis& of : axes_)
+    if (leaves_some_without(of, layout.placements[of.axis], shape)) return true;
+  if (axes_.size() == 1) return false;
+  return !misfit(mesh_, layout, shape).empty() || is_somewhere_empty(layout, shape);
 }
 
 // Of what axes further in leave.
-bool Ways::leaves_some_without(const Choice& choice, const ir::Node& node) const {
-  if (question_.further_in.empty()) return false;
-  rewrite::PlacedNode placed = further_in(node);
-  set(question_.axis, choice, placed);
-  const auto is_somewhere_empty = [&](const sharding::Layout& layout, ir::ValueId value) {
-    if (!rewrite::is_cut(layout.placements[question_.axis])) return false;
+bool Ways::leaves_some_without(const Axis& of, const rewrite::PlacedNode& placed,
+                               const ir::Node& node) const {
+  if (question_.further_in.empty() && &of == axes_.data()) return false;
+  const auto is_empty = [&](const sharding::Layout& layout, ir::ValueId value) {
     const Shape& shape = graph_.at(value).type.shape;
-    return misfit(mesh_, layout, shape).empty() && std::ranges::any_of(corners(mesh_, layout), [&](int rank) {
-             return std::ranges::count(local_shape(mesh_, layout, shape, rank), 0) > 0;
-           });
+    return rewrite::is_cut(layout.placements[of.axis]) && misfit(mesh_, layout, shape).empty() &&
+           is_somewhere_empty(layout, shape);
   };
   const auto inputs = ir::inputs_of(node);
   for (std::size_t i = 0; i < inputs.size(); ++i)
-    if (is_somewhere_empty(placed.in[i], inputs[i])) return true;
+    if (is_empty(placed.in[i], inputs[i])) return true;
   for (std::size_t i = 0; i < node.outputs.size(); ++i)
-    if (node.outputs[i] && is_somewhere_empty(placed.out[i], *node.outputs[i])) return true;
+    if (node.outputs[i] && is_empty(placed.out[i], *node.outputs[i])) return true;
   return false;
 }
 
-bool Ways::is_good(const Choice& choice, std::size_t index) const {
+bool Ways::is_good(std::size_t asked, const Way& further_in, const Choice& choice, std::size_t index) const {
+  const Axis& of = axes_[asked];
   const ir::Node& node = node_of(index);
   const auto inputs = ir::inputs_of(node);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    if (leaves_some_without(choice.in[i], graph_.at(inputs[i]).type.shape)) return false;
+    if (leaves_some_without(of, choice.in[i], graph_.at(inputs[i]).type.shape)) return false;
     for (const std::size_t value : read_by_.at({index, i}))
-      if (cuts_samples(choice.in[i], value)) return false;
+      if (cuts_samples(of, choice.in[i], value)) return false;
   }
   for (std::size_t i = 0; i < node.outputs.size(); ++i) {
     if (!node.outputs[i]) continue;
-    if (leaves_some_without(choice.out[i], graph_.at(*node.outputs[i]).type.shape)) return false;
-    if (cuts_samples(choice.out[i], classes_.of_value[node.outputs[i]->index])) return false;
+    if (leaves_some_without(of, choice.out[i], graph_.at(*node.outputs[i]).type.shape)) return false;
+    if (cuts_samples(of, choice.out[i], classes_.of_value[node.outputs[i]->index])) return false;
   }
-  return !leaves_some_without(choice, node) &&
-         candidates_.fits(choice, node, question_.axis, further_in(node));
+  const rewrite::PlacedNode left = this->further_in(node, further_in);
+  rewrite::PlacedNode placed = left;
+  set(of.axis, choice, placed);
+  return !leaves_some_without(of, placed, node) && candidates_.fits(choice, node, of.axis, left);
 }
 
 // Where the samples of the batch are, in each value that has them.
-void Ways::follow_samples() {
+void Ways::follow_samples(Axis& of) {
   for (const auto& source : graph_.sources)
     if (const auto dim = question_.batch_dims.find(source.name);
         dim != question_.batch_dims.end() && graph_.at(source.value).role == Role::Input)
-      samples_[classes_.of_value[source.value.index]] = {Shard{.dim = dim->second}};
+      of.samples[classes_.of_value[source.value.index]] = {Shard{.dim = dim->second}};
   bool is_done = false;
   while (!is_done) {
     is_done = true;
-    for (std::size_t i = 0; i < classes_.nodes.size(); ++i) is_done &= !follow_samples(i);
+    for (std::size_t i = 0; i < classes_.nodes.size(); ++i) is_done &= !follow_samples(of, i);
   }
 }
-bool Ways::follow_samples(std::size_t index) {
+bool Ways::follow_samples(Axis& of, std::size_t index) {
   const ir::Node& node = node_of(index);
   const auto inputs = ir::inputs_of(node);
   bool is_new = false;
   const auto add = [&](std::size_t output, const Shard& shard) {
-    auto& known = samples_[classes_.of_value[node.outputs[output]->index]];
+    auto& known = of.samples[classes_.of_value[node.outputs[output]->index]];
     if (known.size() >= kMostCuts || std::ranges::find(known, shard) != known.end()) return;
     known.push_back(shard);
     is_new = true;
   };
   for (std::size_t i = 0; i < inputs.size(); ++i)
     for (const std::size_t value : read_by_.at({index, i}))
-      for (const Shard& samples : samples_[value]) {
+      for (const Shard& samples : of.samples[value]) {
         std::vector<Placement> seen(inputs.size(), Replicate{});
         seen[i] = samples;
         bool is_followed = false;
-        for (const Choice& choice : candidates_.choices(node, question_.axis, seen, further_in(node))) {
+        for (const Choice& choice : candidates_.choices(node, of.axis, seen, further_in(node))) {
           if (choice.in[i] != seen[i]) continue;
           is_followed = true;
           for (std::size_t j = 0; j < choice.out.size(); ++j)
@@ -217,45 +265,55 @@ bool Ways::follow_samples(std::size_t index) {
   return is_new;
 }
 
-void Ways::add_cut(std::size_t value, const Placement& placement) {
-  auto& known = cuts_[value];
+void Ways::add_cut(Axis& of, std::size_t value, const Placement& placement) {
+  auto& known = of.cuts[value];
   if (!rewrite::is_cut(placement) || known.size() >= kMostCuts) return;
   if (std::ranges::find(known, placement) == known.end()) known.push_back(placement);
 }
-void Ways::add_choice(std::size_t index, const Choice& found) {
+void Ways::add_way(std::size_t asked, std::size_t index, const Way& further_in, const Choice& found) {
   const ir::Node& node = node_of(index);
-  Choice choice = plain(found, node);
-  auto& known = choices_[index];
-  if (std::ranges::find(known, choice) != known.end() || !is_good(choice, index)) return;
+  Way way = further_in;
+  const Choice& choice = way.emplace_back(plain(found, node, asked));
+  auto& known = ways_[index];
+  if (std::ranges::find(known, way) != known.end() || !is_good(asked, further_in, choice, index)) return;
   for (std::size_t i = 0; i < choice.in.size(); ++i)
-    for (const std::size_t value : read_by_.at({index, i})) add_cut(value, choice.in[i]);
+    for (const std::size_t value : read_by_.at({index, i})) add_cut(axes_[asked], value, choice.in[i]);
   for (std::size_t i = 0; i < choice.out.size(); ++i)
-    if (node.outputs[i]) add_cut(classes_.of_value[node.outputs[i]->index], choice.out[i]);
-  known.push_back(std::move(choice));
+    if (node.outputs[i]) add_cut(axes_[asked], classes_.of_value[node.outputs[i]->index], choice.out[i]);
+  known.push_back(std::move(way));
+  ++num_ways_;
 }
 
-void Ways::find_cuts() {
-  for (std::size_t i = 0; i < classes_.nodes.size(); ++i) {
+void Ways::find_ways(std::size_t asked) {
+  further_in_ = std::exchange(ways_, std::vector<std::vector<Way>>(classes_.nodes.size()));
+  num_ways_ = 0;
+  for (std::size_t i = 0; i < classes_.nodes.size() && !are_too_many(); ++i) {
     const ir::Node& node = node_of(i);
     const std::size_t num_inputs = ir::inputs_of(node).size();
-    choices_[i].push_back({.in = std::vector<Placement>(num_inputs, Replicate{}),
-                           .out = std::vector<Placement>(node.outputs.size(), Replicate{})});
     const std::vector<Placement> seen(num_inputs, Replicate{});
-    for (const Choice& choice : candidates_.choices(node, question_.axis, seen, further_in(node)))
-      add_choice(i, choice);
+    for (const Way& way : further_in_[i]) {
+      ++num_ways_;
+      ways_[i].push_back(way);
+      ways_[i].back().push_back({.in = std::vector<Placement>(num_inputs, Replicate{}),
+                                 .out = std::vector<Placement>(node.outputs.size(), Replicate{})});
+      for (const Choice& choice : candidates_.choices(node, axes_[asked].axis, seen, further_in(node, way)))
+        add_way(asked, i, way, choice);
+    }
   }
-  for (const auto& [name, placement] : question_.parameters)
+  for (const auto& [name, placement] : question_.axes[asked].parameters)
     for (const auto& source : graph_.sources)
       if (source.name == name && graph_.at(source.value).role == Role::Parameter)
-        add_cut(classes_.of_value[source.value.index], plain(placement, graph_.at(source.value).type.shape));
+        add_cut(axes_[asked], classes_.of_value[source.value.index],
+                plain(placement, graph_.at(source.value).type.shape, asked));
   // What is known of a node's tensors when it is looked at.
   std::vector<std::size_t> seen(classes_.nodes.size());
-  for (bool is_done = false; !is_done;) {
+  for (bool is_done = false; !is_done && !are_too_many();) {
     is_done = true;
     const auto look = [&](std::size_t index) {
-      if (const std::size_t known = num_cuts_around(index); known != seen[index]) {
+      if (are_too_many()) return;
+      if (const std::size_t known = num_cuts_around(axes_[asked], index); known != seen[index]) {
         seen[index] = known;
-        take_cuts(index);
+        take_cuts(asked, index);
         is_done = false;
       }
     };
@@ -263,32 +321,37 @@ void Ways::find_cuts() {
     for (std::size_t i = classes_.nodes.size(); i-- > 0;) look(i);
   }
 }
-std::size_t Ways::num_cuts_around(std::size_t index) const {
+std::size_t Ways::num_cuts_around(const Axis& of, std::size_t index) const {
   const ir::Node& node = node_of(index);
   std::size_t number = 0;
   for (std::size_t i = 0; i < ir::inputs_of(node).size(); ++i)
-    for (const std::size_t value : read_by_.at({index, i})) number += cuts_[value].size();
+    for (const std::size_t value : read_by_.at({index, i})) number += of.cuts[value].size();
   for (const auto& output : node.outputs)
-    if (output) number += cuts_[classes_.of_value[output->index]].size();
+    if (output) number += of.cuts[classes_.of_value[output->index]].size();
   return number;
 }
-void Ways::take_cuts(std::size_t index) {
+void Ways::take_cuts(std::size_t asked, std::size_t index) {
+  const Axis& of = axes_[asked];
   const ir::Node& node = node_of(index);
   const auto inputs = ir::inputs_of(node);
-  for (std::size_t i = 0; i < inputs.size(); ++i)
-    for (const std::size_t value : read_by_.at({index, i}))
-      for (const Placement& cut : std::vector(cuts_[value])) {
-        std::vector<Placement> seen(inputs.size(), Replicate{});
-        seen[i] = cut;
-        for (const Choice& choice : candidates_.choices(node, question_.axis, seen, further_in(node)))
-          if (plain(choice.in[i], graph_.at(inputs[i]).type.shape) == cut) add_choice(index, choice);
-      }
-  for (std::size_t i = 0; i < node.outputs.size(); ++i) {
-    if (!node.outputs[i]) continue;
-    for (const Placement& cut : std::vector(cuts_[classes_.of_value[node.outputs[i]->index]]))
-      for (const Choice& choice :
-           candidates_.choices_making(node, question_.axis, std::get<Shard>(cut), further_in(node)))
-        if (plain(choice.out[i], graph_.at(*node.outputs[i]).type.shape) == cut) add_choice(index, choice);
+  for (const Way& way : further_in_[index]) {
+    const rewrite::PlacedNode placed = further_in(node, way);
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      for (const std::size_t value : read_by_.at({index, i}))
+        for (const Placement& cut : std::vector(of.cuts[value])) {
+          std::vector<Placement> seen(inputs.size(), Replicate{});
+          seen[i] = cut;
+          for (const Choice& choice : candidates_.choices(node, of.axis, seen, placed))
+            if (plain(choice.in[i], graph_.at(inputs[i]).type.shape, asked) == cut)
+              add_way(asked, index, way, choice);
+        }
+    for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+      if (!node.outputs[i]) continue;
+      for (const Placement& cut : std::vector(of.cuts[classes_.of_value[node.outputs[i]->index]]))
+        for (const Choice& choice : candidates_.choices_making(node, of.axis, std::get<Shard>(cut), placed))
+          if (plain(choice.out[i], graph_.at(*node.outputs[i]).type.shape, asked) == cut)
+            add_way(asked, index, way, choice);
+    }
   }
 }
 

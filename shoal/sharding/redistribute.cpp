@@ -50,9 +50,7 @@ std::optional<Change> change_of(const Placement& from, const Placement& to) {
   return wanted != nullptr ? Change::ReduceScatter : Change::AllReduce;
 }
 
-// An axis can cut a dim, or join its parts, only while no axis further out cuts it: those cut what this one
-// left.
-static bool is_outermost(const Layout& layout, std::size_t axis, const Placement& placement) {
+bool is_outermost(const Layout& layout, std::size_t axis, const Placement& placement) {
   const auto* shard = std::get_if<Shard>(&placement);
   if (shard == nullptr) return true;
   for (std::size_t outer = 0; outer < axis; ++outer) {

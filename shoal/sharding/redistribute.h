@@ -9,6 +9,7 @@
 // The same answer serves activations, gradients, stored parameters and checkpoints.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -33,6 +34,10 @@ std::optional<Collective> collective_of(Change change);
 
 // Of one axis; nothing where there is none: a Partial comes from Replicate alone.
 std::optional<Change> change_of(const Placement& from, const Placement& to);
+
+// An axis can cut a dim, or join its parts, only while no axis further out cuts it: those cut what this one
+// left.
+bool is_outermost(const Layout& layout, std::size_t axis, const Placement& placement);
 
 // One axis' placement becomes another.
 struct Step {

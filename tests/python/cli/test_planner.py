@@ -66,6 +66,10 @@ def test_of_two_axes_the_inner_one_is_found_first_and_steps_are_those_of_one_dev
     said = shoal("plan", tiny, *options, f"--plan={plan}", f"--save-plan={saved}")
     assert said.returncode == 0, said.stderr
     assert re.findall(r"^placements over (\w+): found; ", said.stdout, re.M) == ["inner", "outer"]
+    assert re.findall(r"above the least possible of (.*) \(", said.stdout) == [
+        "inner alone",
+        "what inner leaves",
+    ]
     assert re.findall(r"split along (\w+) +100.00 % of the flops", said.stdout) == ["outer", "inner"]
     again = shoal("plan", tiny, *options, f"--plan={saved}")
     assert again.returncode == 0, again.stderr
@@ -76,6 +80,23 @@ def test_of_two_axes_the_inner_one_is_found_first_and_steps_are_those_of_one_dev
         )
     for file in (plan, saved):
         verified = shoal("verify", tiny, *options, f"--plan={file}", "--verify.steps=2")
+        assert verified.returncode == 0, verified.stdout + verified.stderr
+
+
+def test_two_axes_of_a_small_step_are_found_together_and_steps_are_those_of_one_device(shoal, tmp_path):
+    plan, saved = tmp_path / "two.plan", tmp_path / "saved.plan"
+    plan.write_text("mesh outer=2 inner=2\n")
+    options = ["-n", 4, "--model.hidden=[64]", f"--job.dump_folder={tmp_path}/out"]
+    said = shoal("plan", "recipes/mlp.toml", *options, f"--plan={plan}", f"--save-plan={saved}")
+    assert said.returncode == 0, said.stderr
+    assert re.findall(r"^placements over (.*): found together; ", said.stdout, re.M) == ["outer and inner"]
+    assert re.search(r"% above the least possible \(\d+ variables", said.stdout)
+    assert re.search(r"^  layers\.\* .* weight outer=S\(\d\) inner=S\(\d\)", said.stdout, re.M)
+    assert "find inner\nfind outer\n" in saved.read_text()
+    again = shoal("plan", "recipes/mlp.toml", *options, f"--plan={saved}")
+    assert again.returncode == 0, again.stderr
+    for file in (plan, saved):
+        verified = shoal("verify", "recipes/mlp.toml", *options, f"--plan={file}", "--verify.steps=2")
         assert verified.returncode == 0, verified.stdout + verified.stderr
 
 
