@@ -96,7 +96,8 @@ void check_all(std::mt19937& random, int i, const std::vector<const char*>& mesh
   Rates rates;
   rates.latency = i % 3 == 0 ? 1e-9 : 1e-7;
   rates.flops = i % 5 == 0 ? 1e8 : 5e9;
-  Question question = {.axes = {}, .batch_dims = {{"x", 0}}, .rates = rates, .gap = 0};
+  Question question = {
+      .axes = {}, .batch_dims = {{"x", 0}}, .rates = rates, .gap = 0, .most_together = 1 << 20};
   for (std::size_t axis = mesh.axes.size(); axis-- > 0;) question.axes.push_back({.axis = axis});
   CAPTURE(i);
   CAPTURE(to_text(mesh));
@@ -134,11 +135,12 @@ void check_all(std::mt19937& random, int i, const std::vector<const char*>& mesh
 
 TEST_CASE("on 100 random small graphs, meshes and limits the cost is what trying everything finds") {
   std::mt19937 random(1);
-  Counts one, two;
+  Counts one, two, three;
   for (int i = 0; i < 50; ++i) check_all(random, i, {"tensor=2", "tensor=4"}, 4, one);
   for (int i = 0; i < 50; ++i)
     check_all(random, i, {"outer=2 inner=2", "outer=3 inner=2", "outer=2 inner=3", "outer=2 inner=4"}, 3,
               two);
+  for (int i = 0; i < 3; ++i) check_all(random, i, {"c=2 b=2 a=2"}, 2, three);
   for (const Counts& counts : {one, two}) {
     CHECK(counts.cut > 10);
     CHECK(counts.whole > 10);

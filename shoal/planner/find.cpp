@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "shoal/base/error.h"
@@ -202,18 +203,18 @@ class Finder {
 
 }  // namespace
 
-// With as many of its axes, the innermost first, as are found together.
+// With as many of its axes, the innermost first, as are found together; of a rank that has searched as many as there.
 static Question together(const ir::Graph& graph, const Mesh& mesh, Question question) {
-  std::size_t told = 0;  // by the rank that has searched
+  std::size_t told = 0;
   std::from_chars(question.told.data(), question.told.data() + question.told.size(), told);
   const auto are_too_many = [&] {
-    if (told > 0) return question.axes.size() > told;
-    return Formulation(graph, mesh, question).is_too_large();
+    return told > 0 ? question.axes.size() > told : Formulation(graph, mesh, question).is_too_large();
   };
   while (question.axes.size() > 1 && are_too_many()) {
     question.axes.pop_back();
     question.most_kept = 0;
   }
+  question.most_together = std::numeric_limits<int>::max();  // of these it is settled
   return question;
 }
 

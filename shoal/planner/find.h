@@ -57,8 +57,8 @@ struct Question {
   double gap = 1e-3;  // how much more than the least it may take, as a share
   bool folds = true;  // what stands alike in alike layers is cut alike
   // Variables: of several axes whose program has more the outermost is left, until it has no more. The same on every
-  // rank, which a limit of time is not; with these a search takes about a second at most.
-  int most_together = 3000;
+  // rank, which a limit of time is not; with these a search takes about a second.
+  int most_together = 5000;
 
   friend bool operator==(const Question&, const Question&) = default;
 };

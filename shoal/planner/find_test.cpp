@@ -150,14 +150,17 @@ TEST_CASE("what is a large part is shared, also where messages cost more than th
   const Found found = find(ir::from_text(kPerceptron), mesh, {.batch_dims = {{"x", 0}}, .rates = slow});
   CHECK(found.axes[0].decided.nodes[0].splits());
   CHECK(found.axes[0].decided.nodes[2].splits());
-  const Found kept = find(ir::from_text(R"(graph captured
+  const ir::Graph sum = ir::from_text(R"(graph captured
 %0 = parameter "w" : f32[64, 8]
 %1 = input "x" : f32[64, 8]
 %2 : f32[64, 8] = aten::add.Tensor(self=%1, other=%0, alpha=1) @forward ""
 return output "y" %2
-)"),
-                          mesh, {.rates = slow});
+)");
+  const Found kept = find(sum, mesh, {.rates = slow});
   CHECK(rewrite::is_cut(kept.axes[0].parameters.at("w")));
+  const Question both = {.axes = {{.axis = 1}, {.axis = 0}}, .rates = {.latency = 1e3, .kept = 0}};
+  for (const FoundAxis& of : find(sum, sharding::mesh_from_text("outer=2 inner=2"), both).axes)
+    CHECK(rewrite::is_cut(of.parameters.at("w")));
 }
 
 // Perceptrons on top of each other, each beside what goes around it.
@@ -327,13 +330,13 @@ TEST_CASE("who is told takes as many axes together as who has searched") {
   const ir::Graph graph = ir::from_text(kPerceptron);
   const auto mesh = sharding::mesh_from_text("outer=2 inner=2");
   Question question = of_two_axes();
-  for (const int most : {0, 3000}) {
+  for (const int most : {0, 5000}) {
     question.most_together = most;
     question.told = "";
     const Found searched = find(graph, mesh, question);
     question.told = searched.told;
     question.budget = 1e-9;
-    question.most_together = 3000 - most;
+    question.most_together = 5000 - most;
     const Found told = find(graph, mesh, question);
     CHECK(told.axes == searched.axes);
     CHECK(told.axes.size() == (most == 0 ? 1 : 2));

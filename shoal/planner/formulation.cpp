@@ -170,7 +170,7 @@ std::vector<Layout> Formulation::layouts_of(std::size_t value) const {
   std::size_t num_known = 0, num_known_cuts = 0;
   for (std::size_t i = 0; i < question_.axes.size(); ++i) {
     const std::size_t axis = question_.axes[i].axis;
-    const auto known = known_of(of.first, question_.axes[i]);
+    const auto known = known_of(of.first, i);
     num_known += known ? 1 : 0;
     num_known_cuts += known && rewrite::is_cut(*known) ? 1 : 0;
     std::vector<Placement> placements = {Replicate{}};
@@ -234,11 +234,11 @@ void Formulation::add_parameters() {
     if (graph_.at(source.value).role == Role::Gradient)
       made_[classes_.of_value[source.value.index]] = layouts_of(source.name);
 }
-std::optional<Placement> Formulation::known_of(ValueId parameter, const AskedAxis& asked) const {
-  const auto index = static_cast<std::size_t>(&asked - question_.axes.data());
+std::optional<Placement> Formulation::known_of(ValueId parameter, std::size_t asked) const {
+  const auto& parameters = question_.axes[asked].parameters;
   if (const std::string* name = name_of(parameter))
-    if (const auto known = asked.parameters.find(*name); known != asked.parameters.end())
-      return ways_.plain(known->second, graph_.at(parameter).type.shape, index);
+    if (const auto known = parameters.find(*name); known != parameters.end())
+      return ways_.plain(known->second, graph_.at(parameter).type.shape, asked);
   return std::nullopt;
 }
 // A gradient lies as its parameter does.

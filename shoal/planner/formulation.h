@@ -84,7 +84,7 @@ class Formulation {
   bool is_split(std::size_t value) const;
   const std::string* name_of(ir::ValueId parameter) const;
   double bytes_of(std::size_t value) const;
-  std::optional<sharding::Placement> known_of(ir::ValueId parameter, const AskedAxis& asked) const;
+  std::optional<sharding::Placement> known_of(ir::ValueId parameter, std::size_t asked) const;
   std::size_t num_cuts(const sharding::Layout& layout) const;
   std::vector<sharding::Layout> layouts_of(std::size_t value) const;
   bool has_whole_blocks(const sharding::Layout& layout, std::size_t value) const;

@@ -115,6 +115,9 @@ Milp::Solution Milp::solve(double gap, double seconds) const {
   const std::unique_ptr<void, void (*)(void*)> model(solver.create(), solver.destroy);
   solver.set_bool(model.get(), "output_flag", 0);
   solver.set_int(model.get(), "threads", 1);
+  // Relaxations of placements are whole, or nearly: searching around them takes longer than it saves.
+  for (const char* search : {"rens", "rins", "root_reduced_cost"})
+    solver.set_bool(model.get(), concat("mip_heuristic_run_", search).c_str(), 0);
   solver.set_double(model.get(), "mip_rel_gap", gap);
   solver.set_double(model.get(), "mip_abs_gap", 0);
   if (seconds > 0) solver.set_double(model.get(), "time_limit", seconds);
