@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
@@ -82,7 +83,6 @@ class Saver::State {
     thread_ = std::thread([this] { run(); });
   }
   ~State() {
-    wait();
     {
       const std::lock_guard lock(shared_.mutex);
       shared_.ends = true;
@@ -96,9 +96,14 @@ class Saver::State {
     static_cast<void>(staging_.of(plan_image(tensors).bytes));
   }
 
-  void save(std::int64_t step, std::string state, std::span<const TensorBytes> tensors) {
+  void save(std::int64_t step, std::string state, std::span<const TensorBytes> tensors,
+            std::future<std::string> ready) {
     wait();
-    Job job = {.step = step, .state = std::move(state), .plan = plan_image(tensors), .image = {}};
+    Job job = {.step = step,
+               .state = std::move(state),
+               .plan = plan_image(tensors),
+               .image = {},
+               .ready = std::move(ready)};
     job.image = staging_.of(job.plan.bytes);
     fill_image(job.plan, tensors, job.image, options_.copy_threads);
     {
@@ -131,11 +136,12 @@ class Saver::State {
     std::string state;
     ImagePlan plan;
     std::span<std::byte> image;  // of staging_, which nobody touches while there is a job
+    std::future<std::string> ready;
   };
 
   void run() {
     for (;;) {
-      const Job* job = nullptr;
+      Job* job = nullptr;
       {
         std::unique_lock lock(shared_.mutex);
         changed_.wait(lock, [&] { return shared_.job || shared_.ends; });
@@ -155,9 +161,23 @@ class Saver::State {
     }
   }
 
-  std::optional<std::string> attempt(const Job& job) const {
+  bool ends() const {
+    const std::lock_guard lock(shared_.mutex);
+    return shared_.ends;
+  }
+  void wait_until_ready(Job& job) const {
+    constexpr std::chrono::milliseconds kBetweenLooks{20};
+    if (!job.ready.valid()) return;
+    while (job.ready.wait_for(kBetweenLooks) != std::future_status::ready)
+      SHOAL_CHECK(!ends(), Infeasible, "what it needs beside it was not there when this process ended");
+    const std::string why = job.ready.get();
+    SHOAL_CHECK(why.empty(), Infeasible, why);
+  }
+
+  std::optional<std::string> attempt(Job& job) const {
     std::string why;
     try {
+      wait_until_ready(job);
       write_checkpoint(files_, folder_, job.step, job.state, job.plan, job.image);
     } catch (const std::exception& error) {
       why = concat("step ", job.step, " was not saved: ", error.what(),
@@ -193,8 +213,9 @@ Saver::Saver(FileSystem& files, fs::path folder, SaverOptions options)
 Saver::~Saver() = default;
 
 void Saver::reserve(std::span<const TensorBytes> tensors) { state_->reserve(tensors); }
-void Saver::save(std::int64_t step, std::string state, std::span<const TensorBytes> tensors) {
-  state_->save(step, std::move(state), tensors);
+void Saver::save(std::int64_t step, std::string state, std::span<const TensorBytes> tensors,
+                 std::future<std::string> ready) {
+  state_->save(step, std::move(state), tensors, std::move(ready));
 }
 bool Saver::is_writing() const { return state_->is_writing(); }
 void Saver::wait() { state_->wait(); }

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <future>
 #include <memory>
 #include <span>
 #include <string>
@@ -36,14 +37,16 @@ struct SaverOptions {
 class Saver {
  public:
   Saver(FileSystem& files, std::filesystem::path folder, SaverOptions options = {});
-  ~Saver();  // ends what is being written
+  ~Saver();  // ends what is being written, and gives up what is not ready
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;
 
   // Takes memory for tensors of this size, so that the first save is as short as the others.
   void reserve(std::span<const TensorBytes> tensors);
-  // Waits for the save before, copies, and returns. `state` is a JSON object.
-  void save(std::int64_t step, std::string state, std::span<const TensorBytes> tensors);
+  // Waits for the save before, copies, and returns. `state` is a JSON object. `ready`: of what is to be there before
+  // this is a checkpoint; says why not, or nothing.
+  void save(std::int64_t step, std::string state, std::span<const TensorBytes> tensors,
+            std::future<std::string> ready = {});
   bool is_writing() const;
   void wait();  // until all is on the disk, or has failed
 

@@ -43,7 +43,7 @@ static Saved read(FileSystem& files, const fs::path& path) {
 static std::vector<std::uint64_t> keys_of(const ps::Table& table) {
   std::vector<std::uint64_t> keys;
   for (std::uint32_t shard = 0; shard < table.definition().shards; ++shard)
-    table.for_each_row(shard, false, [&](const ps::Row& row) { keys.push_back(row.key); });
+    table.for_each_row(shard, [&](const ps::Row& row) { keys.push_back(row.key); });
   std::ranges::sort(keys);
   return keys;
 }

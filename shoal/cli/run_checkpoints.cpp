@@ -113,8 +113,9 @@ Progress RunCheckpoints::go_on_from(const checkpoint::Checkpoint& checkpoint) {
 
 void RunCheckpoints::save(const Progress& progress) {
   const TrainingState state = learner_.trainer.state();  // gathers what ranks keep in parts
+  std::future<std::string> rows;
   try {
-    learner_.trainer.save_rows(folder_);
+    rows = learner_.trainer.begin_saving_rows(folder_);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::Infeasible) throw;
     if (ranks_.is_first()) warn(concat(error.what(), "; training goes on"));
@@ -129,7 +130,8 @@ void RunCheckpoints::save(const Progress& progress) {
                          {"loss", progress.loss},
                          {"recipe", settings_of(recipe_)}};
   const train::Snapshot snapshot = train::snapshot_of(state);
-  saver_.save(progress.step, document.dump(-1, ' ', false, json::error_handler_t::replace), snapshot.tensors);
+  saver_.save(progress.step, document.dump(-1, ' ', false, json::error_handler_t::replace), snapshot.tensors,
+              std::move(rows));
 }
 
 void RunCheckpoints::report_failures() {
@@ -151,14 +153,19 @@ void RunCheckpoints::after(const Progress& progress) {
     return;
   }
   save(progress);
-  if (recipe_.checkpoint.async_mode == AsyncMode::Disabled) saver_.wait();
+  if (recipe_.checkpoint.async_mode == AsyncMode::Disabled) wait();
+}
+
+void RunCheckpoints::wait() {
+  learner_.trainer.finish_saving_rows();
+  saver_.wait();
 }
 
 bool RunCheckpoints::save_and_wait(const Progress& progress) {
-  saver_.wait();
+  wait();
   report_failures();
   if (ranks_.of_first(saved_step_ != progress.step) != 0) save(progress);
-  saver_.wait();
+  wait();
   report_failures();
   return saved_step_ == progress.step;
 }

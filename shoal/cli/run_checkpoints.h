@@ -53,6 +53,7 @@ class RunCheckpoints {
   std::optional<std::int64_t> step_to_go_on_from();
   Progress go_on_from(const checkpoint::Checkpoint& checkpoint);
   void save(const Progress& progress);
+  void wait();  // until what is being saved is on the disk, or has failed
   void report_failures();
 
   const Recipe& recipe_;

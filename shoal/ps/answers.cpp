@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <new>
 
 #include "shoal/base/error.h"
@@ -80,7 +79,7 @@ void Answers::follow(const wire::Head& head, std::span<const std::byte> payload)
   }
   wire::check_payload(head, payload);
   if (head.table < tables_.size())  // the primary writes the file
-    tables_[head.table]->mark_saved({.origin = wire::note_of(payload).number, .number = 0});
+    tables_[head.table]->begin_save({.origin = wire::note_of(payload).number, .number = 0}, false, {});
 }
 
 // What changed something is answered as before.
@@ -142,8 +141,17 @@ bool Answers::answer_checked(const wire::Head& head, std::span<const std::byte> 
       return true;
     }
     case Operation::Describe: reply = wire::states_frame(done, states()); return true;
-    case Operation::Export:
     case Operation::Save:
+      begin_save(head, wire::note_of(payload));
+      put_few(reply, done, {});
+      return true;
+    case Operation::Saved: {
+      SaveReport report;
+      done.count = saved(head, wire::round_of(payload), report) ? 1 : 0;
+      put_few(reply, done, std::as_bytes(std::span(&report, 1)));
+      return true;
+    }
+    case Operation::Export:
     case Operation::Load: {
       const SaveReport report = save_or_load(head, wire::note_of(payload));
       put_few(reply, done, std::as_bytes(std::span(&report, 1)));
@@ -309,24 +317,6 @@ void Answers::put(const wire::Head& head, std::span<const std::byte> payload) {
   const auto [keys, values] = wire::rows_of(head, payload, to.width(), is_wide(to.definition().dtype));
   check_keys(to, keys);
   to.put(keys, values);
-}
-
-SaveReport Answers::save_or_load(const wire::Head& head, const wire::Note& note) {
-  Table& whole = table(head);
-  SHOAL_CHECK(files_ != nullptr, InvalidInput, "ps: this server has no files to keep table ",
-              in_quotes(whole.definition().name), " in");
-  const std::filesystem::path path(note.text);
-  if (head.operation == Operation::Export)
-    return save(whole, *files_, file_of(path, part_),
-                {.kind = SaveKind::Base,
-                 .part = part_,
-                 .parts = parts_,
-                 .min_score = static_cast<float>(std::bit_cast<double>(note.number))});
-  if (head.operation == Operation::Save)
-    return save(whole, *files_, file_of(path, part_),
-                {.origin = note.number, .part = part_, .parts = parts_});
-  return load(whole, *files_, files_of(*files_, path),
-              [&](std::uint64_t key) { return whole.shard_of(key) % parts_ == part_; });
 }
 
 std::vector<TableState> Answers::states() const {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -19,6 +20,7 @@
 
 #include "shoal/ps/cold_store.h"
 #include "shoal/ps/joint_push.h"
+#include "shoal/ps/save.h"
 #include "shoal/ps/table.h"
 #include "shoal/ps/wire.h"
 
@@ -58,6 +60,10 @@ class Answers {
   std::vector<std::vector<std::byte>> rows(const wire::Head& head, std::uint32_t table,
                                            std::uint32_t shard) const;
 
+  // Saves that go on: so many rows more of each; whether there are others still. Begins where a frame asks for one.
+  bool advance_saves(std::size_t rows);
+  bool has_saves() const;
+
   std::int64_t num_applied() const { return num_applied_; }
 
  private:
@@ -79,6 +85,8 @@ class Answers {
   void push_jointly(std::uint32_t table);
   void put(const wire::Head& head, std::span<const std::byte> payload);
   void refuse(const wire::Note& refusal);
+  void begin_save(const wire::Head& head, const wire::Note& note);
+  bool saved(const wire::Head& head, std::uint64_t origin, SaveReport& report);
   SaveReport save_or_load(const wire::Head& head, const wire::Note& note);
   std::vector<TableState> states() const;
   void remember(std::uint64_t client, std::uint64_t sequence, std::vector<std::byte> reply);
@@ -92,6 +100,15 @@ class Answers {
   FileSystem* const files_;
   const ColdTier* const cold_;
   std::vector<std::unique_ptr<Table>> tables_;
+  struct Save {
+    std::uint64_t origin = 0;
+    std::string path;
+    std::unique_ptr<Saving> saving;  // until it is whole
+    std::optional<SaveReport> report;
+    std::string failure;
+    void look();  // whether it is
+  };
+  std::map<std::uint32_t, Save> saves_;             // by table: the last one
   std::vector<JointPush> joint_;                    // by table
   std::vector<std::vector<std::uint64_t>> rounds_;  // by table and worker: the last that is applied
   struct Asked {                                    // how many rows so far

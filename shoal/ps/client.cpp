@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstring>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "shoal/base/error.h"
@@ -28,6 +29,7 @@ struct Client::Remote {
   std::size_t width = 0;
   std::vector<std::uint32_t> numbers;  // by part
   std::uint64_t last_round = 0;
+  std::uint64_t save = 0;  // origin of the last one that was begun
 
   std::size_t row_bytes() const { return width * number_bytes(is_wide(definition.dtype)); }
 };
@@ -269,19 +271,35 @@ SaveReport Client::save_or_load(TableNumber table, Operation operation, const wi
   for (std::size_t part = 0; part < lines_->size(); ++part)
     lines_->send(
         part, wire::note_frame(lines_->head(part, operation, numbers[part], 0), note),
-        [&](const Head&, std::span<const std::byte> answer) {
-          const SaveReport one = wire::report_of(answer);
-          all = {.rows = all.rows + one.rows,
-                 .removed = all.removed + one.removed,
-                 .bytes = all.bytes + one.bytes};
-        },
-        kOfFiles);
+        [&](const Head&, std::span<const std::byte> answer) { all += wire::report_of(answer); }, kOfFiles);
   lines_->settle();
   return all;
 }
 
-SaveReport Client::save(TableNumber table, const std::filesystem::path& path, std::uint64_t origin) {
-  return save_or_load(table, Operation::Save, {origin, std::filesystem::absolute(path).string()});
+void Client::begin_save(TableNumber table, const std::filesystem::path& path, std::uint64_t origin) {
+  const auto& numbers = tables_.at(table).numbers;
+  tables_.at(table).save = origin;
+  const std::string absolute = std::filesystem::absolute(path).string();
+  for (std::size_t part = 0; part < lines_->size(); ++part)
+    lines_->send(part,
+                 wire::note_frame(lines_->head(part, Operation::Save, numbers[part], 0), {origin, absolute}));
+  lines_->settle();
+}
+
+std::optional<SaveReport> Client::saved(TableNumber table) {
+  SaveReport all;
+  std::size_t whole = 0;
+  const auto& [numbers, origin] = std::tie(tables_.at(table).numbers, tables_.at(table).save);
+  for (std::size_t part = 0; part < lines_->size(); ++part)
+    lines_->send(part,
+                 wire::frame(lines_->head(part, Operation::Saved, numbers[part], 0),
+                             std::array{std::as_bytes(std::span(&origin, 1))}),
+                 [&](const Head& head, std::span<const std::byte> answer) {
+                   all += wire::report_of(answer);
+                   whole += head.count;
+                 });
+  lines_->settle();
+  return whole == lines_->size() ? std::optional(all) : std::nullopt;
 }
 
 SaveReport Client::load(TableNumber table, const std::filesystem::path& path) {

@@ -72,8 +72,9 @@ static std::string text_of(std::span<const std::byte> bytes) {
 }
 
 void Table::begin_shard(std::uint32_t shard, std::span<const std::byte> candidates) {
+  finish_visits();
   std::vector<std::uint64_t> keys;
-  for_each_row(shard, false, [&](const Row& row) { keys.push_back(row.key); });
+  for_each_row(shard, [&](const Row& row) { keys.push_back(row.key); });
   for (const std::uint64_t key : keys) erase(key);
   shards_[shard].candidates.take(candidates);
 }
@@ -119,6 +120,7 @@ void Answers::take_state(std::span<const std::byte> payload) {
   const std::string why = text_of(all.take_counted());
   refused_.reset();
   if (round > 0) refused_ = {.round = round, .why = why};
+  saves_.clear();
   tables_.clear();
   joint_.clear();
   rounds_.clear();
@@ -167,7 +169,7 @@ std::vector<std::vector<std::byte>> Answers::rows(const wire::Head& head, std::u
   };
   piece.put(RowsHead{.table = table, .shard = shard, .is_first = 1});
   piece.put_counted(from.candidates(shard));
-  from.for_each_row(shard, false, [&](const Row& row) {
+  from.for_each_row(shard, [&](const Row& row) {
     piece.put(RowHead{.key = row.key, .usage = row.usage, .parts = row.parts});
     for (const auto& content : row.content) piece.put_all(content);
     if (piece.bytes.size() >= kPieceBytes) cut();

@@ -222,9 +222,10 @@ class Asked final : public Tables {
   }
   void clear(TableNumber table) override { tables_->clear(table); }
   Shrunk shrink(TableNumber table, std::uint32_t day) override { return tables_->shrink(table, day); }
-  SaveReport save(TableNumber table, const std::filesystem::path& path, std::uint64_t origin) override {
-    return tables_->save(table, path, origin);
+  void begin_save(TableNumber table, const std::filesystem::path& path, std::uint64_t origin) override {
+    tables_->begin_save(table, path, origin);
   }
+  std::optional<SaveReport> saved(TableNumber table) override { return tables_->saved(table); }
   SaveReport load(TableNumber table, const std::filesystem::path& path) override {
     return tables_->load(table, path);
   }

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <map>
+#include <utility>
+
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
 #include "shoal/ps/tables.h"
@@ -62,8 +65,19 @@ class InProcess final : public Tables {
     tables_.at(table)->set_day(day);
     return tables_.at(table)->shrink();
   }
-  SaveReport save(TableNumber table, const std::filesystem::path& path, std::uint64_t origin) override {
-    return ps::save(*tables_.at(table), files_, file_of(path, 0), {.origin = origin});
+  void begin_save(TableNumber table, const std::filesystem::path& path, std::uint64_t origin) override {
+    saves_.erase(table);
+    saves_[table] =
+        std::make_unique<Saving>(*tables_.at(table), files_, file_of(path, 0), SaveOptions{.origin = origin});
+  }
+  std::optional<SaveReport> saved(TableNumber table) override {
+    constexpr std::size_t kRows = 1 << 15;
+    Saving& saving = *saves_.at(table);
+    saving.advance(kRows);
+    if (!saving.is_written()) return std::nullopt;
+    const auto whole = std::move(saves_.at(table));
+    saves_.erase(table);
+    return whole->finish();
   }
   SaveReport load(TableNumber table, const std::filesystem::path& path) override {
     return ps::load(*tables_.at(table), files_, files_of(files_, path));
@@ -76,6 +90,7 @@ class InProcess final : public Tables {
   const ColdTier cold_;
   DiskFileSystem files_;
   std::vector<std::unique_ptr<Table>> tables_;
+  std::map<TableNumber, std::unique_ptr<Saving>> saves_;
 };
 
 }  // namespace

@@ -27,7 +27,7 @@ class Index {
     std::array<std::uint64_t, kPlaces> keys = {};
     std::array<std::uint32_t, kPlaces> slots = {};
     std::uint8_t used = 0;     // bits
-    std::uint8_t changed = 0;  // since clear_changed(); bits
+    std::uint8_t changed = 0;  // since clear_changed() or begin_due(); bits
     // Keys that belong here or before and lie behind, because this one was full: a search that sees 0 ends.
     std::uint16_t passed = 0;
   };
@@ -55,6 +55,28 @@ class Index {
   std::uint32_t erase(std::uint64_t key);              // its slot; kAbsent where it was not there
   void fit();                                          // after many were erased: gives memory back
   void clear_changed();
+  void mark_changed();  // all of them
+  // From here on rows count as unchanged. Those that there are, or of them those that had changed, are due: each
+  // is to be taken once.
+  void begin_due(bool only_changed);
+  // Whether the key is due, which it is no more then.
+  bool take_due(const Bucket* home, std::uint64_t key);
+  // Likewise all of a bucket. visit(key, slot)
+  template <class Visit>
+  void take_due_in(std::size_t bucket, const Visit& visit) {
+    if (due_.empty()) return;
+    const Bucket& in = buckets_[bucket];
+    for (unsigned due = std::exchange(due_[bucket], std::uint8_t{0}); due != 0; due &= due - 1) {
+      const auto place = static_cast<std::size_t>(std::countr_zero(due));
+      --num_due_;
+      visit(in.keys[place], in.slots[place]);
+    }
+  }
+  std::size_t num_due() const { return num_due_; }
+  void end_due() {  // nothing is due
+    due_ = {};
+    num_due_ = 0;
+  }
 
   std::size_t num_keys() const { return num_keys_; }
   std::size_t bytes() const { return buckets_.size() * sizeof(Bucket); }
@@ -94,12 +116,22 @@ class Index {
     return ((static_cast<unsigned>(keys[Place] == key) << Place) | ...);
   }
 
-  void place(std::uint64_t key, std::uint32_t slot, bool changed);
+  void place(std::uint64_t key, std::uint32_t slot, bool changed, bool due);
+  bool is_due(std::size_t bucket, std::size_t place) const {
+    return !due_.empty() && ((due_[bucket] >> place) & 1U) != 0;
+  }
+  void set_due(std::size_t bucket, std::size_t place, bool due) {
+    if (due_.empty()) return;
+    const auto bit = static_cast<std::uint8_t>(1U << place);
+    due_[bucket] = static_cast<std::uint8_t>(due ? due_[bucket] | bit : due_[bucket] & ~bit);
+  }
   void fill_hole(std::uint32_t bucket, std::size_t hole);
   std::pair<std::uint32_t, std::size_t> one_that_passed(std::uint32_t bucket) const;
   void rebuild(std::size_t num_buckets);
 
   std::vector<Bucket> buckets_;
+  std::vector<std::uint8_t> due_;  // bits, by bucket; none where nothing is
+  std::size_t num_due_ = 0;
   std::size_t num_keys_ = 0;
 };
 

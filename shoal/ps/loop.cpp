@@ -129,6 +129,7 @@ asio::awaitable<void> Loop::answer(const wire::Head& head, const Bytes& payload,
   bool is_done = part->answers->answer(head, payload, reply);
   record(*part, head, payload);
   count_applied();
+  begin_saves(part);
   while (!is_done) {  // it waits for other workers
     co_await until_changed(woken_);
     if (head.map != map_.number) {
@@ -145,6 +146,25 @@ asio::awaitable<void> Loop::answer(const wire::Head& head, const Bytes& payload,
       co_return;
     }
   }
+}
+
+void Loop::begin_saves(const PartPtr& part) {
+  if (part->saves || !part->answers->has_saves()) return;
+  part->saves = true;
+  asio::co_spawn(context_, save_on(part), asio::detached);
+}
+
+// In slices, and at rest most of the time: who asks waits for a slice at most.
+asio::awaitable<void> Loop::save_on(PartPtr part) {
+  constexpr std::size_t kRows = 2048;
+  constexpr int kRests = 2;  // as long as the slice took
+  for (bool goes_on = true; goes_on;) {
+    const auto begin = std::chrono::steady_clock::now();
+    goes_on = part->answers->advance_saves(kRows);
+    asio::steady_timer rest(context_, kRests * (std::chrono::steady_clock::now() - begin));
+    co_await until_changed(rest);
+  }
+  part->saves = false;
 }
 
 asio::awaitable<void> Loop::until_changed(asio::steady_timer& timer) {

@@ -60,6 +60,7 @@ class Loop {
     Endpoint to;                          // where that is
     bool gives = false;                   // that one is not in the map yet
     bool waits = false;                   // and yet nothing is answered before it has done that too
+    bool saves = false;                   // a coroutine has saves go on
     bool has_link = false;                // a coroutine that passes them on
     std::uint64_t base = 0;               // history before the first frame to who is given
     std::uint64_t passed = 0, there = 0;  // frames, and those that the next one has done
@@ -81,6 +82,8 @@ class Loop {
   PartPtr asked(const wire::Head& head, bool of_primary);
   void older(const wire::Head& head, Bytes& reply) const;
   void count_applied();
+  void begin_saves(const PartPtr& part);
+  Awaitable<void> save_on(PartPtr part);
 
   // Of servers with a map.
   void adopt(const ShardMap& map);

@@ -154,6 +154,7 @@ asio::awaitable<void> Loop::follow(Socket& socket, const wire::Head& head, const
     check_link(Answers::is_history(asks.operation));
     part->answers->follow(asks, change);
     record(*part, asks, change);
+    begin_saves(part);
     const std::uint64_t seen = part->passed;
     while (is_awaited(*part, seen)) {  // the last phase of giving rows
       co_await until_changed(copied_);

@@ -1,7 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shoal/ps/save.h"
 
-#include <map>
+#include <array>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "shoal/base/error.h"
@@ -10,39 +18,110 @@
 
 namespace shoal::ps {
 
-namespace {
+static constexpr std::size_t kMostWaiting = 64 << 20;  // bytes that the disk is behind
 
-class Writer {
+// Chunks, summed and written by a thread.
+class Saving::File {
  public:
-  Writer(FileSystem& files, const std::filesystem::path& path) : file_(files.create(path)) {}
+  File(FileSystem& files, const std::filesystem::path& path, const Header& header)
+      : file_(files.create(path)), thread_([this] { run(); }) {
+    put(to_bytes(header));
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  ~File() {
+    if (thread_.joinable()) {
+      end();
+      thread_.join();
+    }
+  }
 
-  void header(const Header& header) { write(to_bytes(header)); }
   void chunk(const ChunkHead& head, std::span<const std::byte> payload) {
     const auto begin = bytes_of(head);
-    const std::uint32_t crc = crc32c(payload, crc32c(begin));
-    write(begin);
-    write(payload);
-    write(std::as_bytes(std::span(&crc, 1)));
+    std::vector<std::byte> bytes;
+    bytes.reserve(begin.size() + payload.size() + sizeof(std::uint32_t));
+    bytes.insert(bytes.end(), begin.begin(), begin.end());
+    bytes.insert(bytes.end(), payload.begin(), payload.end());
+    bytes.resize(bytes.size() + sizeof(std::uint32_t));  // of its sum
+    put(std::move(bytes));
   }
-  void sync() { file_->sync(); }
-  std::int64_t bytes() const { return bytes_; }
+  void end() {
+    const std::scoped_lock lock(mutex_);
+    ends_ = true;
+    changed_.notify_all();
+  }
+  bool is_behind() const {
+    const std::scoped_lock lock(mutex_);
+    return waiting_bytes_ > kMostWaiting;
+  }
+  void wait_for_room() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return waiting_bytes_ <= kMostWaiting; });
+  }
+  bool is_done() const {
+    const std::scoped_lock lock(mutex_);
+    return is_done_;
+  }
+  // Bytes of the file. Throws what became of it.
+  std::int64_t wait() {
+    if (thread_.joinable()) thread_.join();
+    if (failure_) std::rethrow_exception(failure_);
+    return bytes_;
+  }
 
  private:
-  void write(std::span<const std::byte> bytes) {
-    file_->write(bytes);
-    bytes_ += static_cast<std::int64_t>(bytes.size());
+  void put(std::vector<std::byte> bytes) {
+    const std::scoped_lock lock(mutex_);
+    waiting_bytes_ += bytes.size();
+    waiting_.push_back(std::move(bytes));
+    changed_.notify_all();
   }
+  std::optional<std::vector<std::byte>> next() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return !waiting_.empty() || ends_; });
+    if (waiting_.empty()) return std::nullopt;
+    auto bytes = std::move(waiting_.front());
+    waiting_.pop_front();
+    waiting_bytes_ -= bytes.size();
+    changed_.notify_all();
+    return bytes;
+  }
+  void run() {
+    bool is_header = true;
+    while (auto bytes = next()) try {
+        if (failure_) continue;
+        if (!is_header) {
+          const auto summed = std::span(*bytes).first(bytes->size() - sizeof(std::uint32_t));
+          const std::uint32_t crc = crc32c(summed);
+          std::memcpy(bytes->data() + summed.size(), &crc, sizeof crc);
+        }
+        is_header = false;
+        file_->write(*bytes);
+        bytes_ += static_cast<std::int64_t>(bytes->size());
+      } catch (const std::exception&) {
+        failure_ = std::current_exception();
+      }
+    if (!failure_) try {
+        file_->sync();
+      } catch (const std::exception&) {
+        failure_ = std::current_exception();
+      }
+    file_.reset();
+    const std::scoped_lock lock(mutex_);
+    is_done_ = true;
+  }
+
+  mutable std::mutex mutex_;  // guards the next five
+  std::condition_variable changed_;
+  std::deque<std::vector<std::byte>> waiting_;
+  std::size_t waiting_bytes_ = 0;
+  bool ends_ = false, is_done_ = false;
+  // Of the thread, until it is done.
   std::unique_ptr<OutputFile> file_;
   std::int64_t bytes_ = 0;
+  std::exception_ptr failure_;
+  std::thread thread_;
 };
-
-// Rows that are to become a chunk: they have the same parts.
-struct Pending {
-  std::vector<std::byte> bytes;
-  std::uint32_t rows = 0;
-};
-
-}  // namespace
 
 static void append(std::vector<std::byte>& to, std::span<const std::byte> bytes) {
   to.insert(to.end(), bytes.begin(), bytes.end());
@@ -101,50 +180,82 @@ std::vector<std::filesystem::path> files_of(FileSystem& files, const std::filesy
   return all;
 }
 
+Saving::Saving(Table& table, FileSystem& files, const std::filesystem::path& path, const SaveOptions& options)
+    : table_(table),
+      scored_(table.definition().scored),
+      with_state_(options.kind != SaveKind::Base),
+      file_(std::make_unique<File>(files, path, header_of(table, options))) {
+  const Header header = header_of(table, options);
+  const std::uint32_t shards = table.definition().shards;
+  if (!with_state_) {
+    for (std::uint32_t shard = 0; shard < shards; ++shard)
+      table.for_each_row(shard, [&](const Row& row) { add(row, options.min_score); });
+    end_file();
+    return;
+  }
+  for (std::uint32_t shard = 0; shard < shards && options.kind == SaveKind::Delta; ++shard) {
+    const auto keys = table.removed(shard);
+    if (keys.empty()) continue;
+    file_->chunk({.what = ChunkKind::Removed,
+                  .count = static_cast<std::uint32_t>(keys.size()),
+                  .bytes = static_cast<std::uint32_t>(keys.size_bytes())},
+                 std::as_bytes(keys));
+    report_.removed += static_cast<std::int64_t>(keys.size());
+  }
+  table.begin_save({.origin = header.origin, .number = header.number}, options.kind == SaveKind::Delta,
+                   [this](const Row& row) { add(row, 0); });
+}
+
+Saving::~Saving() {
+  if (!is_finished_ && with_state_) table_.end_save(false);
+}
+
+void Saving::add(const Row& row, float min_score) {
+  if (!with_state_ && scored_ && table_.score(row.usage) < min_score) return;
+  Pending& rows = pending_[row.parts];
+  append_row(rows.bytes, row, scored_, with_state_);
+  ++rows.rows;
+  ++report_.rows;
+  if (rows.bytes.size() >= kChunkBytes) flush(row.parts, rows);
+}
+
+void Saving::flush(std::uint32_t parts, Pending& rows) {
+  if (rows.rows > 0)
+    file_->chunk({.what = ChunkKind::Rows,
+                  .parts = parts,
+                  .count = rows.rows,
+                  .bytes = static_cast<std::uint32_t>(rows.bytes.size())},
+                 rows.bytes);
+  rows.bytes.clear();
+  rows.rows = 0;
+}
+
+void Saving::end_file() {
+  for (auto& [parts, rows] : pending_) flush(parts, rows);
+  const std::array<std::int64_t, 2> totals = {report_.rows, report_.removed};
+  file_->chunk({.what = ChunkKind::End, .bytes = sizeof totals}, std::as_bytes(std::span(totals)));
+  file_->end();
+  has_all_ = true;
+}
+
+bool Saving::advance(std::size_t rows) {
+  if (!has_all_ && !file_->is_behind() && table_.advance_save(rows)) end_file();
+  return has_all_;
+}
+
+bool Saving::is_written() const { return has_all_ && file_->is_done(); }
+
+SaveReport Saving::finish() {
+  while (!advance(kChunkBytes)) file_->wait_for_room();
+  report_.bytes = file_->wait();
+  is_finished_ = true;
+  if (with_state_) table_.end_save(true);
+  return report_;
+}
+
 SaveReport save(Table& table, FileSystem& files, const std::filesystem::path& path,
                 const SaveOptions& options) {
-  const Header header = header_of(table, options);
-  const bool scored = table.definition().scored, is_delta = options.kind == SaveKind::Delta;
-  const bool with_state = options.kind != SaveKind::Base;
-  SaveReport report;
-  Writer writer(files, path);
-  writer.header(header);
-  std::map<std::uint32_t, Pending> pending;
-  const auto flush = [&](std::uint32_t parts, Pending& rows) {
-    if (rows.rows > 0)
-      writer.chunk({.what = ChunkKind::Rows,
-                    .parts = parts,
-                    .count = rows.rows,
-                    .bytes = static_cast<std::uint32_t>(rows.bytes.size())},
-                   rows.bytes);
-    rows.bytes.clear();
-    rows.rows = 0;
-  };
-  for (std::uint32_t shard = 0; shard < table.definition().shards; ++shard) {
-    if (is_delta && !table.removed(shard).empty()) {
-      const auto keys = std::as_bytes(table.removed(shard));
-      const auto count = static_cast<std::uint32_t>(table.removed(shard).size());
-      writer.chunk(
-          {.what = ChunkKind::Removed, .count = count, .bytes = static_cast<std::uint32_t>(keys.size())},
-          keys);
-      report.removed += count;
-    }
-    table.for_each_row(shard, is_delta, [&](const Row& row) {
-      if (!with_state && scored && table.score(row.usage) < options.min_score) return;
-      Pending& rows = pending[row.parts];
-      append_row(rows.bytes, row, scored, with_state);
-      ++rows.rows;
-      ++report.rows;
-      if (rows.bytes.size() >= kChunkBytes) flush(row.parts, rows);
-    });
-  }
-  for (auto& [parts, rows] : pending) flush(parts, rows);
-  const std::array<std::int64_t, 2> totals = {report.rows, report.removed};
-  writer.chunk({.what = ChunkKind::End, .bytes = sizeof totals}, std::as_bytes(std::span(totals)));
-  writer.sync();
-  report.bytes = writer.bytes();
-  if (with_state) table.mark_saved({.origin = header.origin, .number = header.number});
-  return report;
+  return Saving(table, files, path, options).finish();
 }
 
 }  // namespace shoal::ps

@@ -14,6 +14,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -38,13 +40,52 @@ struct SaveOptions {                  // of one file
 // How far a save has come, or what a load has read.
 struct SaveReport {
   std::int64_t rows = 0, removed = 0, bytes = 0;  // rows, removed keys, bytes of the files
+  SaveReport& operator+=(const SaveReport& more) {
+    rows += more.rows;
+    removed += more.removed;
+    bytes += more.bytes;
+    return *this;
+  }
   friend bool operator==(const SaveReport&, const SaveReport&) = default;
 };
 
-// Writes and syncs the file; the folder and a rename are the caller's. Until it returns the table must not
-// change; if it throws, the next delta has all that this one would have had. Throws InvalidInput for a delta
-// with nothing to be one of, a full save without an origin, and scores of a table that has none; Infeasible
-// where the disk takes no more.
+// A save that goes on while its table changes, of the rows as they are when it is made; those of a base are visited
+// there and then. A thread of its own writes and syncs the file; the folder and a rename are the caller's. One of a
+// table at a time, which outlives it. If it fails, or goes before finish(), the next delta has all that this one would
+// have had.
+class Saving {
+ public:
+  // Throws InvalidInput for a delta with nothing to be one of, a full save without an origin, and scores of a table
+  // that has none; Infeasible where there can be no file.
+  Saving(Table& table, FileSystem& files, const std::filesystem::path& path, const SaveOptions& options);
+  Saving(const Saving&) = delete;
+  Saving& operator=(const Saving&) = delete;
+  ~Saving();
+
+  // Of the table's thread. So many rows more are on their way, or none where the disk is far behind; whether all are.
+  bool advance(std::size_t rows);
+  bool is_written() const;  // all of it; or it has failed
+  SaveReport finish();      // waits; throws Infeasible where the disk took no more
+
+ private:
+  class File;
+  struct Pending {  // rows that are to become a chunk: they have the same parts
+    std::vector<std::byte> bytes;
+    std::uint32_t rows = 0;
+  };
+  void add(const Row& row, float min_score);
+  void flush(std::uint32_t parts, Pending& rows);
+  void end_file();
+
+  Table& table_;
+  const bool scored_, with_state_;
+  const std::unique_ptr<File> file_;
+  std::map<std::uint32_t, Pending> pending_;  // by parts
+  SaveReport report_;
+  bool has_all_ = false, is_finished_ = false;
+};
+
+// The same, of a table that does not change meanwhile.
 SaveReport save(Table& table, FileSystem& files, const std::filesystem::path& path,
                 const SaveOptions& options);
 

@@ -33,6 +33,7 @@ Shrunk Table::shrink(std::uint32_t shares) {
   const Life& life = definition_.life;
   Shrunk shrunk = {.rows = num_rows()};
   if (!definition_.scored) return shrunk;
+  finish_visits();
   decay(1);
   std::vector<std::uint64_t> gone;
   for (std::uint32_t shard = 0; shard < definition_.shards; ++shard) {
@@ -103,6 +104,7 @@ void Table::for_each_usage(std::uint32_t shard,
 // Of one shard, all of which are there.
 void Table::erase_all(std::uint32_t shard, std::span<const std::uint64_t> keys) {
   if (keys.empty()) return;
+  finish_visits();
   Shard& from = shards_[shard];
   if (cold_) {
     ColdStore::Changes changes;

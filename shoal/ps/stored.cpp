@@ -24,21 +24,18 @@ void Table::describe(Row& row, std::uint64_t key, std::uint32_t slot) const {
   }
 }
 
-void Table::for_each_row(std::uint32_t shard, bool only_changed,
-                         const std::function<void(const Row&)>& visit) const {
+void Table::for_each_row(std::uint32_t shard, const std::function<void(const Row&)>& visit) const {
   Row row;
-  indices_[shard].for_each([&](std::uint64_t key, std::uint32_t slot, bool changed) {
-    if (only_changed && !changed) return;
+  indices_[shard].for_each([&](std::uint64_t key, std::uint32_t slot, bool) {
     describe(row, key, slot);
     visit(row);
   });
-  if (!cold_) return;
-  for_each_cold(shard, [&](const ColdHead& head, const Row& cold) {
-    if (!only_changed || head.changed == saves_) visit(cold);
-  });
+  if (cold_) for_each_cold(shard, [&](const ColdHead&, const Row& cold) { visit(cold); });
 }
 
 void Table::put(const Row& row) {
+  preserve({&row.key, 1});
+  preserve_cold({&row.key, 1});
   const std::uint32_t shard = shard_of(row.key);
   if (!erase_here(row.key) && cold_ && is_cold(row.key)) --shards_[shard].cold_rows;
   if (cold_) make_room(shard);
@@ -46,10 +43,11 @@ void Table::put(const Row& row) {
 }
 
 void Table::clear() {
+  finish_visits();
   std::vector<std::uint64_t> keys;
   for (std::uint32_t shard = 0; shard < definition_.shards; ++shard) {
     keys.clear();
-    for_each_row(shard, false, [&](const Row& row) { keys.push_back(row.key); });
+    for_each_row(shard, [&](const Row& row) { keys.push_back(row.key); });
     erase_all(shard, keys);
     shards_[shard].candidates = Candidates(candidates_a_shard());
     shards_[shard].removed = {};
@@ -57,7 +55,7 @@ void Table::clear() {
   day_ = 0;
   saved_ = {};
   shrinks_ = shrinks_saved_ = 0;
-  saves_ = 1;
+  before_.reset();
 }
 
 void Table::put(std::span<const std::uint64_t> keys, Numbers values) {
@@ -96,14 +94,6 @@ void Table::put_here(const Row& row) {
   }
 }
 
-void Table::mark_saved(const Saved& saved) {
-  for (Index& index : indices_) index.clear_changed();
-  ++saves_;
-  shrinks_saved_ = shrinks_;
-  for (Shard& shard : shards_) shard.removed = {};
-  saved_ = saved;
-}
-
 static std::uint64_t folded(std::uint64_t hash, std::span<const std::byte> bytes) {
   for (std::size_t at = 0; at < bytes.size(); at += sizeof(std::uint64_t)) {
     std::uint64_t word = 0;
@@ -116,7 +106,7 @@ static std::uint64_t folded(std::uint64_t hash, std::span<const std::byte> bytes
 std::uint64_t Table::digest() const {
   std::uint64_t sum = 0;
   for (std::uint32_t shard = 0; shard < definition_.shards; ++shard)
-    for_each_row(shard, false, [&](const Row& row) {
+    for_each_row(shard, [&](const Row& row) {
       std::uint64_t hash = mixed(row.key + 1) ^ row.parts;
       hash = folded(hash, std::as_bytes(std::span(&row.usage, 1)));
       for (const auto bytes : row.content) hash = folded(hash, bytes);

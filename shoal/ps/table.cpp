@@ -176,6 +176,7 @@ void Table::begin_part(std::size_t i, std::byte* row, std::uint64_t key) const {
 
 void Table::push(const Push& push) {
   check(push, definition_, width_);
+  preserve(push.keys);
   if (cold_) return push_cold(push);
   std::vector<float> scratch(definition_.dtype == DType::BFloat16 ? width_ : 0);
   in_blocks(
@@ -286,6 +287,8 @@ std::byte* Table::make_late(std::uint64_t hash, std::uint32_t slot, std::size_t 
 }
 
 bool Table::erase(std::uint64_t key) {
+  preserve({&key, 1});
+  preserve_cold({&key, 1});
   const bool was_there = erase_quietly(key);
   if (was_there && saved_.origin != 0) shards_[shard_of(key)].removed.push_back(key);
   return was_there;

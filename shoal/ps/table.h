@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -137,11 +138,21 @@ class Table {
   // A number that only equal rows have, whatever the history: of keys, usage, values and state.
   std::uint64_t digest() const;
 
-  // For saving. Rows of a shard, all or those changed since mark_saved(); keys that went since.
-  void for_each_row(std::uint32_t shard, bool only_changed,
-                    const std::function<void(const Row&)>& visit) const;
+  void for_each_row(std::uint32_t shard,
+                    const std::function<void(const Row&)>& visit) const;  // all of a shard
+
+  // For saving. Keys that went since the save before; and rows, all or those changed since then, as they are when this
+  // begins: they are visited while the table changes, each before it does. `visit` may be empty, of who only counts
+  // what changes from here on.
   std::span<const std::uint64_t> removed(std::uint32_t shard) const { return shards_[shard].removed; }
-  void mark_saved(const Saved& saved);
+  void begin_save(const Saved& as, bool only_changed, std::function<void(const Row&)> visit);
+  // Visits so many more, or a few above; whether all have been.
+  bool advance_save(std::size_t rows);
+  bool is_being_saved() const { return image_.has_value(); }  // rows are still to be visited
+  // What was visited is where it has to be; else it is as if there had been no such save, and all rows count as
+  // changed.
+  void end_save(bool is_whole);
+  void mark_saved(const Saved& saved);  // of a table as it was loaded
   const Saved& saved() const { return saved_; }
   std::uint32_t shrinks_since_save() const { return shrinks_ - shrinks_saved_; }
   void decay(std::uint32_t times);  // as so many shrinks do, without what they remove
@@ -183,6 +194,20 @@ class Table {
     std::vector<std::uint64_t> removed;  // since the last save
     std::size_t cold_rows = 0;           // on disk alone
     std::size_t hand = 0;                // of the clock: a bucket of the index
+    std::uint32_t cut = 0;               // Table::cuts_, when its rows last began to count as unchanged
+  };
+  // Of a save whose rows are still to be visited: from this shard and bucket on.
+  struct Image {
+    bool only_changed;
+    std::function<void(const Row&)> visit;
+    std::uint32_t shard = 0;
+    std::size_t bucket = 0;
+  };
+  // What there was before a save that is not whole yet.
+  struct Before {
+    Saved saved;
+    std::uint32_t cut, shrinks;
+    std::vector<std::vector<std::uint64_t>> removed;  // by shard
   };
   // A row on disk; values and state of its parts come behind.
   struct ColdHead {
@@ -190,7 +215,7 @@ class Table {
     Usage usage;
     std::uint32_t parts = 0;
     std::uint32_t shrinks = 0;  // of the table until then: later ones' decay is still to come
-    std::uint32_t changed = 0;  // after so many saves; 0: not since the last one
+    std::uint32_t changed = 0;  // cuts_ + 1 when it was written, of a row that had changed; else 0
   };
   struct Demotion {
     ColdStore::Changes changes;
@@ -233,6 +258,15 @@ class Table {
                       const std::function<void(std::uint64_t, const Usage&)>& visit) const;
   void put_here(const Row& row);
 
+  // Of a save under way: rows that are still to be visited are, before these keys' rows change.
+  void preserve(std::span<const std::uint64_t> keys);
+  void preserve_cold(std::span<const std::uint64_t> keys);
+  void reach(std::uint32_t shard);
+  bool is_before(std::uint32_t shard) const { return image_ && shard >= image_->shard; }  // its visit
+  bool is_due(const ColdHead& head) const;
+  void visit_due(std::uint32_t shard, std::uint64_t key, std::uint32_t slot);
+  void finish_visits();
+
   // Of a table with a cold store.
   void bound_memory(const Cold& cold);
   std::uint8_t& touched(std::uint32_t slot) const {
@@ -274,7 +308,10 @@ class Table {
   std::unique_ptr<ColdStore> cold_;
   std::size_t touched_ = 0;  // a column of rows_: how often a row was pushed of late, and whether it is held
   std::size_t rows_a_shard_ = 0;  // in memory, at most
-  std::uint32_t shrinks_ = 0, shrinks_saved_ = 0, saves_ = 1;
+  std::uint32_t shrinks_ = 0, shrinks_saved_ = 0;
+  std::uint32_t cuts_ = 0, cut_saved_ = 0;  // saves that began; that of saved_
+  std::optional<Image> image_;
+  std::optional<Before> before_;
   std::string failure_;  // of the store, in the middle of a push
 };
 

@@ -125,14 +125,18 @@ void Table::warm(std::vector<std::uint64_t> hashes) {
   demote(demotion);
   Row row;
   cold_->read(hashes, [&](std::size_t, std::string_view record) {
-    read_record(record, row);
+    const ColdHead head = read_record(record, row);
+    const std::uint32_t shard = shard_of(row.key);
+    if (is_before(shard) && is_due(head) && image_->visit) image_->visit(row);
     put_here(row);
-    --shards_[shard_of(row.key)].cold_rows;
+    --shards_[shard].cold_rows;
   });
 }
 
 void Table::choose(std::uint32_t shard, std::size_t count, Demotion& demotion) {
-  const Index& index = indices_[shard];
+  const bool is_visited = is_before(shard);  // before it goes, so that no record since is due
+  if (is_visited) reach(shard);
+  Index& index = indices_[shard];
   std::size_t& hand = shards_[shard].hand;
   Row row;
   for (std::size_t chosen = 0; chosen < count; ++hand) {
@@ -145,8 +149,9 @@ void Table::choose(std::uint32_t shard, std::size_t count, Demotion& demotion) {
         return;
       }
       touches = kHeld;  // so that it is chosen once
+      if (is_visited) visit_due(shard, key, slot);
       describe(row, key, slot);
-      demotion.changes.written.emplace_back(mixed(key), record_of(row, changed));
+      demotion.changes.written.emplace_back(mixed(key), record_of(row, changed || before_.has_value()));
       demotion.keys.push_back(key);
       ++chosen;
     });
@@ -219,7 +224,7 @@ std::string Table::record_of(const Row& row, bool changed) const {
                          .usage = row.usage,
                          .parts = row.parts,
                          .shrinks = shrinks_,
-                         .changed = changed ? saves_ : 0};
+                         .changed = changed ? cuts_ + 1 : 0};
   static_assert(sizeof head == 32);
   std::string record(reinterpret_cast<const char*>(&head), sizeof head);
   for (const auto bytes : row.content)

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -62,7 +63,11 @@ class Tables {
   // In full, to files of that path (files_of()) in a folder that all servers see, and back from those, of any
   // number of servers, into a table without rows. `origin`: as that of SaveOptions. Throw as save() and
   // load() do.
-  virtual SaveReport save(TableNumber table, const std::filesystem::path& path, std::uint64_t origin) = 0;
+  SaveReport save(TableNumber table, const std::filesystem::path& path, std::uint64_t origin);
+  // The same while others go on: of the rows as they are when begin_save() returns. One of a table at a time. saved()
+  // says none until it is whole; in this process each call brings it on a little.
+  virtual void begin_save(TableNumber table, const std::filesystem::path& path, std::uint64_t origin) = 0;
+  virtual std::optional<SaveReport> saved(TableNumber table) = 0;
   virtual SaveReport load(TableNumber table, const std::filesystem::path& path) = 0;
   virtual std::pair<std::uint64_t, std::int64_t> digest(TableNumber table) = 0;  // and the number of rows
 };

@@ -19,7 +19,9 @@
 //   shrink   the day                                               ─► what went, and why
 //            (a push, put, clear, shrink or load that comes again with its sequence is answered as before, and not
 //            done again)
-//   save     origin | path                                         ─► rows, removed keys and bytes of its file
+//   save     origin | path                                         ─► nothing: its rows are those of this moment
+//   saved    origin                                                ─► rows, removed keys and bytes of its file;
+//                                                                     count is 1 when it is whole, else 0
 //   load     0 | path                                              ─► the same of what was read
 //   export   the least score, of 8 bytes | path                    ─► the same, of values alone
 //   describe nothing                                               ─► what there is of each table, and their
@@ -79,9 +81,10 @@ enum class Operation : std::uint8_t {
   State,
   Rows,
   Export,
-  Describe
+  Describe,
+  Saved
 };
-constexpr Operation kLastOperation = Operation::Describe;
+constexpr Operation kLastOperation = Operation::Saved;
 
 struct Head {
   std::uint32_t magic = 0x46505353;  // "SSPF"

@@ -77,9 +77,10 @@ class Worker {
   // read anew here.
   void clear(TableNumber table);
   // As those of the tables; load() lets go of the rows that there are.
-  SaveReport save(TableNumber table, const std::filesystem::path& path, std::uint64_t origin) {
-    return tables_.save(of_.at(table).number, path, origin);
+  void begin_save(TableNumber table, const std::filesystem::path& path, std::uint64_t origin) {
+    tables_.begin_save(of_.at(table).number, path, origin);
   }
+  std::optional<SaveReport> saved(TableNumber table) { return tables_.saved(of_.at(table).number); }
   SaveReport load(TableNumber table, const std::filesystem::path& path);
   void forget() { exchange_->forget(); }  // another worker has changed rows
   std::int64_t num_rows(TableNumber table) { return tables_.digest(of_.at(table).number).second; }

@@ -35,7 +35,7 @@ static void throw_failures(checkpoint::Saver& saver) {
 }
 
 void Checkpoints::save(const std::filesystem::path& folder, const TrainingState& state,
-                       const std::string& note, std::int64_t keep) {
+                       const std::string& note, std::int64_t keep, std::future<std::string> ready) {
   SHOAL_CHECK(keep >= 0, InvalidInput, "trainer: save keeps the newest ", keep,
               " checkpoints; it is how many stay, 0 for all");
   on_all([&] {
@@ -52,7 +52,7 @@ void Checkpoints::save(const std::filesystem::path& folder, const TrainingState&
     } catch (const json::exception& error) {
       fail(ErrorKind::InvalidInput, "trainer: the note of a checkpoint is text in UTF-8: ", error.what());
     }
-    saver->save(state.step + state.backwards, document, snapshot_of(state).tensors);
+    saver->save(state.step + state.backwards, document, snapshot_of(state).tensors, std::move(ready));
   });
 }
 

@@ -25,9 +25,9 @@ class Checkpoints {
   explicit Checkpoints(const runtime::Group* control);
 
   // Waits for the save before into that folder, and throws Infeasible where it has failed; then takes the
-  // time of one copy. The newest `keep` stay, 0: all.
+  // time of one copy. The newest `keep` stay, 0: all. `ready`: as Saver::save() has it.
   void save(const std::filesystem::path& folder, const TrainingState& state, const std::string& note,
-            std::int64_t keep);
+            std::int64_t keep, std::future<std::string> ready = {});
   // Until all is on the disk; throws Infeasible with what is not.
   void wait();
 

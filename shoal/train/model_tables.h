@@ -4,12 +4,15 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <filesystem>
+#include <future>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -64,7 +67,11 @@ class ModelTables {
   std::map<std::string, ps::Shrunk> end_day(std::uint32_t day);
   // Beside the checkpoint of a step, in its folder: FOLDER/rows/step_00000100/PARAMETER.0, …. All ranks call them
   // alike; the first one has the tables do it. What no checkpoint needs any more goes with the next save.
-  void save(const std::filesystem::path& folder, std::int64_t step);
+  // begin_save() takes the rows of this moment, and training may go on; once go_on_saving() or finish_save() of the
+  // first rank have found them whole there, or not, the future says so: nothing, or why not.
+  std::future<std::string> begin_save(const std::filesystem::path& folder, std::int64_t step);
+  void go_on_saving();
+  void finish_save();
   void load(const std::filesystem::path& folder, std::int64_t step);
   std::optional<std::int64_t> loaded_step() const { return loaded_step_; }
 
@@ -90,6 +97,8 @@ class ModelTables {
   void on_all(const Act& act) const {
     control_ != nullptr ? together(*control_, act) : act();
   }
+  bool is_save_whole();
+  void place_save();
   bool is_first() const { return control_ == nullptr || control_->rank() == 0; }
 
   const runtime::Group* control_;
@@ -99,6 +108,14 @@ class ModelTables {
   runtime::RowTables rows_;
   NamedTensors parameters_;
   std::vector<OfPart> of_parts_;  // tables whose rate is that of an optimizer of the trainer
+  struct Save {
+    std::filesystem::path folder;
+    std::int64_t step = 0;
+    std::set<std::string> whole = {};  // tables
+    std::promise<std::string> done = {};
+    std::chrono::steady_clock::time_point looked = {};
+  };
+  std::optional<Save> save_;  // that is under way, of the first rank
   bool is_materialized_ = false;
   std::optional<std::int64_t> loaded_step_;
   const int exceptions_ = std::uncaught_exceptions();

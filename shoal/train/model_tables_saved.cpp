@@ -5,6 +5,9 @@
 #include <c10/core/GeneratorImpl.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
+#include <tuple>
 
 #include "shoal/aten/memory.h"
 #include "shoal/base/file_system.h"
@@ -25,30 +28,69 @@ static void remove_superseded(FileSystem& files, const fs::path& folder, std::in
       files.remove(folder / kRows / checkpoint::name_of_step(old));
 }
 
-void ModelTables::save(const fs::path& folder, std::int64_t step) {
+static fs::path partial_in(const fs::path& folder) { return folder / kRows / ".partial"; }
+
+std::future<std::string> ModelTables::begin_save(const fs::path& folder, std::int64_t step) {
   on_all([&] { worker_->flush(); });
+  std::future<std::string> done;
   on_all([&] {
     if (!is_first()) return;
+    finish_save();
     DiskFileSystem files;
-    const fs::path rows = folder / kRows, partial = rows / ".partial",
-                   whole = rows / checkpoint::name_of_step(step);
+    const fs::path partial = partial_in(folder);
     files.remove(partial);
     files.make_folder(partial);
     const std::uint64_t origin = c10::detail::getNonDeterministicRandom() | 1U;
-    for (const auto& [name, number] : rows_.numbers) worker_->save(number, partial / name, origin);
-    files.sync_folder(partial);
-    files.remove(folder / checkpoint::name_of_step(step));  // one of a run before, whose rows go
-    files.rename(partial, whole);
-    files.remove(partial);
-    files.sync_folder(rows);
-    remove_superseded(files, folder, step);
+    for (const auto& [name, number] : rows_.numbers) worker_->begin_save(number, partial / name, origin);
+    save_.emplace(Save{.folder = folder, .step = step});
+    done = save_->done.get_future();
   });
+  return done;
+}
+
+bool ModelTables::is_save_whole() {
+  for (const auto& [name, number] : rows_.numbers)
+    if (!save_->whole.contains(name) && worker_->saved(number)) save_->whole.insert(name);
+  return save_->whole.size() == rows_.numbers.size();
+}
+
+void ModelTables::place_save() {
+  DiskFileSystem files;
+  const auto& [folder, step] = std::tie(save_->folder, save_->step);
+  const fs::path partial = partial_in(folder);
+  files.sync_folder(partial);
+  files.remove(folder / checkpoint::name_of_step(step));  // one of a run before, whose rows go
+  files.rename(partial, folder / kRows / checkpoint::name_of_step(step));
+  files.remove(partial);
+  files.sync_folder(folder / kRows);
+  remove_superseded(files, folder, step);
+}
+
+void ModelTables::go_on_saving() {
+  constexpr std::chrono::milliseconds kBetweenLooks{20};
+  const auto now = std::chrono::steady_clock::now();
+  if (!save_ || now - save_->looked < kBetweenLooks) return;
+  save_->looked = now;
+  std::string why;
+  try {
+    if (!is_save_whole()) return;
+    place_save();
+  } catch (const Error& error) {
+    why = error.what();
+  }
+  save_->done.set_value(why);
+  save_.reset();
+}
+
+void ModelTables::finish_save() {
+  for (; save_; go_on_saving()) std::this_thread::sleep_for(std::chrono::milliseconds{1});
 }
 
 void ModelTables::load(const fs::path& folder, std::int64_t step) {
   loaded_step_.reset();
   on_all([&] { worker_->flush(); });
   on_all([&] {
+    finish_save();
     const fs::path from = folder / kRows / checkpoint::name_of_step(step);
     if (is_first())
       for (const auto& [name, number] : rows_.numbers) worker_->load(number, from / name);

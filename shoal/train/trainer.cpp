@@ -153,6 +153,7 @@ class Trainer::State {
   // Gives the parameters back to a module that outlives its trainer, unless an error ends the scope: the
   // other ranks may never come here.
   ~State() {
+    if (std::uncaught_exceptions() <= exceptions_) finish_saving_rows();
     view_ = {};  // its functions hold the module
     const bool is_alone = module_ == nullptr || module_.use_count() == 1;
     if ((!ranks_ && !tables_) || is_alone) return;
@@ -165,6 +166,7 @@ class Trainer::State {
 
   template <class Act>
   decltype(auto) alone(const char* name, const Act& act) {
+    if (tables_) tables_->go_on_saving();
     const Noting noting{*this};
     return calls_.run(name, act);
   }
@@ -427,20 +429,25 @@ class Trainer::State {
   }
 
   void save(const std::filesystem::path& folder, const std::string& note, std::int64_t keep) {
-    if (tables_) checkpoints().wait();  // or rows of one that is being written would seem to be of none
-    save_rows(folder);
-    checkpoints().save(folder, state(), note, keep);
+    if (tables_) wait_for_saves();  // or rows of one that is being written would seem to be of none
+    checkpoints().save(folder, state(), note, keep, begin_saving_rows(folder));
   }
   std::map<std::string, ps::Shrunk> end_day(std::uint32_t day) {
     return tables_ ? tables_->end_day(day) : std::map<std::string, ps::Shrunk>();
   }
-  void save_rows(const std::filesystem::path& folder) {
-    if (tables_) tables_->save(folder, steps_ + backwards_);
+  std::future<std::string> begin_saving_rows(const std::filesystem::path& folder) {
+    return tables_ ? tables_->begin_save(folder, steps_ + backwards_) : std::future<std::string>();
+  }
+  void finish_saving_rows() {
+    if (tables_) tables_->finish_save();
   }
   void load_rows(const std::filesystem::path& folder, std::int64_t step) {
     if (tables_) tables_->load(folder, step);
   }
-  void wait_for_saves() { checkpoints().wait(); }
+  void wait_for_saves() {
+    finish_saving_rows();
+    checkpoints().wait();
+  }
 
   std::string plan_text() const { return ranks_ ? compile::to_text(ranks_->parallelism().plan) : ""; }
   std::string report() const {
@@ -1258,9 +1265,10 @@ std::optional<std::uint64_t> Trainer::stalest_row() const { return state_->stale
 std::map<std::string, ps::Shrunk> Trainer::end_day(std::uint32_t day) {
   return state_->alone("end_day()", [&] { return state_->end_day(day); });
 }
-void Trainer::save_rows(const std::filesystem::path& folder) {
-  state_->alone("save_rows()", [&] { state_->save_rows(folder); });
+std::future<std::string> Trainer::begin_saving_rows(const std::filesystem::path& folder) {
+  return state_->alone("begin_saving_rows()", [&] { return state_->begin_saving_rows(folder); });
 }
+void Trainer::finish_saving_rows() { state_->finish_saving_rows(); }
 void Trainer::load_rows(const std::filesystem::path& folder, std::int64_t step) {
   state_->alone("load_rows()", [&] { state_->load_rows(folder, step); });
 }

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <optional>
@@ -291,9 +292,13 @@ class Trainer {
   std::map<std::string, ps::Shrunk> end_day(std::uint32_t day);
   // Rows in tables, beside the checkpoint of the last step in that folder, and back from beside the one of a step;
   // nothing without tables. Servers write and read the files. save() and load() do it by themselves, and
-  // restore() wants it done before. All ranks call them alike. Throw Infeasible where the disk takes no more,
-  // Corrupt and InvalidInput naming a file that is damaged or missing.
-  void save_rows(const std::filesystem::path& folder);
+  // restore() wants it done before. All ranks call them alike, but for finish_saving_rows(). Rows are saved as they are
+  // when begin_saving_rows() returns, and training may go on; the first rank's future says that they are whole there, by
+  // nothing, or why not: during a later call of this trainer, finish_saving_rows() at the latest. On other ranks, and
+  // without tables, there is none. Throw Infeasible where the disk takes no more, Corrupt and InvalidInput naming a file
+  // that is damaged or missing.
+  std::future<std::string> begin_saving_rows(const std::filesystem::path& folder);
+  void finish_saving_rows();
   void load_rows(const std::filesystem::path& folder, std::int64_t step);
   // How many steps of any rank a row lacked at most when a step of this rank read it; none where nobody
   // counts, which is in every mode but half_async.
