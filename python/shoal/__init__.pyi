@@ -293,12 +293,18 @@ class Tables:
         geo_steps: int = 20,
         cache_rows: int = 65536,
         before: Literal["refuse", "clear", "keep"] = "refuse",
+        memory: str = "",
+        cold_folder: str = "",
+        wire_dtype: torch.dtype | str | None = None,
     ) -> None:
         """`mode`: "sync": a step is one update of all ranks, and rows are those of one device. "async":
         each rank's is applied when it comes. "half_async": a row lacks at most `staleness` steps of any
         rank, and up to `cache_rows` of a table are kept by a rank until then. "geo": a rank trains rows by
         itself, and sends what became of them every `geo_steps` steps. `before`: what becomes of rows that
-        servers have from a trainer before. Raises InvalidInput for a number out of its bounds."""
+        servers have from a trainer before. `memory`: of each table in this process, as "8GiB"; other rows
+        lie in `cold_folder`, which is this process's alone and is emptied. `wire_dtype`: as what rows and
+        gradients of float32 tables go to servers and back, float32 or bfloat16, to the nearest. Raises
+        InvalidInput for a number out of its bounds, and naming `memory`, `cold_folder` or `wire_dtype`."""
 
 class Trainer:
     """Trains a module through its captured graph. One thread at a time.

@@ -212,6 +212,12 @@ def test_what_a_table_cannot_do_is_refused_by_name():
         shoal.Table("emb.weight", initial="normal", parts=[part])
     with pytest.raises(shoal.InvalidInput, match="a RowPart of width 4 of emb.weight has no initial"):
         shoal.Table("emb.weight", optimizer="sgd", parts=[part])
+    with pytest.raises(shoal.InvalidInput, match='memory is "lots"; it is a number with a unit'):
+        shoal.Tables([], memory="lots", cold_folder="cold")
+    with pytest.raises(shoal.InvalidInput, match="rows beyond it have nowhere to lie. Remedy: cold_folder"):
+        shoal.Tables([], memory="8GiB")
+    with pytest.raises(shoal.InvalidInput, match="rows go over the wire as f64; wanted f32 or bf16"):
+        shoal.Tables([], wire_dtype=torch.float64)
     with pytest.raises(shoal.InvalidInput, match='mode is "later"; give one of sync, async, half_async, geo'):
         shoal.Tables(shoal.Table("emb.weight"), mode="later")
     model = Tied()

@@ -68,6 +68,37 @@ def losses_in(folder):
     return [value for line in lines for key, value in line.items() if key in {"loss", "validation_auc"}]
 
 
+# With more rows than memory: shoal/ps/cold_servers_test.cpp.
+def test_memory_of_tables_changes_no_bit_and_halves_on_the_wire_change_little(shoal, tmp_path):
+    losses = {}
+    for name, options in (
+        ("plain", []),
+        ("bounded", ["--ps.memory=128MiB"]),
+        ("halves", ["--ps.wire_dtype=bfloat16"]),
+    ):
+        folder = tmp_path / name
+        result = shoal(
+            "train",
+            "recipes/deepfm.toml",
+            *SMALL,
+            "-n",
+            2,
+            "--ps.servers=2",
+            *options,
+            f"--job.dump_folder={folder}",
+        )
+        assert result.returncode == 0, result.stderr
+        losses[name] = losses_in(folder)
+    assert losses["bounded"] == losses["plain"]
+    assert losses["halves"] != losses["plain"]
+    assert losses["halves"] == pytest.approx(losses["plain"], abs=2e-3)
+    little = shoal(
+        "train", "recipes/deepfm.toml", *SMALL, "--ps.memory=1MiB", f"--job.dump_folder={tmp_path}"
+    )
+    assert little.returncode == 1
+    assert 'table "rows.weight": 1.0MiB of memory are less than the' in little.stderr
+
+
 def test_a_run_on_servers_is_that_of_one_process(shoal, tmp_path):
     wanted = None
     served = ["-n", 2, "--ps.servers=2"]
@@ -381,6 +412,9 @@ def test_a_server_that_is_killed_is_named_within_seconds(shoal, tmp_path):
         (["--ps.mode=halfasync"], 'ps.mode: there is no "halfasync"; did you mean "half_async"?'),
         (["--ps.prefetch=true", "--ps.mode=geo"], "ps.prefetch is true, and ps.mode is geo"),
         (["--ps.prefetch=true", "--ps.cache_rows=0"], "ps.prefetch is true, and ps.cache_rows is 0"),
+        (["--ps.memory=lots"], 'ps.memory is "lots"; it is a number with a unit'),
+        (["--ps.cold_folder=cold"], 'ps.cold_folder is "cold", and ps.memory bounds nothing'),
+        (["--ps.wire_dtype=bfloat16"], "and tables are in this process: there is no wire"),
         (["--model.fields=3"], "a sample of clicks has 26 ids and 13 numbers; model.fields is 3"),
     ],
 )
