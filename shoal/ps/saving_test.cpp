@@ -45,12 +45,15 @@ static void push(Table& table, std::mt19937& random) {
 // Whatever may befall rows, expiry seldom.
 static void change(Table& table, std::mt19937& random) {
   const std::uint64_t key = random() % 3000;
-  switch (random() % 40) {
+  switch (random() % 30) {
     case 0: table.shrink(); break;
     case 1:
     case 2:
     case 3: table.erase(key); break;
-    case 4: {
+    case 4:
+    case 5:
+    case 6:
+    case 7: {
       const std::vector<float> values(table.width(), 0.5f);
       table.put(std::span(&key, 1), values);
       break;
