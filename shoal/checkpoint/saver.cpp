@@ -168,8 +168,9 @@ class Saver::State {
   void wait_until_ready(Job& job) const {
     constexpr std::chrono::milliseconds kBetweenLooks{20};
     if (!job.ready.valid()) return;
-    while (job.ready.wait_for(kBetweenLooks) != std::future_status::ready)
-      SHOAL_CHECK(!ends(), Infeasible, "what it needs beside it was not there when this process ended");
+    for (bool is_last = ends(); job.ready.wait_for(kBetweenLooks) != std::future_status::ready;
+         is_last = ends())
+      SHOAL_CHECK(!is_last, Infeasible, "what it needs beside it was not there when this process ended");
     const std::string why = job.ready.get();
     SHOAL_CHECK(why.empty(), Infeasible, why);
   }

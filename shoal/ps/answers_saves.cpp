@@ -33,7 +33,7 @@ void Answers::begin_save(const wire::Head& head, const wire::Note& note) {
   if (const auto last = saves_.find(head.table); last != saves_.end() && last->second.saving) {
     const Save& save = last->second;
     if (save.origin == note.number && save.path == note.text) return;  // asked for again
-    fail(ErrorKind::InvalidInput, "ps: table ", in_quotes(whole.definition().name), " is being saved to ",
+    fail(ErrorKind::Infeasible, "ps: table ", in_quotes(whole.definition().name), " is being saved to ",
          save.path, "; wait until that is done");
   }
   saves_.erase(head.table);

@@ -80,6 +80,7 @@ class Worker {
   void begin_save(TableNumber table, const std::filesystem::path& path, std::uint64_t origin) {
     tables_.begin_save(of_.at(table).number, path, origin);
   }
+  void settle_pushes() { tables_.settle(); }  // that were sent; those kept back are not
   std::optional<SaveReport> saved(TableNumber table) { return tables_.saved(of_.at(table).number); }
   SaveReport load(TableNumber table, const std::filesystem::path& path);
   void forget() { exchange_->forget(); }  // another worker has changed rows

@@ -71,6 +71,7 @@ void ModelTables::go_on_saving() {
   const auto now = std::chrono::steady_clock::now();
   if (!save_ || now - save_->looked < kBetweenLooks) return;
   save_->looked = now;
+  worker_->settle_pushes();  // what is thrown of them is the step's
   std::string why;
   try {
     if (!is_save_whole()) return;
