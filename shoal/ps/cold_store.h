@@ -36,7 +36,7 @@ class ColdStore {
 // A folder of this process alone, in which stores lie, which it outlives.
 class ColdDisk {
  public:
-  static constexpr std::int64_t kLeastMemory = 8 << 20;
+  static constexpr std::int64_t kLeastMemory = 8 << 20;  // of a store
   virtual ~ColdDisk() = default;
   // A store without records, whose caches and buffers take so much of memory at most; its records go with it. Any
   // thread. Throws InvalidInput for too little memory, Infeasible naming path and reason where the disk takes no more.
@@ -64,7 +64,7 @@ struct ColdOptions {  // of tables that are made one by one, each in parts
 // Outlives the tables.
 class ColdTier {
  public:
-  explicit ColdTier(const ColdOptions& options);
+  explicit ColdTier(const ColdOptions& options);  // throws as open_rocksdb
   // For one of so many parts of a table. Any thread.
   Cold of_part(std::uint32_t parts) const;
 

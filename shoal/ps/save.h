@@ -39,8 +39,8 @@ struct SaveOptions {                  // of one file
 
 // How far a save has come, or what a load has read.
 struct SaveReport {
-  std::int64_t rows = 0, removed = 0, bytes = 0;  // rows, removed keys, bytes of the files
-  SaveReport& operator+=(const SaveReport& more) {
+  std::int64_t rows = 0, removed = 0, bytes = 0;    // rows, removed keys, bytes of the files
+  SaveReport& operator+=(const SaveReport& more) {  // of another file
     rows += more.rows;
     removed += more.removed;
     bytes += more.bytes;
