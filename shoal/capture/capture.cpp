@@ -18,6 +18,7 @@
 #include "shoal/aten/interpreter.h"
 #include "shoal/aten/memory.h"
 #include "shoal/base/error.h"
+#include "shoal/capture/composites.h"
 #include "shoal/capture/difference.h"
 #include "shoal/capture/dispatch.h"
 #include "shoal/capture/recorder.h"
@@ -154,6 +155,7 @@ static void run_model(const Request& request, Recorder& recorder, SavedGradients
 static Captured capture_once(const Request& request, std::optional<Recorder::Stop> stop) {
   SavedGradients gradients(request.parameters);
   Recorder recorder(request, std::move(stop));
+  const LstmsByStep lstms(request.has_lstms_by_step);
   const PlainKernels plain_kernels(request);  // after what the recorder has seen of the user's choice
   try {
     run_model(request, recorder, gradients);

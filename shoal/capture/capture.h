@@ -57,6 +57,8 @@ struct Request {                        // what to run, and what its tensors are
   // Told of a tensor from outside that the model reads and that has no memory, before this is an error: who can
   // bring its elements back (aten/memory.h) may capture again. Not in here: other ranks may wait for that too.
   std::function<void(const at::Tensor&)> lacks_memory = {};
+  // Layers of LSTMs are step by step, which ranks can cut, where they would run whole, by oneDNN.
+  bool has_lstms_by_step = false;
   // Where in the user's code the current operator was called, for messages; empty: the C++ stack is walked.
   std::function<std::string()> source_line = {};
   // Whose code runs, asked when it reads a value; empty: the user's.

@@ -840,4 +840,35 @@ TEST_CASE("GPT-2 124M is captured within a second and takes no memory beyond the
   CHECK(memory->peak < 1 << 20);
 }
 
+TEST_CASE("an LSTM that is asked for step by step is that of ATen, in both directions") {
+  for (int i = 0; i < 8; ++i) {
+    const bool both = i % 2 == 1, has_biases = i / 2 % 2 == 1, batch_first = i / 4 == 1;
+    CAPTURE(i);
+    for (const auto dtype : {at::kDouble, at::kFloat}) {
+      torch::nn::LSTM lstm(torch::nn::LSTMOptions(5, 3)
+                               .num_layers(2)
+                               .bidirectional(both)
+                               .bias(has_biases)
+                               .batch_first(batch_first));
+      lstm->to(dtype);
+      Model model{.inputs = {{"x", at::randn({4, 2, 5}, dtype)}}, .loss = [&](const std::vector<Tensor>& in) {
+                    const auto [made, state] = lstm->forward(in[0]);
+                    return made.square().sum() + std::get<0>(state).sum() + 2 * std::get<1>(state).sum();
+                  }};
+      for (const auto& item : lstm->named_parameters())
+        model.parameters.push_back({item.key(), item.value()});
+      capture::Request request = model.request();
+      request.has_lstms_by_step = true;
+      const auto captured = capture::capture(request);
+      CHECK_FALSE(calls(captured.graph, "aten::mkldnn_rnn_layer"));
+      const auto got = replay(captured, model);
+      for (const auto& [name, tensor] : eager(model)) {
+        CAPTURE(name);
+        const double near = dtype == at::kDouble ? 1e-12 : 1e-4;
+        CHECK(at::allclose(got.at(name), tensor, near, near));
+      }
+    }
+  }
+}
+
 }  // namespace capture_test

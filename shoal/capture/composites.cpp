@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/lstm_native.h>
 #include <ATen/ops/scaled_dot_product_attention_native.h>
 #include <torch/library.h>
 
@@ -13,6 +14,7 @@
 #include <limits>
 #include <optional>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace shoal::capture {
@@ -146,8 +148,54 @@ static bool never(const at::Tensor&, const at::Tensor&, at::IntArrayRef, at::Int
   return false;
 }
 
+static thread_local bool has_lstms_by_step = false;
+
+LstmsByStep::LstmsByStep(bool is_on) : before_(std::exchange(has_lstms_by_step, is_on)) {}
+LstmsByStep::~LstmsByStep() { has_lstms_by_step = before_; }
+
+// One direction of a layer, as ATen's own cell: all that it reads of its input at once, then a step after the other.
+static at::Tensor lstm_steps(const at::Tensor& input, at::TensorList weights, bool is_reversed,
+                             at::Tensor& hidden, at::Tensor& cell) {
+  const bool has_biases = weights.size() == 4;
+  const auto bias = [&](std::size_t i) { return has_biases ? std::optional(weights[i]) : std::nullopt; };
+  const auto inputs = at::linear(input, weights[0], bias(2)).unbind(0);
+  std::vector<at::Tensor> made(inputs.size());
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const std::size_t step = is_reversed ? inputs.size() - 1 - i : i;
+    const auto gates = (at::linear(hidden, weights[1], bias(3)) + inputs[step]).chunk(4, 1);
+    cell = gates[1].sigmoid() * cell + gates[0].sigmoid() * gates[2].tanh();
+    hidden = gates[3].sigmoid() * cell.tanh();
+    made[step] = hidden;
+  }
+  return at::stack(made);
+}
+
+static std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm(const at::Tensor& input, at::TensorList state,
+                                                           at::TensorList weights, bool has_biases,
+                                                           std::int64_t num_layers, double dropout,
+                                                           bool train, bool bidirectional, bool batch_first) {
+  const bool is_plain = state.size() == 2 && state[0].sizes() == state[1].sizes() && input.dim() == 3;
+  if (!has_lstms_by_step || !is_plain)
+    return at::native::lstm(input, state, weights, has_biases, num_layers, dropout, train, bidirectional,
+                            batch_first);
+  at::Tensor steps = batch_first ? input.transpose(0, 1) : input;
+  const std::size_t each = has_biases ? 4 : 2;
+  std::vector<at::Tensor> hidden = state[0].unbind(0), cells = state[1].unbind(0);
+  std::size_t next = 0;
+  for (std::int64_t layer = 0; layer < num_layers; ++layer) {
+    std::vector<at::Tensor> directions;
+    for (int direction = 0; direction < (bidirectional ? 2 : 1); ++direction, ++next)
+      directions.push_back(lstm_steps(steps, weights.slice(next * each, each), direction == 1,
+                                      hidden.at(next), cells.at(next)));
+    steps = bidirectional ? at::cat(directions, 2) : directions.front();
+    if (dropout != 0 && train && layer + 1 < num_layers) steps = at::dropout(steps, dropout, true);
+  }
+  return {batch_first ? steps.transpose(0, 1) : steps, at::stack(hidden), at::stack(cells)};
+}
+
 void register_composites(torch::Library& library) {
   library.impl("scaled_dot_product_attention", attention);
+  library.impl("lstm.input", lstm);
   library.impl("ctc_loss.Tensor", ctc_loss);
   library.impl("_use_cudnn_ctc_loss", never);
   library.impl("_use_miopen_ctc_loss", never);

@@ -11,6 +11,18 @@ namespace shoal::capture {
 // Defines shoal::read(Tensor self) -> Tensor: what is in a tensor, which is guarded where a value of the
 // graph is read.
 void define_read(torch::Library& library);
+// While it lives and is on, LSTMs of this thread are taken apart step by step, where they would be a layer of oneDNN.
+class LstmsByStep {
+ public:
+  explicit LstmsByStep(bool is_on);
+  LstmsByStep(const LstmsByStep&) = delete;
+  LstmsByStep& operator=(const LstmsByStep&) = delete;
+  ~LstmsByStep();
+
+ private:
+  const bool before_;
+};
+
 // Registers them; the library is one for aten on AutogradPrivateUse1, the key of what is recorded.
 void register_composites(torch::Library& library);
 

@@ -34,6 +34,7 @@ HollowStep captured_step(const Recipe& recipe, const torch::nn::AnyModule& model
   for_each_leaf(batch, [&](const std::string& path, const Batch& leaf) {
     request.inputs.push_back({path, leaf.tensor()});
   });
+  request.has_lstms_by_step = recipe.parallelism.tensor_parallel_degree > 1;
   torch::nn::AnyModule runs = model;
   request.loss = [&](std::span<const at::Tensor> inputs) {
     std::size_t next = 0;

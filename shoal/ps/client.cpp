@@ -57,13 +57,15 @@ class Client::Arriving final : public Tables::Pulling {
     const std::size_t wanted = places.size() * (in_halves ? bytes / 2 : bytes);
     SHOAL_CHECK(rows.size() == wanted, Corrupt, "ps: a server answered with ", rows.size(),
                 " bytes of rows, wanted ", wanted);
-    for (std::size_t i = 0; i < places.size(); ++i)
+    const std::size_t width = bytes / number_bytes(false);
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      std::byte* const to = rows_.data() + places[i] * bytes;
       if (in_halves)
-        widen({reinterpret_cast<const std::uint16_t*>(rows.data()) + i * bytes / sizeof(float),
-               bytes / sizeof(float)},
-              {reinterpret_cast<float*>(rows_.data() + places[i] * bytes), bytes / sizeof(float)});
+        widen({reinterpret_cast<const std::uint16_t*>(rows.data()) + i * width, width},
+              {reinterpret_cast<float*>(to), width});
       else
-        std::memcpy(rows_.data() + places[i] * bytes, rows.data() + i * bytes, bytes);
+        std::memcpy(to, rows.data() + i * bytes, bytes);
+    }
     --parts_;
   }
 

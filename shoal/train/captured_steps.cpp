@@ -230,6 +230,7 @@ capture::Request CapturedSteps::request_of(const Batch& batch, Use use) {
       .mode = use == Use::Evaluation ? capture::Mode::Evaluate : capture::Mode::Train,
       .outputs = std::move(outputs),
       .writes_constant = view_.writes_constant,
+      .has_lstms_by_step = ranks_ != nullptr && ranks_->cuts_layers(),
       .source_line = view_.source_line,
       .reader = view_.reader,
       .progress = ranks_ != nullptr && ranks_->rank().number != 0 ? nullptr : view_.progress,

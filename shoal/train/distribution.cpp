@@ -118,6 +118,13 @@ void Distribution::settle(compile::Plan plan, std::optional<rewrite::Stages> sta
   is_materialized_ = false;
 }
 
+bool Distribution::cuts_layers() const {
+  const compile::Plan& plan = parallelism_.plan;
+  return std::ranges::any_of(parallelism_.mesh.axes, [&](const auto& axis) {
+    return axis.size > 1 && axis.name != plan.pipeline_axis && !is_batch_axis(plan, axis.name);
+  });
+}
+
 int Distribution::pipeline_rank() const {
   return pipeline_ranks() == 1
              ? 0

@@ -44,6 +44,7 @@ class Distribution {
   ~Distribution();
 
   const Parallelism& parallelism() const { return parallelism_; }
+  bool cuts_layers() const;  // over an axis that is none of the batch, or of stages
   Rank rank() const { return {parallelism_, groups_, control_, rank_}; }
   const runtime::Groups& groups() const { return groups_; }   // of tensors
   const runtime::Group& control() const { return control_; }  // all ranks, of main memory

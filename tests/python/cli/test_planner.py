@@ -100,6 +100,30 @@ def test_two_axes_of_a_small_step_are_found_together_and_steps_are_those_of_one_
         assert verified.returncode == 0, verified.stdout + verified.stderr
 
 
+def test_an_lstm_is_cut_and_its_steps_in_float32_are_those_of_one_device(shoal, tmp_path):
+    recipe = [
+        "recipes/lstm.toml",
+        "--model.hidden_size=64",
+        "--model.embedding_size=32",
+        "--training.seq_len=8",
+    ]
+    recipe += ["--model.vocab_size=300", "--model.dropout=0.3"]
+    plan = shoal("plan", *recipe, *TENSOR)
+    assert plan.returncode == 0, plan.stderr
+    assert "split along tensor    100.00 % of the flops, 100.00 % of the parameters' bytes" in plan.stdout
+    assert "mkldnn_rnn_layer" not in plan.stdout
+    losses = []
+    for name, ranks in (("one", ["-n", 1]), ("two", TENSOR)):
+        folder = tmp_path / name
+        steps = ["--training.steps=4", "--lr_scheduler.warmup_steps=0", "--metrics.log_freq=1"]
+        run = shoal("train", *recipe, *ranks, *steps, "--validation.freq=0", f"--job.dump_folder={folder}")
+        assert run.returncode == 0, run.stderr
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        losses.append([line["loss"] for line in lines if "loss" in line])
+    assert len(losses[0]) == 4
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
 def test_a_search_without_time_says_so(shoal, tiny):
     said = refused(shoal, tiny, "--planner.budget=1e-9")
     assert (
