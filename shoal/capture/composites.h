@@ -11,7 +11,11 @@ namespace shoal::capture {
 // Defines shoal::read(Tensor self) -> Tensor: what is in a tensor, which is guarded where a value of the
 // graph is read.
 void define_read(torch::Library& library);
-// While it lives and is on, LSTMs of this thread are taken apart step by step, where they would be a layer of oneDNN.
+// Registers those operators; the library is one for aten on AutogradPrivateUse1, the key of what is recorded.
+void register_composites(torch::Library& library);
+
+// While it lives and is on, LSTMs that this thread records are taken apart step by step, where they would be layers of
+// oneDNN.
 class LstmsByStep {
  public:
   explicit LstmsByStep(bool is_on);
@@ -22,8 +26,5 @@ class LstmsByStep {
  private:
   const bool before_;
 };
-
-// Registers them; the library is one for aten on AutogradPrivateUse1, the key of what is recorded.
-void register_composites(torch::Library& library);
 
 }  // namespace shoal::capture

@@ -66,11 +66,13 @@ void check(PsServe& options) {
               ", wanted at least 1");
   SHOAL_CHECK(options.copies == 1 || options.copies == 2, InvalidInput, "servers: copies is ", options.copies,
               ", wanted 1 or 2");
-  SHOAL_CHECK(options.memory.empty() || parse_bytes(options.memory), InvalidInput, "servers: memory is ",
-              in_quotes(options.memory), "; it is a number with a unit, B, KiB, MiB, GiB or TiB: 8GiB");
+  SHOAL_CHECK(options.memory.empty() || parse_bytes(options.memory).value_or(0) > 0, InvalidInput,
+              "servers: memory is ", in_quotes(options.memory),
+              "; it is a number above 0 with a unit, B, KiB, MiB, GiB or TiB: 8GiB");
   SHOAL_CHECK(options.memory.empty() == options.cold_folder.empty(), InvalidInput, "servers: memory is ",
               in_quotes(options.memory), ", and the folder for rows beyond it ",
-              in_quotes(options.cold_folder.string()), ". Remedy: give both, or none");
+              in_quotes(options.cold_folder.string()),
+              ". Remedy: --server-cold-folder or --job-folder beside --server-memory, or none of them");
 }
 
 ps::ColdOptions cold_options(const std::string& memory, const std::filesystem::path& folder) {

@@ -149,8 +149,8 @@ void check_together(const Recipe& recipe, const std::string& path) {
           "ps.prefetch is true, and ps.cache_rows is 0: there is no room for what is asked for ahead");
   require(recipe.ps.wire_dtype == RowType::Float32 || recipe.ps.servers > 0,
           "ps.wire_dtype is bfloat16, and tables are in this process: there is no wire. Remedy: ps.servers");
-  require(recipe.ps.memory.empty() || parse_bytes(recipe.ps.memory), "ps.memory is ",
-          in_quotes(recipe.ps.memory), "; it is a number with a unit, B, KiB, MiB, GiB or TiB: 8GiB");
+  require(recipe.ps.memory.empty() || parse_bytes(recipe.ps.memory).value_or(0) > 0, "ps.memory is ",
+          in_quotes(recipe.ps.memory), "; it is a number above 0 with a unit, B, KiB, MiB, GiB or TiB: 8GiB");
   require(recipe.ps.memory.empty() || !recipe.tables.empty(), "ps.memory is ", recipe.ps.memory,
           ", and the recipe has no [[tables]] for it to bound");
   require(recipe.ps.cold_folder.empty() || !recipe.ps.memory.empty(), "ps.cold_folder is ",

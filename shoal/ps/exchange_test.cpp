@@ -10,6 +10,7 @@
 
 #include "shoal/base/error_test.h"
 #include "shoal/ps/client.h"
+#include "shoal/ps/forwarding_test.h"
 #include "shoal/ps/servers_test.h"
 
 using namespace shoal;
@@ -199,42 +200,19 @@ TEST_CASE("geo trains rows by their optimizer, and refuses what it knows nothing
 }
 
 // Keys that are asked for, of whatever kind a pull is.
-class Asked final : public Tables {
+class Asked final : public test::Forwarding {
  public:
-  explicit Asked(std::unique_ptr<Tables> tables) : tables_(std::move(tables)) {}
-  TableNumber create(const Definition& definition) override { return tables_->create(definition); }
-  std::uint64_t last_round(TableNumber table) const override { return tables_->last_round(table); }
+  using Forwarding::Forwarding;
   void pull(TableNumber table, std::span<const std::uint64_t> keys, WritableNumbers rows,
             const After& after) override {
     at_once.insert(at_once.end(), keys.begin(), keys.end());
-    tables_->pull(table, keys, rows, after);
+    Forwarding::pull(table, keys, rows, after);
   }
   std::unique_ptr<Pulling> start_pull(TableNumber table, std::span<const std::uint64_t> keys) override {
     ahead.insert(ahead.end(), keys.begin(), keys.end());
-    return tables_->start_pull(table, keys);
+    return Forwarding::start_pull(table, keys);
   }
-  void push(std::span<const PushTo> pushes) override { tables_->push(pushes); }
-  void send(std::span<const PushTo> pushes) override { tables_->send(pushes); }
-  void settle() override { tables_->settle(); }
-  void refuse(std::uint64_t round, const std::string& why) override { tables_->refuse(round, why); }
-  void put(TableNumber table, std::span<const std::uint64_t> keys, Numbers values) override {
-    tables_->put(table, keys, values);
-  }
-  void clear(TableNumber table) override { tables_->clear(table); }
-  Shrunk shrink(TableNumber table, std::uint32_t day) override { return tables_->shrink(table, day); }
-  void begin_save(TableNumber table, const std::filesystem::path& path, std::uint64_t origin) override {
-    tables_->begin_save(table, path, origin);
-  }
-  std::optional<SaveReport> saved(TableNumber table) override { return tables_->saved(table); }
-  SaveReport load(TableNumber table, const std::filesystem::path& path) override {
-    return tables_->load(table, path);
-  }
-  std::pair<std::uint64_t, std::int64_t> digest(TableNumber table) override { return tables_->digest(table); }
-
   Keys at_once, ahead;
-
- private:
-  const std::unique_ptr<Tables> tables_;
 };
 
 TEST_CASE("rows that are expected are asked for ahead, and those among them that a push writes once more") {

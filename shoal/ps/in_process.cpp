@@ -71,7 +71,7 @@ class InProcess final : public Tables {
         std::make_unique<Saving>(*tables_.at(table), files_, file_of(path, 0), SaveOptions{.origin = origin});
   }
   std::optional<SaveReport> saved(TableNumber table) override {
-    constexpr std::size_t kRows = 1 << 15;
+    constexpr std::size_t kRows = 1 << 14;
     Saving& saving = *saves_.at(table);
     saving.advance(kRows);
     if (!saving.is_written()) return std::nullopt;

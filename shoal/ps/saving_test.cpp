@@ -62,10 +62,10 @@ static void change(Table& table, std::mt19937& random) {
   }
 }
 
-// Most rows are on disk, or none.
+// A table to be saved, most of whose rows are on disk for every third seed, and one to load into.
 struct Tested {
-  Tested(std::uint32_t seed, bool is_cold) {
-    if (is_cold) {
+  explicit Tested(std::uint32_t seed) : random(seed), loaded(definition(seed)) {
+    if (seed % 3 == 2) {
       disk = open_rocksdb(folder.path() / "rows");
       constexpr std::int64_t kDisk = ColdDisk::kLeastMemory;
       const std::int64_t rows = std::int64_t{192} * 4 * (Table(definition(seed)).bytes_a_row() + 33);
@@ -74,9 +74,17 @@ struct Tested {
       table.emplace(definition(seed));
     }
   }
+  void change_often(int times) {
+    for (int i = 0; i < times; ++i) change(*table, random);
+  }
+  void load_from(const std::string& path) { load(loaded, files, std::vector<fs::path>{path}); }
+
+  std::mt19937 random;
+  MemoryFiles files;
   TemporaryFolder folder;
   std::unique_ptr<ColdDisk> disk;
   std::optional<Table> table;
+  Table loaded;
 };
 
 TEST_CASE(
@@ -84,12 +92,9 @@ TEST_CASE(
   std::int64_t on_disk = 0, removed = 0, in_deltas = 0;
   for (std::uint32_t seed = 0; seed < 24; ++seed) {
     CAPTURE(seed);
-    std::mt19937 random(seed);
-    Tested tested(seed, seed % 3 == 2);
+    Tested tested(seed);
     Table& table = *tested.table;
-    MemoryFiles files;
-    Table loaded(definition(seed));
-    for (int i = 0; i < 60; ++i) change(table, random);
+    tested.change_often(60);
     for (std::uint32_t number = 0; number < 4; ++number) {
       CAPTURE(number);
       const std::string path = std::to_string(number);
@@ -97,19 +102,19 @@ TEST_CASE(
       const std::int64_t rows = table.num_rows();
       on_disk += table.num_cold_rows();
       Saving saving(
-          table, files, path,
+          table, tested.files, path,
           {.kind = number == 0 ? SaveKind::Full : SaveKind::Delta, .origin = number == 0 ? 9U : 0U});
-      while (!saving.advance(1 + random() % 60))
-        for (auto left = random() % 4; left > 0; --left) change(table, random);
-      change(table, random);
+      while (!saving.advance(1 + tested.random() % 60))
+        tested.change_often(static_cast<int>(tested.random() % 4));
+      tested.change_often(1);
       const SaveReport report = saving.finish();
       if (number == 0) CHECK(report.rows == rows);
       if (number > 0) in_deltas += report.rows < rows ? 1 : 0;
       removed += report.removed;
-      load(loaded, files, std::vector<fs::path>{path});
-      REQUIRE(loaded.num_rows() == rows);
-      REQUIRE(loaded.digest() == digest);
-      for (int i = 0; i < 6; ++i) change(table, random);
+      tested.load_from(path);
+      REQUIRE(tested.loaded.num_rows() == rows);
+      REQUIRE(tested.loaded.digest() == digest);
+      tested.change_often(6);
     }
   }
   CHECK(on_disk > 10000);
@@ -120,29 +125,26 @@ TEST_CASE(
 TEST_CASE("a save that fails or is given up while rows change loses nothing of the next delta") {
   for (std::uint32_t seed = 0; seed < 12; ++seed) {
     CAPTURE(seed);
-    std::mt19937 random(seed);
-    Tested tested(seed, seed % 3 == 2);
+    Tested tested(seed);
     Table& table = *tested.table;
-    MemoryFiles files;
-    Table loaded(definition(seed));
-    for (int i = 0; i < 40; ++i) change(table, random);
-    save(table, files, "full", {.origin = 9});
-    load(loaded, files, std::vector<fs::path>{"full"});
-    for (int i = 0; i < 20; ++i) change(table, random);
+    tested.change_often(40);
+    save(table, tested.files, "full", {.origin = 9});
+    tested.load_from("full");
+    tested.change_often(20);
     {
-      if (seed % 2 == 0) files.room = 3000;
-      Saving saving(table, files, "1", {.kind = SaveKind::Delta});
+      if (seed % 2 == 0) tested.files.room = 3000;
+      Saving saving(table, tested.files, "1", {.kind = SaveKind::Delta});
       for (int i = 0; i < 5; ++i) {
         saving.advance(50);
-        change(table, random);
+        tested.change_often(1);
       }
       if (seed % 2 == 0) CHECK(error_of([&] { saving.finish(); }) == "the disk is full");
     }
-    files.room = ~std::size_t{0};
-    for (int i = 0; i < 5; ++i) change(table, random);
-    save(table, files, "1", {.kind = SaveKind::Delta});
-    load(loaded, files, std::vector<fs::path>{"1"});
-    REQUIRE(loaded.digest() == table.digest());
+    tested.files.room = ~std::size_t{0};
+    tested.change_often(5);
+    save(table, tested.files, "1", {.kind = SaveKind::Delta});
+    tested.load_from("1");
+    REQUIRE(tested.loaded.digest() == table.digest());
   }
 }
 

@@ -161,7 +161,7 @@ static std::int64_t bytes_in(const std::string& memory, const std::string& folde
   if (memory.empty() && folder.empty()) return 0;
   const auto bytes = parse_bytes(memory);
   SHOAL_CHECK(bytes && *bytes > 0, InvalidInput, "tables: memory is ", in_quotes(memory),
-              "; it is a number with a unit, B, KiB, MiB, GiB or TiB: \"8GiB\"");
+              "; it is a number above 0 with a unit, B, KiB, MiB, GiB or TiB: \"8GiB\"");
   SHOAL_CHECK(!folder.empty(), InvalidInput, "tables: memory is ", memory,
               ", and rows beyond it have nowhere to lie. Remedy: cold_folder");
   return *bytes;

@@ -97,6 +97,7 @@ class ModelTables {
   void on_all(const Act& act) const {
     control_ != nullptr ? together(*control_, act) : act();
   }
+  void look_at_save();
   bool is_save_whole();
   void place_save();
   bool is_first() const { return control_ == nullptr || control_->rank() == 0; }

@@ -70,7 +70,11 @@ void ModelTables::go_on_saving() {
   constexpr std::chrono::milliseconds kBetweenLooks{20};
   const auto now = std::chrono::steady_clock::now();
   if (!save_ || now - save_->looked < kBetweenLooks) return;
-  save_->looked = now;
+  look_at_save();
+  if (save_) save_->looked = std::chrono::steady_clock::now();
+}
+
+void ModelTables::look_at_save() {
   worker_->settle_pushes();  // what is thrown of them is the step's
   std::string why;
   try {
@@ -84,7 +88,8 @@ void ModelTables::go_on_saving() {
 }
 
 void ModelTables::finish_save() {
-  for (; save_; go_on_saving()) std::this_thread::sleep_for(std::chrono::milliseconds{1});
+  constexpr std::chrono::microseconds kBetweenLooks{500};
+  for (; save_; look_at_save()) std::this_thread::sleep_for(kBetweenLooks);
 }
 
 void ModelTables::load(const fs::path& folder, std::int64_t step) {

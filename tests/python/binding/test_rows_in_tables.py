@@ -212,7 +212,7 @@ def test_what_a_table_cannot_do_is_refused_by_name():
         shoal.Table("emb.weight", initial="normal", parts=[part])
     with pytest.raises(shoal.InvalidInput, match="a RowPart of width 4 of emb.weight has no initial"):
         shoal.Table("emb.weight", optimizer="sgd", parts=[part])
-    with pytest.raises(shoal.InvalidInput, match='memory is "lots"; it is a number with a unit'):
+    with pytest.raises(shoal.InvalidInput, match='memory is "lots"; it is a number above 0 with a unit'):
         shoal.Tables([], memory="lots", cold_folder="cold")
     with pytest.raises(shoal.InvalidInput, match="rows beyond it have nowhere to lie. Remedy: cold_folder"):
         shoal.Tables([], memory="8GiB")
@@ -271,3 +271,7 @@ def test_ranks_without_servers_are_told_of_them(tmp_path):
         BUILD / "shoal", "run", "--servers=2", "--server-parts=1", sys.executable, EXAMPLE, cwd=tmp_path
     )
     assert wrong.returncode == 2 and "share 1 parts of the keys" in wrong.stderr
+    nowhere = run(
+        BUILD / "shoal", "run", "--servers=1", "--server-memory=8GiB", sys.executable, EXAMPLE, cwd=tmp_path
+    )
+    assert nowhere.returncode == 2 and "Remedy: --server-cold-folder or --job-folder" in nowhere.stderr
