@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -14,6 +15,7 @@
 #include "shoal/rewrite/candidates.h"
 #include "shoal/rewrite/decompose.h"
 #include "shoal/rewrite/pinned.h"
+#include "shoal/rewrite/shared_heads.h"
 #include "shoal/sharding/redistribute.h"
 
 namespace shoal::rewrite {
@@ -109,6 +111,8 @@ class Placing {
 
   // Nodes that had to run whole, or had to wait for others, because their op asks for something whole.
   const std::set<ir::NodeId>& hindered() const { return hindered_; }
+  // Attention that has fewer heads of keys and values than there are ranks to share its work; and how many it takes.
+  const std::map<ir::NodeId, std::int64_t>& heads_wanted() const { return heads_wanted_; }
 
   Placed finish() && {
     Placed placed = {.mesh = mesh_,
@@ -251,6 +255,24 @@ class Placing {
     if (lowest.bytes > 0 || !best.splits())
       if (std::ranges::any_of(seen, is_cut)) hindered_.insert({static_cast<std::uint32_t>(index)});
     set(axis, best, placed);
+    if (is_decided) want_heads(node, index, axis, placed);
+  }
+
+  // Of what runs whole, or by heads.
+  void want_heads(const ir::Node& node, std::size_t index, std::size_t axis, const PlacedNode& placed) {
+    std::int64_t ranks = mesh_.axes[axis].size;
+    for (std::size_t other = axis; other < mesh_.axes.size(); ++other) {
+      const auto cuts = [&](bool heads) {
+        return std::ranges::any_of(placed.in, [&](const Layout& layout) {
+          const auto* shard = std::get_if<Shard>(&layout.placements[other]);
+          return shard != nullptr && (shard->dim == 1) == heads;
+        });
+      };
+      if (other == axis && cuts(false)) return;
+      if (other != axis && cuts(true)) ranks *= mesh_.axes[other].size;
+    }
+    if (const std::int64_t heads = heads_for(graph_, node, ranks); heads > 0)
+      heads_wanted_.emplace(ir::NodeId{static_cast<std::uint32_t>(index)}, heads);
   }
 
   Score score_of(const Choice& choice, const std::vector<ValueId>& inputs, std::size_t axis) const {
@@ -425,6 +447,7 @@ class Placing {
   std::vector<PlacedNode> nodes_;
   std::vector<std::vector<PlacedNode>> again_;
   std::set<ir::NodeId> hindered_;
+  std::map<ir::NodeId, std::int64_t> heads_wanted_;
 };
 
 }  // namespace
@@ -438,6 +461,10 @@ Placed place_with(const PinsFor& pins_for, ir::Graph graph, const Mesh& mesh) {
     const Pins pins = pins_for(graph);
     Placing placing(graph, mesh, pins);
     placing.run();
+    if (!placing.heads_wanted().empty()) {
+      graph = with_heads(std::move(graph), placing.heads_wanted());
+      continue;
+    }
     std::set<ir::NodeId> apart;
     for (const ir::NodeId id : placing.hindered())
       if (can_decompose(graph, graph.at(id))) apart.insert(id);

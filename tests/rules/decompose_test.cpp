@@ -14,6 +14,7 @@
 #include "shoal/base/error.h"
 #include "shoal/ir/verify.h"
 #include "shoal/rewrite/decompose.h"
+#include "shoal/rewrite/shared_heads.h"
 #include "shoal/runtime/run.h"
 
 namespace decompose_test {
@@ -114,6 +115,25 @@ TEST_CASE("what is decomposed gives what its op gives, in every dtype") {
                                         "aten::std.correction",
                                         "aten::var.correction",
                                         "aten::var_mean.correction"});
+}
+
+TEST_CASE("attention whose heads of keys and values are repeated gives what it gave") {
+  std::set<std::string> proved;
+  for (const auto& [dtype, bound] : {std::pair(DType::Float64, 1e-12), {DType::Float32, 2e-5}})
+    for (const Case& example : examples())
+      for (const std::int64_t ranks : {2, 4, 8}) {
+        const std::int64_t heads = rewrite::heads_for(*example.graph, *example.node, ranks);
+        if (heads == 0) continue;
+        CAPTURE(example.text());
+        CAPTURE(ranks);
+        CAPTURE(name_of(dtype));
+        const Alone one = alone(example, dtype);
+        const ir::Graph more = rewrite::with_heads(one.graph, {{ir::NodeId{0}, heads}});
+        ir::verify(more);
+        CHECK(difference(runtime::run(more, one.sources), runtime::run(one.graph, one.sources)) < bound);
+        proved.insert(concat(example.node->op, ' ', ranks));
+      }
+  CHECK(proved == std::set<std::string>{"shoal::attention 8", "shoal::attention_backward 8"});
 }
 
 TEST_CASE("what is decomposed runs on parts of its batch") {

@@ -83,6 +83,8 @@ for family in families.JUDGED + ([] if has_two_axes else families.UNPREPARED):
     name = family.__name__
     if has_two_axes:
         parallelism = shoal.Parallelism(mesh={"outer": 2, "inner": ranks // 2})
+    elif sys.argv[1:] == ["four"]:
+        parallelism = shoal.Parallelism(tensor=ranks)
     else:
         parallelism = shoal.Parallelism(tensor=2, shard=ranks // 2)
     # Their norms are in float32 whatever the model is: a sum in another order may round to another number.
@@ -90,7 +92,7 @@ for family in families.JUDGED + ([] if has_two_axes else families.UNPREPARED):
     trainer = train(family, parallelism, bound)
     axes = [shares(trainer, axis) for axis in (["outer", "inner"] if has_two_axes else ["tensor"])]
     flops, held, busiest = min(axes)
-    if name == "gpt2" and not has_two_axes:
+    if name in {"gpt2", "llama"} and not has_two_axes:
         is_given_again(family, parallelism, trainer.plan())
     if shoal.rank() == 0:
         print(
