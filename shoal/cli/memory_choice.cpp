@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <exception>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -42,27 +44,25 @@ void set_offload(Recipe& recipe, std::int64_t bits) {
     *goes = (bits >> bit++ & 1) != 0;
 }
 
-namespace {
-
 // What is offloaded besides, one after the other: what is read once a step first.
-constexpr std::int64_t kOffloads[] = {0, 0b0010, 0b0110, 0b1110, 0b1111};
+static constexpr std::int64_t kOffloads[] = {0, 0b0010, 0b0110, 0b1110, 0b1111};
 
 // Of the kind of rank that takes most.
-struct Tried {
+struct WithinLimit::Tried {
   std::vector<Phase> phases;
   Phase largest;
   std::int64_t activations = 0;  // at once, at most
   double work = 0;               // of a step: forward and backward of all micro-batches, and the update
 };
 
-struct Candidate {
+struct WithinLimit::Candidate {
   Recipe recipe;
   double cost = 0;  // work that it makes more, as a share
   std::int64_t bytes = 0;
 };
 
 // A recipe with micro-batches of one size.
-class Sized {
+class WithinLimit::Sized {
  public:
   Sized(Recipe recipe, int ranks, int threads)
       : recipe_(std::move(recipe)),
@@ -91,8 +91,34 @@ class Sized {
     return !is_staged() && std::ranges::none_of(whole_.graph.results, is_written);
   }
 
-  // 0: nothing is made again. `offload`: as offload_in. Throws Unfit.
-  Tried tried(std::int64_t activations, std::int64_t offload) {
+  // 0: nothing is made again. `offload`: as offload_in. Throws Unfit. Tried once, whatever the limit.
+  const Tried& tried(std::int64_t activations, std::int64_t offload) {
+    const auto [known, is_new] = tried_.try_emplace({activations, offload});
+    Outcome& outcome = known->second;
+    if (is_new) {
+      try {
+        outcome.tried = tried_now(activations, offload);
+      } catch (const compile::Unfit&) {
+        outcome.unfit = std::current_exception();
+      }
+    }
+    if (outcome.unfit) std::rethrow_exception(outcome.unfit);
+    return outcome.tried;
+  }
+  Recipe with(std::int64_t activations, std::int64_t offload) const {
+    Recipe recipe = recipe_;
+    recompute_within(recipe, activations);
+    set_offload(recipe, offload);
+    return recipe;
+  }
+
+ private:
+  struct Outcome {
+    Tried tried = {};
+    std::exception_ptr unfit = nullptr;
+  };
+
+  Tried tried_now(std::int64_t activations, std::int64_t offload) {
     Recipe recipe = with(activations, offload);
     whole_.plan.offload = parallelism_of(recipe, whole_.mesh.size()).plan.offload;
     if (sums_) sums_->plan.offload = whole_.plan.offload;
@@ -115,14 +141,6 @@ class Sized {
     }
     return most;
   }
-  Recipe with(std::int64_t activations, std::int64_t offload) const {
-    Recipe recipe = recipe_;
-    recompute_within(recipe, activations);
-    set_offload(recipe, offload);
-    return recipe;
-  }
-
- private:
   // Of what is kept from step to step in a file: it is read, written, and written to the disk.
   static double work_of_files(const program::Program& program) {
     constexpr double kFile = 8;
@@ -148,21 +166,22 @@ class Sized {
   std::int64_t captured_ = 0;  // bytes
   Whole whole_;
   std::optional<Whole> sums_;
+  std::map<std::pair<std::int64_t, std::int64_t>, Outcome> tried_ = {};  // by activations and offload
 };
 
-class Search {
+class WithinLimit::Search {
  public:
-  Search(const Recipe& recipe, int ranks, int threads, DataMemory data)
+  Search(const Recipe& recipe, int ranks, int threads)
       : recipe_(recipe),
         ranks_(ranks),
         threads_(threads),
-        data_(data),
-        limit_(parse_bytes(recipe.memory.limit).value()),
         as_given_(sizes_of(recipe, parallelism_of(recipe, ranks))),
         data_ranks_(data_ranks_of(parallelism_of(recipe, ranks))),
         offloads_(offloads_for(recipe)) {}
 
-  Candidate run() {
+  Candidate run(DataMemory data) {
+    data_ = data;
+    limit_ = parse_bytes(recipe_.memory.limit).value();
     if (look()) return std::move(*best_);
     const Phase least = least_;
     // What is tried follows the limit: one just below what was found may find less.
@@ -183,21 +202,14 @@ class Search {
     best_.reset();
     least_ = {};
     std::vector<std::int64_t> counts = counts_of_microbatches();
-    auto smallest = smallest_of(counts.back());
-    may_be_cut_ = smallest != nullptr && smallest->may_be_cut();
-    if (!may_be_cut_) {
-      if (counts.size() > 1 || smallest == nullptr)
-        smallest = std::make_unique<Sized>(recipe_, ranks_, threads_);
-      counts.resize(1);
-    }
-    const std::int64_t of_capture = bytes_of_capture(*smallest);
+    may_be_cut_ = may_be_cut(counts.back());
+    if (!may_be_cut_) counts.resize(1);
+    const std::int64_t of_capture = bytes_of_capture(sized(counts.back()));
     for (const std::int64_t count : counts) {
       const bool is_smallest = count == counts.back();
       // As large a batch, or as large parts of it, as that one's.
       if (of_capture * counts.back() / count > limit_ && !is_smallest) continue;
-      const auto sized =
-          is_smallest ? std::move(smallest) : std::make_unique<Sized>(in(count), ranks_, threads_);
-      if (!look_at(*sized, is_smallest)) break;  // those that are smaller still cost more
+      if (!look_at(sized(count), is_smallest)) break;  // those that are smaller still cost more
     }
     return best_.has_value();
   }
@@ -210,14 +222,19 @@ class Search {
       if (samples % (count * data_ranks_) == 0) counts.push_back(count);
     return counts;
   }
-  // Null where the model takes no such batch, as batch norm takes none of one sample.
-  std::unique_ptr<Sized> smallest_of(std::int64_t count) const {
+  // False where the model takes no such batch, as batch norm takes none of one sample.
+  bool may_be_cut(std::int64_t count) {
     try {
-      return std::make_unique<Sized>(in(count), ranks_, threads_);
+      return sized(count).may_be_cut();
     } catch (const Error& error) {
-      if (error.kind() != ErrorKind::InvalidInput) throw;
-      return nullptr;
+      if (error.kind() != ErrorKind::InvalidInput || count == as_given_.num_microbatches) throw;
+      return false;
     }
+  }
+  Sized& sized(std::int64_t count) {
+    auto& known = sized_[count];
+    if (known == nullptr) known = std::make_unique<Sized>(in(count), ranks_, threads_);
+    return *known;
   }
   Recipe in(std::int64_t count) const {
     if (count == as_given_.num_microbatches) return recipe_;
@@ -300,8 +317,8 @@ class Search {
 
   const Recipe& recipe_;
   int ranks_, threads_;
-  DataMemory data_;
-  std::int64_t limit_;
+  DataMemory data_ = {};
+  std::int64_t limit_ = 0;
   StepSizes as_given_;
   std::int64_t data_ranks_;
   std::vector<std::int64_t> offloads_;  // that are tried; none but what is said, where something is
@@ -309,18 +326,17 @@ class Search {
   std::optional<Candidate> best_;
   Phase least_;
   bool may_be_cut_ = false;
+  std::map<std::int64_t, std::unique_ptr<Sized>> sized_;  // by the number of micro-batches
 };
 
-}  // namespace
-
-static std::string text_of(const Recipe& given, const Candidate& chosen, int ranks) {
-  const StepSizes before = sizes_of(given, parallelism_of(given, ranks));
-  const StepSizes after = sizes_of(chosen.recipe, parallelism_of(chosen.recipe, ranks));
+std::string WithinLimit::text_of(const Candidate& chosen) const {
+  const StepSizes before = sizes_of(recipe_, parallelism_of(recipe_, ranks_));
+  const StepSizes after = sizes_of(chosen.recipe, parallelism_of(chosen.recipe, ranks_));
   std::string text;
   if (chosen.recipe.recompute.mode == RecomputeMode::Auto)
     text += concat("recompute until activations fit in ",
                    human_bytes(parse_bytes(chosen.recipe.recompute.bytes).value()));
-  if (const std::int64_t offload = offload_in(chosen.recipe); offload != offload_in(given)) {
+  if (const std::int64_t offload = offload_in(chosen.recipe); offload != offload_in(recipe_)) {
     std::string kinds;
     int bit = 0;
     for (const char* kind : {"parameters", "optimizer state", "gradients", "activations"})
@@ -333,7 +349,7 @@ static std::string text_of(const Recipe& given, const Candidate& chosen, int ran
   char cost[64];
   std::snprintf(cost, sizeof cost, "%.1f %% more work", 100 * std::max(chosen.cost, 0.0));
   return concat("memory.auto: ", text.empty() ? "as it is" : concat(text, ", ", cost), ", ",
-                human_bytes(chosen.bytes), " of ", given.memory.limit);
+                human_bytes(chosen.bytes), " of ", recipe_.memory.limit);
 }
 
 Phase DataMemory::beside(Phase largest) const {
@@ -341,15 +357,20 @@ Phase DataMemory::beside(Phase largest) const {
   return largest.bytes >= most ? std::move(largest) : Phase{"the data", most, "while they are read"};
 }
 
-MemoryChoice within_limit(const Recipe& recipe, int ranks, int threads, DataMemory data) {
-  if (!recipe.memory.automatic) return {.recipe = recipe, .text = ""};
-  SHOAL_CHECK(!recipe.memory.limit.empty(), InvalidInput,
+WithinLimit::WithinLimit(Recipe recipe, int ranks, int threads)
+    : recipe_(std::move(recipe)), ranks_(ranks), threads_(threads) {}
+WithinLimit::~WithinLimit() = default;
+
+MemoryChoice WithinLimit::choose(DataMemory data) {
+  if (!recipe_.memory.automatic) return {.recipe = recipe_, .text = ""};
+  SHOAL_CHECK(!recipe_.memory.limit.empty(), InvalidInput,
               "memory.auto chooses what keeps memory.limit, and there is none. Remedy: --memory.limit=2GiB");
-  SHOAL_CHECK(parallelism_of(recipe, ranks).plan.recompute.mode == RecomputeMode::None, InvalidInput,
+  SHOAL_CHECK(parallelism_of(recipe_, ranks_).plan.recompute.mode == RecomputeMode::None, InvalidInput,
               "memory.auto chooses what is made again, and recompute is said. Remedy: leave one of them out");
-  check_device_of_limit(recipe);
-  Candidate chosen = Search(recipe, ranks, threads, data).run();
-  std::string text = text_of(recipe, chosen, ranks);
+  check_device_of_limit(recipe_);
+  if (search_ == nullptr) search_ = std::make_unique<Search>(recipe_, ranks_, threads_);
+  Candidate chosen = search_->run(data);
+  std::string text = text_of(chosen);
   return {std::move(chosen.recipe), std::move(text), chosen.bytes};
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "shoal/cli/forecast.h"
@@ -23,9 +24,28 @@ struct DataMemory {
   Phase beside(Phase largest) const;  // the largest with these
 };
 
-// For a job of so many ranks, each of so many threads. Without memory.auto nothing is chosen. Throws Infeasible
-// with the least that would do.
-MemoryChoice within_limit(const Recipe& recipe, int ranks, int threads, DataMemory data = {});
+// For a job of so many ranks, each of so many threads. Without memory.auto nothing is chosen.
+class WithinLimit {
+ public:
+  WithinLimit(Recipe recipe, int ranks, int threads);
+  WithinLimit(const WithinLimit&) = delete;
+  WithinLimit& operator=(const WithinLimit&) = delete;
+  ~WithinLimit();
+
+  // What was tried for some data is not tried again for other. Throws Infeasible with the least that would do.
+  MemoryChoice choose(DataMemory data = {});
+
+ private:
+  struct Tried;
+  struct Candidate;
+  class Sized;
+  class Search;
+  std::string text_of(const Candidate& chosen) const;
+
+  Recipe recipe_;
+  int ranks_, threads_;
+  std::unique_ptr<Search> search_;
+};
 
 // What is offloaded, as a number: bits, in the order of Offload's fields.
 std::int64_t offload_in(const Recipe& recipe);

@@ -14,7 +14,7 @@
 namespace shoal::cli {
 
 PlannedStep::PlannedStep(const Recipe& given, int ranks, const std::string& print_after)
-    : choice_(within_limit(given, ranks, threads_of_rank(ranks))),
+    : choice_(WithinLimit(given, ranks, threads_of_rank(ranks)).choose()),
       threads_(threads_of_rank(ranks)),
       parallelism_(parallelism_of(recipe(), ranks)),
       sizes_(sizes_of(recipe(), parallelism_)),

@@ -280,6 +280,15 @@ std::int64_t Ranks::of_first(std::int64_t number) const {
   return number;
 }
 
+std::string Ranks::of_first(std::string text) const {
+  text.resize(static_cast<std::size_t>(of_first(static_cast<std::int64_t>(text.size()))));
+  if (size() > 1 && !text.empty())
+    world_->communicator()
+        .broadcast({text.data(), static_cast<std::int64_t>(text.size()), DType::UInt8}, 0)
+        ->wait(parallelism_.limit);
+  return text;
+}
+
 std::int64_t Ranks::largest(std::int64_t number) const {
   if (size() > 1)
     world_->communicator()

@@ -63,6 +63,7 @@ class Ranks {
   void check_same(const Recipe& recipe) const;
   // Likewise: what the first one says; the largest that any says.
   std::int64_t of_first(std::int64_t number) const;
+  std::string of_first(std::string text) const;
   std::int64_t largest(std::int64_t number) const;
 
  private:

@@ -121,18 +121,19 @@ static std::int64_t predicted(const Recipe& recipe, const Ranks& ranks, std::int
   return largest.bytes;
 }
 
-// What memory.auto chooses for a rank of this job: the first one looks for it, and tells the others. Nothing where
-// there is no choice.
-static std::optional<MemoryChoice> chosen_for_memory(const Recipe& given, const Ranks& ranks,
-                                                     DataMemory data) {
+// What memory.auto chooses for a rank of this job: the first one looks for it, and tells the others. Where there is no
+// choice, why: all have the same.
+static std::variant<MemoryChoice, Error> chosen_for_memory(WithinLimit& search, const Recipe& given,
+                                                           const Ranks& ranks, DataMemory data) {
   MemoryChoice choice = {.recipe = given, .text = ""};
-  bool is_found = true;
+  std::optional<Error> error;
   try {
-    if (ranks.is_first()) choice = within_limit(given, ranks.size(), at::get_num_threads(), data);
-  } catch (const Error&) {
-    is_found = false;
+    if (ranks.is_first()) choice = search.choose(data);
+  } catch (const Error& thrown) {
+    error = thrown;
   }
-  if (ranks.of_first(is_found ? 1 : 0) == 0) return std::nullopt;
+  if (const auto kind = ranks.of_first(error ? static_cast<std::int64_t>(error->kind()) : -1); kind >= 0)
+    return Error(static_cast<ErrorKind>(kind), ranks.of_first(std::string(error ? error->what() : "")));
   for (std::int64_t* number :
        {&choice.recipe.training.local_batch_size, &choice.recipe.training.global_batch_size, &choice.bytes})
     *number = ranks.of_first(*number);
@@ -144,19 +145,25 @@ static std::optional<MemoryChoice> chosen_for_memory(const Recipe& given, const 
 // Its data are made as the choice says, and may be too much for it.
 static MemoryChoice choose(const Recipe& given, Ranks& ranks, StepSizes& sizes, std::optional<Task>& task,
                            MemoryLog& memory) {
-  const auto before = given.memory.automatic ? chosen_for_memory(given, ranks, {}) : std::nullopt;
-  MemoryChoice choice = before.value_or(MemoryChoice{.recipe = given, .text = ""});
-  if (given.memory.automatic) memory.end("choice");
+  WithinLimit search(given, ranks.size(), at::get_num_threads());
+  MemoryChoice choice = {.recipe = given, .text = ""};
+  bool is_found = false;
+  if (given.memory.automatic) {
+    const auto before = chosen_for_memory(search, given, ranks, {});
+    is_found = std::holds_alternative<MemoryChoice>(before);
+    if (is_found) choice = std::get<MemoryChoice>(before);
+    memory.end("choice");
+  }
   sizes = sizes_of(choice.recipe, ranks.parallelism());
   task = make_task(choice.recipe, sizes, ranks);
   if (!given.memory.automatic) return choice;
   const DataMemory data = {.kept = ranks.largest(runtime::memory_counts().live_bytes),
                            .most = ranks.largest(memory.end("data"))};
   const std::int64_t limit = parse_bytes(given.memory.limit).value_or(0);
-  if (!before || data.beside({.name = "", .bytes = before->bytes}).bytes > limit) {
-    const auto after = chosen_for_memory(given, ranks, data);
-    choice =
-        after ? *after : within_limit(given, ranks.size(), at::get_num_threads(), data);  // throws, on all
+  if (!is_found || data.beside({.name = "", .bytes = choice.bytes}).bytes > limit) {
+    const auto after = chosen_for_memory(search, given, ranks, data);
+    if (const auto* error = std::get_if<Error>(&after)) throw *error;
+    choice = std::get<MemoryChoice>(after);
     if (const StepSizes smaller = sizes_of(choice.recipe, ranks.parallelism()); smaller != sizes) {
       sizes = smaller;
       task.reset();
