@@ -96,6 +96,8 @@ def test_thirty_kills_at_random_moments_cost_no_bit(shoal, tiny, uninterrupted):
                 seconds = time.time() - began
         else:
             assert process.returncode == -signal.SIGKILL, err
+            if not list(folder.glob("**/step_*")):  # this machine has less time for it than before
+                seconds *= 1.2
     succeeds(shoal("train", tiny, *LONG, f"--job.dump_folder={folder}"))
     assert losses(folder) == wanted
     print(
