@@ -465,6 +465,7 @@ class Trainer::State {
     return rewrite::to_text(mesh, rewrite::report_of(made->whole().placed, local, rank, plan.pipeline_axis));
   }
   std::optional<std::string> load(const std::filesystem::path& folder, const LoadOptions& options) {
+    finish_saving_rows();  // a checkpoint that is being written waits for them
     auto found = checkpoints().load(folder, options.step);
     if (!found) return std::nullopt;
     if (options.check) options.check(found->note);
