@@ -223,8 +223,9 @@ class RowPart:
     ) -> None: ...
 
 class Table:
-    """Parameters of a model whose rows are in a table, by a key of 63 bits: of nn.Embedding, or what looks
-    rows up by F.embedding alone."""
+    """Parameters of a model whose rows are in a table, by a key of 63 bits: of nn.Embedding, nn.EmbeddingBag,
+    or what looks rows up by F.embedding. Others are read whole in each step, a row for each index of their
+    first dim."""
     def __init__(
         self,
         parameters: str,
@@ -373,9 +374,8 @@ class Trainer:
         `clip_norm`: the largest global L2 norm of the gradients that an update is made with; 0: no clipping.
 
         `tables`: parameters whose rows are in tables: on the servers of the job that `shoal run --servers`
-        started, else, of one rank, in this process. Each is looked up by embedding alone and has no memory
-        from then on; rows(), set_rows(), save(), load() and, until the next step, materialize() reach its
-        rows.
+        started, else, of one rank, in this process. Each has no memory from then on; rows(), set_rows(),
+        save(), load() and, until the next step, materialize() reach its rows.
 
         Raises InvalidInput naming what it is and the remedy: for an optimizer or an option of one that Shoal
         has not, parameters that are not the model's, are in the optimizer twice, share memory, are sparse or

@@ -186,8 +186,7 @@ void bind_tables(py::module_& module) {
            py::arg("start") = py::none(), py::arg("l1") = py::none(), py::arg("l2") = py::none(),
            py::arg("initial") = py::none(), py::arg("scale") = py::none(), py::arg("lowest") = py::none(),
            py::arg("highest") = py::none(), py::arg("earned_at") = 0.0f);
-  py::class_<TablePlacement>(module, "Table",
-                             "Parameters of a model whose rows are in a table, looked up by embedding alone.")
+  py::class_<TablePlacement>(module, "Table", "Parameters of a model whose rows are in a table.")
       .def(py::init([](std::string parameters, std::optional<std::string> optimizer, std::optional<double> lr,
                        std::optional<double> beta1, std::optional<double> beta2, std::optional<double> eps,
                        std::optional<double> start, std::optional<double> l1, std::optional<double> l2,

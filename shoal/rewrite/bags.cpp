@@ -32,6 +32,11 @@ static const T* argument_in(const Node& node, std::string_view name) {
   return found == nullptr ? nullptr : std::get_if<T>(found);
 }
 
+static bool has_padding(const Node& node) {
+  const auto* index = argument_in<std::int64_t>(node, "padding_idx");
+  return index != nullptr && *index >= 0;
+}
+
 template <class T>
 static bool are_every(std::int64_t bags, std::int64_t length, const std::string& fingerprint) {
   std::vector<T> offsets;
@@ -80,6 +85,46 @@ class Bags {
   std::vector<ValueId> bag_sizes_;  // outputs of bags that are written out, by which backward knows them
 };
 
+// A bag over the rows that it reads, one for each of its ids: of any length, and of any mode.
+class OverRows {
+ public:
+  OverRows(const Graph& old, Graph& made, const Node& node, const ir::Mapped& in)
+      : old_(old), node_(node), ids_(in(*argument_in<ValueId>(node, "indices"))), write_(made, node) {
+    count_ = write_.type(ids_).shape.at(0);
+    mapped_ = ir::with_inputs(node, [&](ValueId value) { return in(value); });
+    for (auto& argument : mapped_.arguments) {
+      if (argument.name == "indices") argument.value = write_.arange(count_, write_.type(ids_).dtype);
+      if (argument.name == "weight")
+        argument.value = write_.embedding(std::get<ValueId>(argument.value), ids_);
+      if (argument.name == "num_weights") argument.value = count_;
+    }
+  }
+
+  Outputs forward() {
+    std::vector<std::optional<ir::TensorType>> types;
+    for (const auto& output : node_.outputs)
+      types.push_back(output ? std::optional(old_.at(*output).type) : std::nullopt);
+    return written(types);
+  }
+  Outputs backward() {
+    const ir::TensorType& whole = old_.at(*node_.outputs.at(0)).type;
+    const ValueId rows = *written({ir::contiguous(whole.dtype, {count_, whole.shape.at(1)})}).at(0);
+    return {write_.embedding_backward(rows, ids_, whole)};
+  }
+
+ private:
+  Outputs written(const std::vector<std::optional<ir::TensorType>>& types) {
+    return write_.graph().at(write_.node(mapped_.op, mapped_.arguments, types)).outputs;
+  }
+
+  const Graph& old_;
+  const Node& node_;
+  const ValueId ids_;
+  Writer write_;
+  std::int64_t count_ = 0;
+  Node mapped_;
+};
+
 // A bag that is being written out, forward or backward.
 class Writing {
  public:
@@ -102,14 +147,7 @@ class Writing {
   ValueId backward() {
     ValueId gradient = spread(divided(in_(*argument_in<ValueId>(node_, "grad"))));
     if (const auto weights = weights_of_samples(gradient)) gradient = write_.mul(gradient, *weights);
-    const auto& type = old_.at(*node_.outputs.at(0)).type;
-    return value("aten::embedding_dense_backward",
-                 {{"grad_output", gradient},
-                  {"indices", ids_},
-                  {"num_weights", *argument_in<std::int64_t>(node_, "num_weights")},
-                  {"padding_idx", padding_},
-                  {"scale_grad_by_freq", false}},
-                 type);
+    return write_.embedding_backward(gradient, ids_, old_.at(*node_.outputs.at(0)).type, padding_);
   }
   // What the weights of samples get.
   ValueId of_weights(ValueId weight) {
@@ -120,9 +158,6 @@ class Writing {
   }
 
  private:
-  ValueId value(std::string op, std::vector<ir::Argument> arguments, ir::TensorType type) {
-    return *made_.at(write_.node(std::move(op), std::move(arguments), {std::move(type)})).outputs.at(0);
-  }
   // Of ids in a row: as they were before a view laid them so, or by one.
   ValueId two_dims(ValueId in_a_row) {
     const Sizes shape = {bags_, length_};
@@ -133,16 +168,7 @@ class Writing {
     }
     return write_.view(in_(in_a_row), shape);
   }
-  ValueId looked_up(ValueId weight) {
-    const auto& type = old_.at(weight).type;
-    return value("aten::embedding",
-                 {{"weight", in_(weight)},
-                  {"indices", ids_},
-                  {"padding_idx", padding_},
-                  {"scale_grad_by_freq", false},
-                  {"sparse", false}},
-                 ir::contiguous(type.dtype, {bags_, length_, type.shape.at(1)}));
-  }
+  ValueId looked_up(ValueId weight) { return write_.embedding(in_(weight), ids_, padding_); }
   std::optional<ValueId> weights_of_samples(ValueId like) {
     const auto* weights = argument_in<ValueId>(node_, "per_sample_weights");
     if (weights == nullptr) return std::nullopt;
@@ -150,8 +176,8 @@ class Writing {
   }
   // 1 for an id, 0 for padding: [bags, length, 1].
   ValueId counted(ValueId like) {
-    const ValueId is = value("aten::ne.Scalar", {{"self", ids_}, {"other", padding_}},
-                             ir::contiguous(DType::Bool, {bags_, length_}));
+    const ValueId is = write_.value("aten::ne.Scalar", {{"self", ids_}, {"other", padding_}},
+                                    ir::contiguous(DType::Bool, {bags_, length_}));
     return write_.view(write_.converted(is, write_.type(like).dtype), {bags_, length_, 1});
   }
   // By how many ids a bag has, of a mean; one without any has zeros.
@@ -160,17 +186,17 @@ class Writing {
     if (padding_ < 0) return write_.over(sums, static_cast<double>(length_));
     const ValueId count = write_.sum(counted(sums), {1}, false);
     const ValueId least =
-        value("aten::clamp_min", {{"self", count}, {"min", std::int64_t{1}}}, write_.type(count));
+        write_.value("aten::clamp_min", {{"self", count}, {"min", std::int64_t{1}}}, write_.type(count));
     return write_.div(sums, least);
   }
   ValueId spread(ValueId of_bags) {
     const ir::TensorType type = write_.type(of_bags);
     const std::int64_t width = type.shape.at(1), outer = type.strides.at(0), inner = type.strides.at(1);
-    const ValueId column = value("aten::unsqueeze", {{"self", of_bags}, {"dim", std::int64_t{1}}},
-                                 {type.dtype, {bags_, 1, width}, {outer, width * inner, inner}});
+    const ValueId column = write_.value("aten::unsqueeze", {{"self", of_bags}, {"dim", std::int64_t{1}}},
+                                        {type.dtype, {bags_, 1, width}, {outer, width * inner, inner}});
     const Sizes shape = {bags_, length_, width};
-    return value("aten::expand", {{"self", column}, {"size", shape}, {"implicit", false}},
-                 {type.dtype, shape, {outer, 0, inner}});
+    return write_.value("aten::expand", {{"self", column}, {"size", shape}, {"implicit", false}},
+                        {type.dtype, shape, {outer, 0, inner}});
   }
 
   const Graph& old_;
@@ -195,11 +221,16 @@ std::optional<Outputs> Bags::write(Graph& made, const Node& node, const ir::Mapp
       node.op == kBackward && sizes != nullptr && std::ranges::find(bag_sizes_, *sizes) != bag_sizes_.end();
   if (!reads && !is_backward) return std::nullopt;
   const auto length = length_of(node);
-  if (!length) return std::nullopt;
+  const auto* scales = argument_in<bool>(node, "scale_grad_by_freq");
+  if ((scales != nullptr && *scales) || (!length && has_padding(node))) return std::nullopt;
+  if (node.op == kForward) bag_sizes_.push_back(*node.outputs.at(2));
+  if (!length) {
+    OverRows over(graph_, made, node, in);
+    return is_backward ? over.backward() : over.forward();
+  }
   Writing writing(graph_, made, node, in, *length);
   if (is_backward) return Outputs{writing.backward()};
   if (node.op == kOfWeights) return Outputs{writing.of_weights(*weight)};
-  bag_sizes_.push_back(*node.outputs.at(2));
   Outputs outputs(node.outputs.size());
   outputs[0] = writing.forward(*weight);
   return outputs;

@@ -4,6 +4,11 @@
 //   %2 = view(%ids, [-1])                                          ids: [B, L]
 //   %4, … = _embedding_bag(weight=%0, indices=%2, offsets=%c)      ─►  %4 = sum(embedding(%0, %ids), dim=[1])
 //   %9 = _embedding_bag_backward(grad=%8, …)                       ─►  %9 = embedding_dense_backward(expand(%8), %ids)
+//
+// Another is one over the rows of its ids:
+//
+//   %4, … = _embedding_bag(weight=%0, indices=%2, offsets=%3)      ─►  %4, … = _embedding_bag(weight=embedding(%0, %2),
+//                                                                          indices=arange, offsets=%3)
 #pragma once
 
 #include <string>
@@ -13,8 +18,8 @@
 
 namespace shoal::rewrite {
 
-// Of a captured graph: those of these parameters, of mode sum and mean, with weights of samples and ids of padding. Others
-// stay as they are: bags of different lengths, which offsets of the batch say, and of mode max.
+// Of a captured graph: those of these parameters. Others stay as they are: with ids of padding in bags of different
+// lengths or of mode max, and those that scale gradients by how often an id is there.
 ir::Graph bags_as_lookups(ir::Graph graph, const std::vector<std::string>& parameters);
 
 }  // namespace shoal::rewrite

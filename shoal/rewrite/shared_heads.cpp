@@ -64,22 +64,16 @@ class Repeating {
 
  private:
   Outputs attended() { return write_.graph().at(write_.node(node_.op, mapped_.arguments, types_)).outputs; }
-  ValueId value(std::string op, std::vector<Argument> arguments, TensorType type) {
-    return write_.graph()
-        .at(write_.node(std::move(op), std::move(arguments), {std::move(type)}))
-        .outputs.at(0)
-        .value();
-  }
-
   ValueId repeated(ValueId head) {
     TensorType type = write_.type(head);
     const Sizes whole = {type.shape.at(0), heads_, type.shape.at(2), type.shape.at(3)};
     type.shape.insert(type.shape.begin() + 2, 1);
     type.strides.insert(type.strides.begin() + 2, type.strides.at(2) * type.shape.at(3));
-    const ValueId alone = value("aten::unsqueeze", {{"self", head}, {"dim", std::int64_t{2}}}, type);
+    const ValueId alone = write_.value("aten::unsqueeze", {{"self", head}, {"dim", std::int64_t{2}}}, type);
     type.shape.at(2) = times_;
-    const ValueId many = value("aten::repeat", {{"self", alone}, {"repeats", Sizes{1, 1, times_, 1, 1}}},
-                               ir::contiguous(type.dtype, type.shape));
+    const ValueId many =
+        write_.value("aten::repeat", {{"self", alone}, {"repeats", Sizes{1, 1, times_, 1, 1}}},
+                     ir::contiguous(type.dtype, type.shape));
     return write_.view(many, whole);
   }
 
@@ -91,9 +85,9 @@ class Repeating {
     return type;
   }
   ValueId swapped(ValueId self) {
-    return value("aten::transpose.int",
-                 {{"self", self}, {"dim0", std::int64_t{1}}, {"dim1", std::int64_t{2}}},
-                 swapped(write_.type(self)));
+    return write_.value("aten::transpose.int",
+                        {{"self", self}, {"dim0", std::int64_t{1}}, {"dim1", std::int64_t{2}}},
+                        swapped(write_.type(self)));
   }
   TensorType of_all_heads(const TensorType& few) const {
     Sizes shape = few.shape;

@@ -12,6 +12,7 @@
 #include "shoal/base/error.h"
 #include "shoal/ir/rebuild.h"
 #include "shoal/rewrite/bags.h"
+#include "shoal/rewrite/read_whole.h"
 
 namespace shoal::rewrite {
 
@@ -95,22 +96,25 @@ class PlacingTables {
       SHOAL_CHECK(
           !node.op.starts_with("aten::_embedding_bag"), InvalidInput, "tables: parameter ", name,
           " is read by an EmbeddingBag in module \"", node.module,
-          "\" whose bags are of different lengths (offsets), or of mode max, and a table's rows are looked "
-          "up "
-          "in bags of one length. Remedy: ids of [samples, length], with padding_idx where there are fewer");
-      SHOAL_CHECK(node.op == "aten::embedding" && value_in(node, "weight") == table &&
-                      value_in(node, "indices") != table,
-                  InvalidInput, "tables: parameter ", name, " is read by ", node.op, " in module \"",
-                  node.module, "\", and a table's rows are looked up by embedding alone", kRemedy);
+          "\" that scales gradients by how often an id is in the batch (scale_grad_by_freq), or skips ids "
+          "(padding_idx) in bags of different lengths or of mode max, which its servers do not. Remedy: ids "
+          "of "
+          "[samples, length], with padding_idx where there are fewer");
+      SHOAL_CHECK(node.op == "aten::embedding", Internal, "tables: ", name, " is read by ", node.op,
+                  " yet (read_whole.h)");
       SHOAL_CHECK(!is_true(node, "scale_grad_by_freq"), InvalidInput, "tables: the embedding of ", name,
                   " in module \"", node.module,
                   "\" scales gradients by how often an id is in the batch (scale_grad_by_freq), which its "
                   "servers do not",
                   kRemedy);
     }
-    for (const auto& result : old_.results)
+    for (const auto& result : old_.results) {
+      SHOAL_CHECK(
+          result.value != table, InvalidInput, "tables: parameter ", name,
+          " is given back by the model as it is, and its rows are in a table. Remedy: Trainer::rows()");
       SHOAL_CHECK(result.role != Role::Parameter || result.name != name, InvalidInput, "tables: parameter ",
                   name, " is written to by the model itself (max_norm of an embedding does so)", kRemedy);
+    }
   }
 
   // The result goes, with all that it is made of down to the gradients of rows.
@@ -223,7 +227,8 @@ class PlacingTables {
 }  // namespace
 
 Graph tables(Graph graph, const std::vector<std::string>& parameters, RowGradients then) {
-  return PlacingTables(bags_as_lookups(std::move(graph), parameters), parameters).run(then);
+  return PlacingTables(read_whole(bags_as_lookups(std::move(graph), parameters), parameters), parameters)
+      .run(then);
 }
 
 void append_push_of_sums(Graph& graph) {

@@ -80,10 +80,10 @@ static std::string refusal(const std::string& begin, const std::string& line) {
 
 TEST_CASE("what else reads a table or its gradient is refused by op and module") {
   const std::string remedy = ". Remedy: leave it out of the tables, or look its rows up by embedding alone";
-  CHECK(refusal("%12", "%12 : f32[] = aten::sum(self=%0, dtype=none) @forward \"norm\"") ==
-        "tables: parameter emb.weight is read by aten::sum in module \"norm\", and a table's rows are looked "
-        "up by embedding alone" +
-            remedy);
+  CHECK(refusal("return", "return loss \"loss\" %12, output \"rows\" %0") ==
+        "tables: parameter emb.weight is given back by the model as it is, and its rows are in a table. "
+        "Remedy: "
+        "Trainer::rows()");
   CHECK(
       refusal("%11", "%11 : f32[1000, 4] = aten::mul.Tensor(self=%9, other=%10) @backward \"emb\"") ==
       "tables: the gradient of emb.weight is made by aten::mul.Tensor in module \"emb\" (a hook?), and what "

@@ -151,6 +151,35 @@ ValueId Writer::amax(ValueId a, const Sizes& dims, bool keepdim) {
   return reduced("aten::amax", a, dims, keepdim, false);
 }
 
+ValueId Writer::arange(std::int64_t count, DType dtype) {
+  return value("aten::arange",
+               {{"end", count}, {"dtype", dtype}, {"layout", {}}, {"device", {}}, {"pin_memory", {}}},
+               ir::contiguous(dtype, {count}));
+}
+
+ValueId Writer::embedding(ValueId weight, ValueId ids, std::int64_t padding) {
+  Sizes shape = type(ids).shape;
+  shape.push_back(type(weight).shape.at(1));
+  return value("aten::embedding",
+               {{"weight", weight},
+                {"indices", ids},
+                {"padding_idx", padding},
+                {"scale_grad_by_freq", false},
+                {"sparse", false}},
+               ir::contiguous(type(weight).dtype, std::move(shape)));
+}
+
+ValueId Writer::embedding_backward(ValueId gradient, ValueId ids, const TensorType& type,
+                                   std::int64_t padding) {
+  return value("aten::embedding_dense_backward",
+               {{"grad_output", gradient},
+                {"indices", ids},
+                {"num_weights", type.shape.at(0)},
+                {"padding_idx", padding},
+                {"scale_grad_by_freq", false}},
+               type);
+}
+
 ValueId Writer::view(ValueId a, Sizes shape) {
   const TensorType made = ir::contiguous(type(a).dtype, shape);
   return value("aten::view", {{"self", a}, {"size", std::move(shape)}}, made);

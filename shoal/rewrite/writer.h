@@ -40,12 +40,19 @@ class Writer {
   ir::ValueId amax(ir::ValueId a, const std::vector<std::int64_t>& dims, bool keepdim);
   // `a` lies row-major, as what the ops above make of dims that are summed.
   ir::ValueId view(ir::ValueId a, std::vector<std::int64_t> shape);
+  // 0, 1, …: of so many.
+  ir::ValueId arange(std::int64_t count, DType dtype = DType::Int64);
+  // Rows of a matrix, for ids of whatever shape; and the gradient of that matrix, which has this type.
+  ir::ValueId embedding(ir::ValueId weight, ir::ValueId ids, std::int64_t padding = -1);
+  ir::ValueId embedding_backward(ir::ValueId gradient, ir::ValueId ids, const ir::TensorType& type,
+                                 std::int64_t padding = -1);
+  // Any node of one output.
+  ir::ValueId value(std::string op, std::vector<ir::Argument> arguments, ir::TensorType type);
   // Any node; its outputs have these types.
   ir::NodeId node(std::string op, std::vector<ir::Argument> arguments,
                   const std::vector<std::optional<ir::TensorType>>& types);
 
  private:
-  ir::ValueId value(std::string op, std::vector<ir::Argument> arguments, ir::TensorType type);
   ir::ValueId binary(std::string op, ir::ValueId a, ir::ValueId b, bool has_alpha);
   ir::ValueId reduced(std::string op, ir::ValueId a, const std::vector<std::int64_t>& dims, bool keepdim,
                       bool has_dtype);

@@ -26,6 +26,18 @@ static ps::Numbers numbers_of(const at::Tensor& rows) {
           rows.scalar_type() == at::kDouble};
 }
 
+// A row is what stands at one index of the first dim; a parameter of one dim, or of none, is one row.
+static std::int64_t width_of(const at::Tensor& parameter) {
+  std::int64_t width = 1;
+  for (std::int64_t dim = parameter.dim() < 2 ? 0 : 1; dim < parameter.dim(); ++dim)
+    width *= parameter.size(dim);
+  return width;
+}
+static std::int64_t num_rows_of(const at::Tensor& parameter) {
+  const auto endless = endless_of(parameter);
+  return endless ? static_cast<std::int64_t>(endless->rows) : parameter.dim() < 2 ? 1 : parameter.size(0);
+}
+
 // --- What the trainer's optimizer is for rows: one that leaves rows as they are which a step has not read.
 
 namespace {
@@ -88,7 +100,7 @@ static Found found_for(const std::vector<OptimizerPart>& optimizers, const std::
 static ps::Definition definition_of(const TablePlacement& placement, const std::string& name,
                                     const at::Tensor& parameter, const ps::RowOptimizer& optimizer,
                                     const std::optional<ps::Initial>& initial) {
-  const auto width = static_cast<std::uint32_t>(parameter.size(1));
+  const auto width = static_cast<std::uint32_t>(width_of(parameter));
   const DType own = aten::from_torch(parameter.scalar_type());
   ps::Definition definition{.name = name,
                             .seed = placement.seed,
@@ -131,8 +143,8 @@ static std::optional<ps::Initial> initial_of(const TablePlacement& placement, co
 }
 
 static void check_can_be_table(const std::string& name, const at::Tensor& parameter) {
-  SHOAL_CHECK(parameter.defined() && parameter.dim() == 2 && parameter.size(1) > 0, InvalidInput,
-              "tables: parameter ", name, " has no rows. Remedy: matrices alone are tables, a row for an id");
+  SHOAL_CHECK(parameter.defined() && width_of(parameter) > 0 && num_rows_of(parameter) > 0, InvalidInput,
+              "tables: parameter ", name, " has no elements. Remedy: leave it out of the tables");
   SHOAL_CHECK(
       parameter.scalar_type() == at::kFloat || parameter.scalar_type() == at::kDouble, InvalidInput,
       "tables: parameter ", name, " is ", name_of(aten::from_torch(parameter.scalar_type())),
@@ -199,10 +211,8 @@ void ModelTables::add(const TableOptions& options, const TablePlacement& placeme
   const auto definition =
       definition_of(placement, name, parameter, placement.optimizer.value_or(found.optimizer), initial);
   const bool has_values = !initial && placement.parts.empty();
-  const auto endless = endless_of(parameter);
-  const TableNumber number =
-      worker_->add(definition, static_cast<std::uint64_t>(endless ? endless->rows : parameter.size(0)),
-                   has_values ? ps::Worker::Padding::Row : ps::Worker::Padding::Zeros);
+  const TableNumber number = worker_->add(definition, static_cast<std::uint64_t>(num_rows_of(parameter)),
+                                          has_values ? ps::Worker::Padding::Row : ps::Worker::Padding::Zeros);
   if (!is_said)
     of_parts_.push_back({.name = name, .table = number, .part = found.part, .optimizer = found.optimizer});
   rows_.numbers.emplace(name, number);
@@ -216,7 +226,7 @@ void ModelTables::add(const TableOptions& options, const TablePlacement& placeme
                 "cleared");
     if (has_values && rows == 0) {
       shoal::materialize(parameter, name);
-      const at::Tensor values = parameter.detach().contiguous();
+      const at::Tensor values = parameter.detach().reshape({num_rows_of(parameter), width_of(parameter)});
       for (std::int64_t first = 0; first < values.size(0); first += kRowsAtOnce)
         worker_->put(number, first,
                      numbers_of(values.narrow(0, first, std::min(kRowsAtOnce, values.size(0) - first))));
@@ -297,21 +307,21 @@ at::Tensor ModelTables::read(const std::string& name) {
   const auto num_ids = static_cast<std::int64_t>(worker_->num_ids(number));
   SHOAL_CHECK(has_room(name), InvalidInput, "tables: ", name,
               " has more rows than fit into a tensor. Remedy: ask for those of some ids");
-  at::Tensor rows = at::empty({num_ids, parameter(name).size(1)}, parameter(name).scalar_type());
+  at::Tensor rows = at::empty({num_ids, width_of(parameter(name))}, parameter(name).scalar_type());
   for (std::int64_t first = 0; first < num_ids; first += kRowsAtOnce) {
     at::Tensor some = rows.narrow(0, first, std::min(kRowsAtOnce, num_ids - first));
     worker_->read(number, first,
                   {std::span(static_cast<std::byte*>(some.mutable_data_ptr()), some.nbytes()),
                    some.scalar_type() == at::kDouble});
   }
-  return rows;
+  return rows.view(parameter(name).sizes());
 }
 
 at::Tensor ModelTables::read(const std::string& name, const at::Tensor& ids) {
   worker_->flush();
   const at::Tensor wanted = ids.detach().to(at::kCPU, at::kLong).contiguous();
   auto sizes = wanted.sizes().vec();
-  sizes.push_back(parameter(name).size(1));
+  sizes.push_back(width_of(parameter(name)));
   at::Tensor rows = at::empty(sizes, parameter(name).scalar_type());
   std::vector<std::int32_t> places(static_cast<std::size_t>(wanted.numel()));
   worker_->pull(rows_.numbers.at(name), {wanted.const_data_ptr<std::int64_t>(), places.size()}, -1, places,
@@ -322,13 +332,14 @@ at::Tensor ModelTables::read(const std::string& name, const at::Tensor& ids) {
 
 void ModelTables::write(const std::string& name, const at::Tensor& ids, const at::Tensor& values) {
   const at::Tensor& like = parameter(name);
+  const std::int64_t width = width_of(like);
   loaded_step_.reset();
   on_all([&] { worker_->flush(); });  // or what others keep back would come on top
   on_all([&] {
-    SHOAL_CHECK(values.dim() == ids.dim() + 1 && values.size(-1) == like.size(1) &&
-                    values.numel() == ids.numel() * like.size(1),
-                InvalidInput, "tables: ", ids.numel(), " rows of ", name, " are ", like.size(1),
-                " wide, and the values have ", values.numel(), " numbers");
+    SHOAL_CHECK(
+        values.dim() == ids.dim() + 1 && values.size(-1) == width && values.numel() == ids.numel() * width,
+        InvalidInput, "tables: ", ids.numel(), " rows of ", name, " are ", width,
+        " wide, and the values have ", values.numel(), " numbers");
     const at::Tensor wanted = ids.detach().to(at::kCPU, at::kLong).contiguous();
     const at::Tensor rows = values.detach().to(at::kCPU, like.scalar_type()).contiguous();
     const std::span all(wanted.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(wanted.numel()));

@@ -84,12 +84,10 @@ TEST_CASE("a model that begins to do something else with a table is seen") {
     for (std::int64_t number = 1; number < 9; ++number) trainer.step(batch_of(number, 0, 14));
   });
   CHECK_MESSAGE(contains(text, "does something else than when its step was captured"), text);
-  CHECK_MESSAGE(contains(error_after([](Clicks& model, Trainer& trainer) {
-                           model.extra = [](const Tensor& weight) { return weight.square().mean(); };
-                           trainer.forget_graphs();
-                         }),
-                         "parameter items.weight is read by aten::"),
-                text);
+  CHECK(error_after([](Clicks& model, Trainer& trainer) {
+          model.extra = [](const Tensor& weight) { return weight.square().mean(); };
+          trainer.forget_graphs();
+        }) == "");
 }
 
 TEST_CASE("a frozen table stays as it is, and thaws") {
@@ -157,8 +155,7 @@ TEST_CASE("what cannot be a table is refused before anything has changed") {
   };
   CHECK(refusal({.parameters = "item.weight"}) ==
         "tables: no parameter of the model is called \"item.weight\"");
-  CHECK(refusal({.parameters = "top.bias"}) ==
-        "tables: parameter top.bias has no rows. Remedy: matrices alone are tables, a row for an id");
+  CHECK(refusal({.parameters = "top.bias"}) == "");  // it is one row
   CHECK(contains(refusal({.parameters = "items.weight"}, AdamW{}),
                  "TablePlacement::optimizer says what updates a row"));
   CHECK(contains(refusal({.parameters = "items.weight"}, SGD{.lr = 0.1, .momentum = 0.9}), "momentum"));
@@ -184,7 +181,7 @@ TEST_CASE("learning rates and their schedule reach rows") {
     trainer.set_learning_rate(0, 0.7);
     trainer.step(batch_of(1, 0, 14));
     trainer.step(batch_of(2, 0, 14));
-    rows[in_tables] = rows_of(trainer, *model, in_tables);
+    rows[in_tables] = rows_of(trainer, *model);
   }
   for (const auto& [name, tensor] : rows[0])
     CHECK((tensor - rows[1].at(name)).abs().max().item<double>() < 1e-12);

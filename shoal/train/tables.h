@@ -6,9 +6,9 @@
 //   Trainer trainer(model, loss, AdamW{}, {.tables = {.tables = &client,
 //       .placements = {{.parameters = "emb.weight", .optimizer = ps::RowOptimizer{.rate = 0.02}}}}});
 //
-// Such a parameter is looked up by torch::embedding alone. It has no memory from then on; a step asks for the
-// rows of its batch, and what comes back of their gradients is applied where the rows are, once a step, summed
-// over all ranks.
+// Such a parameter has no memory from then on; a step asks for the rows of its batch, and what comes back of their
+// gradients is applied where the rows are, once a step, summed over all ranks. One that something but lookups reads is
+// asked for whole: a row is what stands at one index of its first dim, and a vector is one row.
 #pragma once
 
 #include <cstdint>

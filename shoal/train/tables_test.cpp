@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <future>
 #include <optional>
 #include <string>
@@ -41,8 +42,12 @@ static StepResult step(Trainer& trainer, std::int64_t number, sharding::Range pa
   return trainer.step_over(parts);
 }
 
-static Run run(const Optimizer& optimizer, const std::optional<TableOptions>& tables, bool in_two) {
+using Extra = std::function<at::Tensor(const at::Tensor&)>;
+
+static Run run(const Optimizer& optimizer, const std::optional<TableOptions>& tables, bool in_two,
+               const Extra& extra = {}) {
   auto model = model_of();
+  model->extra = extra;
   TrainerOptions options;
   if (tables) options.tables = *tables;
   Trainer trainer(model, loss_of, optimizer, options);
@@ -50,16 +55,18 @@ static Run run(const Optimizer& optimizer, const std::optional<TableOptions>& ta
   for (std::int64_t number = 0; number < kSteps; ++number)
     run.losses.push_back(step(trainer, number, {0, 14}, in_two).loss);
   run.evaluated = trainer.evaluate(batch_of(9, 0, 14));
-  run.rows = rows_of(trainer, *model, tables.has_value());
+  run.rows = rows_of(trainer, *model);
   return run;
 }
 
 static Run run_on_servers(const Optimizer& optimizer, int ranks, std::uint32_t loops, bool in_two,
-                          int zero_stage = 0, bool asks_ahead = false) {
+                          int zero_stage = 0, bool asks_ahead = false, const TableOptions& tables = kBoth,
+                          const Extra& extra = {}) {
   const rendezvous::Key key = rendezvous::make_key();
   const ps::Server server(key, {.loops = loops, .all_loops = loops});
   std::vector<std::shared_ptr<Clicks>> models;
   for (int rank = 0; rank < ranks; ++rank) models.push_back(model_of(static_cast<std::uint64_t>(1 + rank)));
+  for (const auto& model : models) model->extra = extra;
   Run run;
   comm::run_as_threads(comm::inproc(ranks), [&](comm::Communicator& world) {
     at::set_num_threads(1);
@@ -74,7 +81,7 @@ static Run run_on_servers(const Optimizer& optimizer, int ranks, std::uint32_t l
     Trainer trainer(model, loss_of, optimizer,
                     {.parallelism = parallelism,
                      .tables = {.tables = &client,
-                                .placements = kBoth.placements,
+                                .placements = tables.placements,
                                 .exchange = {.cache_rows = asks_ahead ? 1000U : 0U}}});
     for (std::int64_t number = 0; number < kSteps; ++number) {
       if (asks_ahead) trainer.expect(batch_of(number + 1, part.begin, part.end));
@@ -83,7 +90,7 @@ static Run run_on_servers(const Optimizer& optimizer, int ranks, std::uint32_t l
     }
     const double evaluated = trainer.evaluate(batch_of(9, part.begin, part.end));
     trainer.materialize();
-    Rows rows = rows_of(trainer, *model, true);
+    Rows rows = rows_of(trainer, *model);
     if (world.rank() != 0) return;
     run.evaluated = evaluated;
     run.rows = std::move(rows);
@@ -126,6 +133,21 @@ TEST_CASE("ranks and servers have the rows of one device, and servers change no 
         1e-12);
   CHECK(largest_difference(run(optimizer, std::nullopt, false), run_on_servers(optimizer, 3, 2, false, 1)) <
         1e-12);
+}
+
+TEST_CASE("parameters that are read whole are in tables, in the process and on servers") {
+  const Extra extras[] = {{}, [](const at::Tensor& weight) { return weight.square().mean(); }};
+  for (const Extra& extra : extras)
+    for (const Optimizer& optimizer : {Optimizer(SGD{.lr = 0.5}), Optimizer(Adagrad{.lr = 0.1})})
+      for (const bool in_two : {false, true}) {
+        CAPTURE(in_two);
+        const Run wanted = run(optimizer, std::nullopt, in_two, extra);
+        CHECK(largest_difference(wanted, run(optimizer, kAll, in_two, extra)) < 1e-12);
+        const Run one = run_on_servers(optimizer, 2, 1, in_two, 0, false, kAll, extra),
+                  four = run_on_servers(optimizer, 2, 4, in_two, 0, true, kAll, extra);
+        CHECK(largest_difference(wanted, one) < 1e-12);
+        CHECK(largest_difference(one, four) == 0);
+      }
 }
 
 TEST_CASE("rows that are asked for while a step is worked on are those that the next one would read") {
@@ -199,6 +221,7 @@ TEST_CASE("a checkpoint has the rows of tables, and one goes on as if nothing ha
     trainer.step(batch_of(0, 0, 14));
     trainer.step(batch_of(1, 0, 14));
     trainer.save(folder, "note");
+    CHECK(trainer.load(folder) == "note");  // while it is being written
     state = trainer.state();
     trainer.step(batch_of(2, 0, 14));
     wanted = trainer.step(batch_of(3, 0, 14)).loss;

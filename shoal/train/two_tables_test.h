@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "shoal/aten/memory.h"
 #include "shoal/base/error_test.h"
 #include "shoal/train/batch.h"
 #include "shoal/train/trainer.h"
@@ -66,16 +67,17 @@ inline Batch batch_of(std::int64_t step, std::int64_t begin, std::int64_t end) {
 }
 
 inline const TableOptions kBoth = {.placements = {{.parameters = "items.weight"}, {.parameters = "users.*"}}};
+// What a matrix is multiplied with, too.
+inline const TableOptions kAll = {
+    .placements = {{.parameters = "items.weight"}, {.parameters = "users.*"}, {.parameters = "top.*"}}};
 
-inline Rows rows_of(Trainer& trainer, Clicks& model, bool in_tables) {
+inline Rows rows_of(Trainer& trainer, Clicks& model) {
   const at::NoGradGuard no_grad;
-  if (!in_tables)
-    return {{"items", model.items->weight.clone()},
-            {"users", model.users->weight.clone()},
-            {"top", model.top->weight.clone()}};
-  return {{"items", trainer.rows("items.weight")},
-          {"users", trainer.rows("users.weight")},
-          {"top", model.top->weight.detach().clone()}};
+  Rows rows;
+  for (const auto& named : model.named_parameters())
+    rows[named.key()] =
+        aten::has_memory(named.value()) ? named.value().detach().clone() : trainer.rows(named.key());
+  return rows;
 }
 
 }  // namespace shoal::two_tables

@@ -49,6 +49,16 @@ def test_micro_batches_and_zero_have_them_too(shoal):
     assert "2 x 4 samples" in result.stdout
 
 
+def test_what_is_multiplied_lies_on_servers_too(shoal):
+    result = shoal(
+        "verify",
+        "recipes/deepfm.toml",
+        *["-n", 3, "--ps.servers=2", "--verify.steps=2", "--tables.0.parameters=deep.*.weight"],
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "have the rows of one loop, bit for bit" in result.stdout
+
+
 # Adam moves rows that a batch does not have where all are in memory: one device has tables too then.
 def test_other_row_optimizers_and_bfloat16(shoal):
     for options in (["--tables.0.optimizer=adam"], ["--tables.0.optimizer=ftrl", "--tables.0.l1=0.01"]):
