@@ -301,16 +301,33 @@ std::string dims::batch_norm_backward(const ir::Graph&, const ir::Node& node) {
   return "grad_out:bC* input:bC*" + statistics + ". save_invstd:. -> bC*, C, C";
 }
 
-std::string dims::convolution(const ir::Graph&, const ir::Node& node) {
-  if (std::get<std::int64_t>(*ir::find(node, "groups")) != 1) return "input:b.~ weight:..~ bias:. -> b.~";
-  return is_true(node, "transposed") ? "input:bI~ weight:IO~ bias:+O -> bO~"
-                                     : "input:bI~ weight:OI~ bias:+O -> bO~";
+static std::int64_t channels_of(const ir::Graph& graph, const ir::Node& node, std::string_view argument) {
+  return graph.at(std::get<ir::ValueId>(*ir::find(node, argument))).type.shape.at(1);
 }
-std::string dims::convolution_backward(const ir::Graph&, const ir::Node& node) {
-  if (std::get<std::int64_t>(*ir::find(node, "groups")) != 1)
-    return "grad_output:b.~ input:b.~ weight:..~ -> b.~, ..~, .";
-  return is_true(node, "transposed") ? "grad_output:bO~ input:bI~ weight:IO~ -> bI~, IO~, O/I"
-                                     : "grad_output:bO~ input:bI~ weight:OI~ -> bI~, OI~, O/I";
+// Each group has so many of a tensor's channels: 3G, or G where there is one.
+static std::string in_groups(std::int64_t channels, std::int64_t groups) {
+  return concat(channels == groups ? "" : concat(channels / groups), 'G');
+}
+std::string dims::convolution(const ir::Graph& graph, const ir::Node& node) {
+  const auto groups = std::get<std::int64_t>(*ir::find(node, "groups"));
+  if (groups == 1)
+    return is_true(node, "transposed") ? "input:bI~ weight:IO~ bias:+O -> bO~"
+                                       : "input:bI~ weight:OI~ bias:+O -> bO~";
+  const std::string in = in_groups(channels_of(graph, node, "input"), groups),
+                    out = in_groups(graph.at(node.outputs.at(0).value()).type.shape.at(1), groups);
+  return concat("input:b", in, "~ weight:", is_true(node, "transposed") ? in : out, ".~ bias:", out, " -> b",
+                out, "~");
+}
+std::string dims::convolution_backward(const ir::Graph& graph, const ir::Node& node) {
+  const auto groups = std::get<std::int64_t>(*ir::find(node, "groups"));
+  if (groups == 1)
+    return is_true(node, "transposed") ? "grad_output:bO~ input:bI~ weight:IO~ -> bI~, IO~, O/I"
+                                       : "grad_output:bO~ input:bI~ weight:OI~ -> bI~, OI~, O/I";
+  const std::string in = in_groups(channels_of(graph, node, "input"), groups),
+                    out = in_groups(channels_of(graph, node, "grad_output"), groups),
+                    first = is_true(node, "transposed") ? in : out;
+  return concat("grad_output:b", out, "~ input:b", in, "~ weight:", first, ".~ -> b", in, "~, ", first,
+                ".~, ", out);
 }
 
 std::string dims::embedding_backward(const ir::Graph&, const ir::Node& node) {

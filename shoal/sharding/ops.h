@@ -19,8 +19,9 @@ struct OpRule {
   std::string_view linear;
   std::string (*dims_of)(const ir::Graph& graph, const ir::Node& node) = nullptr;
   bool is_reshape = false;  // cuts follow through_view
-  std::string_view sizes =
-      "";  // the argument that says the shape of the first output, or as a number the rows of the input
+  // The argument that says the shape of the first output, or as a number the rows of the input; or `groups`, of which
+  // there are as many as there are channels for.
+  std::string_view sizes = "";
   bool is_drawn = false;  // the numbers depend on the place in the whole tensor
 };
 

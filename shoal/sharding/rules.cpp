@@ -254,6 +254,11 @@ static void set_sizes(ir::Node& node, std::string_view argument, const std::vect
     set(node, argument, out.at(0).value().shape());
 }
 
+static void set_groups(ir::Node& node, std::int64_t channels, std::int64_t here) {
+  const auto groups = std::get<std::int64_t>(*ir::find(node, "groups"));
+  if (groups > 1) set(node, "groups", groups * here / channels);
+}
+
 // The strides that the whole has say nothing of a part.
 static void as_reshape(ir::Node& node) {
   node.op = "aten::reshape";
@@ -293,7 +298,10 @@ ir::Node localized(const ir::Graph& graph, const ir::Node& node, const std::vect
   const OpRule* rule = find_rule(node.op);
   if (rule == nullptr) return node;
   ir::Node local = node;
-  if (!rule->sizes.empty() && !in_parts) set_sizes(local, rule->sizes, in, out);
+  if (rule->sizes == "groups")
+    set_groups(local, graph.at(ir::inputs_of(node).at(0)).type.shape.at(1), in.at(0).shape().at(1));
+  else if (!rule->sizes.empty() && !in_parts)
+    set_sizes(local, rule->sizes, in, out);
   if (node.op == "aten::_reshape_alias") as_reshape(local);
   if (rule->is_drawn) add_place(local, graph.at(node.outputs.at(0).value()).type.shape, out.at(0).value());
   if (!in_parts) return local;

@@ -96,6 +96,11 @@ static std::vector<Step> steps() {
       });
   add({drawn({4, 6, 3}), drawn({6})}, {drawn({4, 4, 7})},
       [](const auto& p, auto in) { return at::conv_transpose1d(in[0], p[0], p[1]).sigmoid().sum(); });
+  add({drawn({8, 3, 3, 3}), drawn({8}), drawn({8, 3, 3})}, {drawn({4, 12, 6, 6})},
+      [](const auto& p, auto in) {
+        const Tensor y = at::conv2d(in[0], p[0], p[1], 1, 1, 1, 4).flatten(2);
+        return at::conv_transpose1d(y, p[2], {}, 1, 0, 0, 4).sigmoid().sum();
+      });
   // Elementwise, broadcasting, reductions, choosing.
   add({drawn({4, 6}), drawn({6}), drawn({4, 1})}, {drawn({4, 6})}, [](const auto& p, auto in) {
     Tensor x = at::where(in[0] > 1.0, p[0] * p[1], p[0] - p[2]) / (in[0] + 2.0);

@@ -75,8 +75,8 @@ def test_models_that_nobody_wrote_a_plan_for_are_tensor_parallel_by_their_degree
     line = r"(\w+): equal, ([\d.]+) % of the flops and ([\d.]+) % of the bytes are split, busiest ([\d.]+)"
     shares = {name: [float(number) for number in rest] for name, *rest in re.findall(line, done.stdout)}
     assert len(shares) == 17, done.stdout
-    assert sum(flops >= 99 for flops, _, _ in shares.values()) >= 15, done.stdout
-    assert sum(held >= 95 for _, held, _ in shares.values()) >= 14, done.stdout  # not of what convolves
+    assert all(flops >= 99 for flops, _, _ in shares.values()), done.stdout
+    assert all(held >= 95 for name, (_, held, _) in shares.items() if name != "resnet"), done.stdout
     assert all(busiest <= 1.1 for _, _, busiest in shares.values()), done.stdout
 
 
