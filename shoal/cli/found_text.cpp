@@ -71,12 +71,23 @@ static std::string heading(const compile::Whole& whole, const planner::Found& fo
     bounded = concat(" of what ", names(further_in), " leaves");
   else if (whole.found.size() > 1)
     bounded = concat(" of ", names(found.axes), " alone");
+  std::string over = names(found.axes);
+  if (const auto zero = found.question.zero_axis)
+    over += concat(over.empty() ? "" : ", and parts over ", whole.mesh.axes[*zero].name);
   std::string heading =
-      concat("placements over ", names(found.axes), ": found", found.axes.size() > 1 ? " together; " : "; ",
-             text, bounded, " (", found.variables, " variables, ", found.rows, " rows)\n");
+      concat("placements over ", over, ": found", found.axes.size() > 1 ? " together; " : "; ", text, bounded,
+             " (", found.variables, " variables, ", found.rows, " rows)\n");
   if (!found.is_in_time)
     heading += concat("  the best of ", found.question.budget,
                       " s, when the search was ended (planner.budget); more may find a better one\n");
+  if (found.question.zero_axis)
+    heading +=
+        concat("  parameters that are kept in parts: ", found.in_parts.size(), " of ",
+               std::ranges::count_if(whole.placed.graph.sources,
+                                     [&](const ir::Source& source) {
+                                       return whole.placed.graph.at(source.value).role == ir::Role::Parameter;
+                                     }),
+               "\n");
   return heading;
 }
 

@@ -75,8 +75,8 @@ static rewrite::Precision precision_of(const Recipe& recipe) {
 }
 
 static compile::Planner planner_of(const Recipe& recipe) {
-  const auto& [tensor_batch, kept, budget, cluster] = recipe.planner;
-  std::string words = tensor_batch ? "tensor_batch=true" : "";
+  const auto& [tensor_batch, zero, kept, budget, cluster] = recipe.planner;
+  std::string words = concat(tensor_batch ? "tensor_batch=true" : "", zero ? " zero=true" : "");
   if (!kept.empty()) words += concat(" kept=", kept);
   compile::Planner planner = compile::planner_from_text(words);
   planner.budget = budget;

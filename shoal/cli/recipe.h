@@ -119,7 +119,8 @@ struct Recipe {
   } zero;
   struct {
     bool tensor_batch = false;  // compile::Planner
-    std::string kept;           // "300MiB"; "": any
+    bool zero = false;
+    std::string kept;  // "300MiB"; "": any
     double budget = 0;
     std::string cluster;  // file whose rates it is for; "": Planner's
   } planner;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -108,13 +109,54 @@ static planner::Question question_of(const ir::Graph& graph, const Mesh& mesh, c
   return question;
 }
 
+// The patterns of these names, where all that a pattern names are among them.
+static std::vector<std::string> patterns_of(const std::set<std::string>& names, const ir::Graph& graph) {
+  std::vector<std::string> patterns;
+  for (const std::string& name : names) {
+    const std::string folded = rewrite::folded(name);
+    const bool are_all = std::ranges::all_of(graph.sources, [&](const ir::Source& source) {
+      return graph.at(source.value).role != Role::Parameter || !rewrite::matches(folded, source.name) ||
+             names.contains(source.name);
+    });
+    const std::string& pattern = are_all ? folded : name;
+    if (std::ranges::find(patterns, pattern) == patterns.end()) patterns.push_back(pattern);
+  }
+  return patterns;
+}
+
+// Which parameters are kept in parts is found, unless it is said.
+static void ask_for_parts(const ir::Graph& graph, const Mesh& mesh, const Plan& plan,
+                          planner::Question& question) {
+  SHOAL_CHECK(
+      plan.zero_stage == -1 || plan.zero_stage == 2, InvalidInput,
+      "planner.zero finds which parameters are kept in parts beside what ZeRO stage 2 keeps so, and the "
+      "stage is ",
+      plan.zero_stage, ". Remedy: leave one of them out");
+  for (std::size_t axis = 0; axis < mesh.axes.size(); ++axis)
+    if (mesh.axes[axis].name == plan.zero_axis && mesh.axes[axis].size > 1) question.zero_axis = axis;
+  SHOAL_CHECK(question.zero_axis, InvalidInput, "planner.zero finds what ranks of the axis '", plan.zero_axis,
+              "' keep in parts, and its degree is 1. Remedy: a degree above 1");
+  question.gathers_again = plan.gathers_again;
+  question.gap = 1e-5;  // what a small parameter takes is little of a step
+  if (plan.zero_parts.empty()) return;
+  question.in_parts.emplace();
+  for (const auto& source : graph.sources)
+    if (graph.at(source.value).role == Role::Parameter &&
+        std::ranges::any_of(plan.zero_parts, [&](const std::string& pattern) {
+          return rewrite::matches(pattern, source.name);
+        }))
+      question.in_parts->insert(source.name);
+}
+
 std::vector<planner::Found> find_placements(const ir::Graph& graph, const Mesh& mesh,
                                             const Settings& settings, Plan& plan) {
   planner::Question question = question_of(graph, mesh, settings, plan);
   for (const std::size_t axis : axes_to_find(plan, mesh))
     question.axes.insert(question.axes.begin(), asked_of(axis, graph, mesh, settings, plan));
+  const bool finds_parts = plan.planner.zero && !settings.is_settled;
+  if (finds_parts) ask_for_parts(graph, mesh, plan, question);
   std::vector<planner::Found> all;
-  while (!question.axes.empty()) {
+  while (!question.axes.empty() || (finds_parts && all.empty())) {
     question.told.clear();
     if (question.budget > 0 && settings.from_first)
       question.told = settings.from_first([&] { return planner::find(graph, mesh, question).told; });
@@ -128,6 +170,10 @@ std::vector<planner::Found> find_placements(const ir::Graph& graph, const Mesh& 
       question.further_in.push_back(of);
       question.axes.erase(question.axes.begin());
     }
+  }
+  if (finds_parts) {
+    plan.zero_stage = 2;
+    plan.zero_parts = patterns_of(all.back().in_parts, graph);
   }
   return all;
 }

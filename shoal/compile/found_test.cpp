@@ -125,3 +125,41 @@ TEST_CASE("a split line binds its parameters, leaves the others whole, and lets 
           check_fits(plan_from_text("split g\n"), sharding::mesh_from_text("tensor=2"), {"h.0.down"});
         }) == "plan: this model has no parameter g; it has 1, the first is h.0.down");
 }
+
+TEST_CASE("what a rank has no room for is kept in parts, and nothing else") {
+  const auto found = [](const std::string& plan, const char* mesh) { return placed(plan, mesh); };
+  // 128 KiB of two matrices over two ranks that share no layers.
+  CHECK(to_text(found("planner zero=true", "shard=2").plan) == "zero shard stage=2\nplanner zero=true\n");
+  const Whole one = found("planner zero=true kept=96KiB", "shard=2");
+  CHECK(one.plan.zero_parts.size() == 1);
+  CHECK(one.found.back().in_parts.size() == 1);
+  const Whole both = found("planner zero=true kept=64KiB", "shard=2");
+  CHECK(to_text(both.plan) ==
+        "zero shard stage=2 parts=h.*.down parts=h.*.up\nplanner zero=true kept=64KiB\n");
+  CHECK(to_text(both.placed.kept[0]) == "[S(0)]");
+  CHECK(error_of([&] { found("planner zero=true kept=63KiB", "shard=2"); }) ==
+        "planner.kept is 63.0KiB (64512 bytes), and over 2 ranks of 'shard' no placement leaves a rank less "
+        "than "
+        "64.0KiB (65536 bytes) of the model's parameters. Remedy: that much, or more ranks");
+  // As what stage 3 makes of all, and as the plan says when it is given again.
+  CHECK(both.placed == found("zero shard stage=3", "shard=2").placed);
+  for (const bool is_settled : {false, true}) {
+    CHECK(placed(to_text(one.plan), "shard=2", is_settled).placed == one.placed);
+    CHECK(to_text(placed(to_text(one.plan), "shard=2", is_settled).plan) == to_text(one.plan));
+  }
+  // Beside layers that are shared: a quarter of each.
+  const Whole shared = found("planner zero=true kept=32KiB", "shard=2 tensor=2");
+  CHECK(shared.plan.zero_parts.size() == 2);
+  CHECK(to_text(shared.placed.kept[0]) == "[S(0), S(1)]");
+  CHECK(found("planner zero=true kept=64KiB", "shard=2 tensor=2").plan.zero_parts.empty());
+  CHECK(error_of([&] { found("planner zero=true", "tensor=2"); }) ==
+        "planner.zero finds what ranks of the axis 'shard' keep in parts, and its degree is 1. Remedy: a "
+        "degree above "
+        "1");
+  CHECK(error_of([&] { found("zero shard stage=1\nplanner zero=true", "shard=2"); }) ==
+        "planner.zero finds which parameters are kept in parts beside what ZeRO stage 2 keeps so, and the "
+        "stage is 1. "
+        "Remedy: leave one of them out");
+  CHECK(error_of([&] { found("zero shard stage=3 parts=h.*.up", "shard=2"); }) ==
+        "plan:1: parts= is of stage=2, and the stage is 3");
+}

@@ -141,7 +141,9 @@ ParameterPins pins_of(const Plan& plan, const Mesh& mesh, const std::string& par
   const std::string why = misfit(mesh, used, shape);
   SHOAL_CHECK(why.empty(), InvalidInput, plan_name, ": parameter ", parameter, " cannot be ", to_text(used),
               ": ", why);
-  const int stage = zero_stage_of(plan, mesh);
+  const bool is_in_parts = std::ranges::any_of(
+      plan.zero_parts, [&](const std::string& pattern) { return rewrite::matches(pattern, parameter); });
+  const int stage = is_in_parts ? 3 : zero_stage_of(plan, mesh);
   const auto zero = find_axis(mesh, plan.zero_axis);
   const Layout parts = stage == 0 ? used : cut_over(mesh, used, *zero, shape, uncut);
   ParameterPins pins = {.kept = stage == 3 ? parts : used,

@@ -36,7 +36,6 @@ class Line {
  public:
   Line(std::string_view verb, std::string_view text, const std::string& where, Plan& plan)
       : verb_(verb), text_(text), where_(where), plan_(plan) {}
-
   void read_mesh() {
     refuse_again(!plan_.mesh.empty());
     for (std::string_view word = next(); !word.empty(); word = next()) {
@@ -71,9 +70,14 @@ class Line {
         plan_.zero_stage = static_cast<int>(integer(word, value));
       else if (key == "gathers" && (value == "once" || value == "again"))
         plan_.gathers_again = value == "again";
+      else if (key == "parts" && !value.empty())
+        plan_.zero_parts.emplace_back(value);
       else
-        fail(ErrorKind::InvalidInput, where_, "'", word, "' is neither stage=NUMBER nor gathers=once|again");
+        fail(ErrorKind::InvalidInput, where_, "'", word,
+             "' is none of stage=, gathers=once|again and parts=");
     }
+    SHOAL_CHECK(plan_.zero_parts.empty() || plan_.zero_stage == 2, InvalidInput, where_,
+                "parts= is of stage=2, and the stage is ", plan_.zero_stage);
     SHOAL_CHECK(plan_.zero_stage >= -1 && plan_.zero_stage <= 3, InvalidInput, where_, "ZeRO stage ",
                 plan_.zero_stage, "; it is 0, 1, 2 or 3, or -1: 3 where the axis has several ranks");
   }
@@ -102,12 +106,10 @@ class Line {
     plan_.found_axes.push_back(name());
     end();
   }
-
   void read_split() {
     plan_.splits.push_back(name());
     end();
   }
-
   void read_planner() {
     refuse_again(plan_.planner != Planner{});
     for (std::string_view word = next(); !word.empty(); word = next()) {
@@ -117,14 +119,17 @@ class Line {
         plan_.planner.rates.*(rate->second) = number(word, value);
       else if (key == "tensor_batch" && (value == "true" || value == "false"))
         plan_.planner.tensor_batch = value == "true";
+      else if (key == "zero" && (value == "true" || value == "false"))
+        plan_.planner.zero = value == "true";
       else if (key == "kept")
         plan_.planner.kept = bytes_of(value);
       else if (key == "budget")
         plan_.planner.budget = number(word, value);
       else
         fail(ErrorKind::InvalidInput, where_, "'", word,
-             "' is none of tensor_batch=true|false, kept=300MiB, budget=SECONDS, and flops, memory, link, "
-             "latency=NUMBER");
+             "' is none of tensor_batch=true|false, zero=true|false, kept=300MiB, budget=SECONDS, flops, "
+             "memory, link, "
+             "latency=");
     }
     checked(plan_.planner);
   }

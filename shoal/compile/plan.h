@@ -6,7 +6,8 @@
 //   batch        replicate shard                     the axes that cut the batch
 //   input        mask dim=1                          of an item of it: where its samples lie
 //   input        table whole                         or that every rank has all of it
-//   zero         shard stage=3 gathers=once          what the ranks of an axis keep in parts
+//   zero         shard stage=3 gathers=once          what the ranks of an axis keep in parts; of stage 2
+//                                                    parts=h.*.weight: these parameters too
 //   # Two matrices of a block, the first cut by columns, the second by rows.
 //   parameter    h.*.mlp.c_fc.weight    tensor=S(1)
 //   parameter    h.*.mlp.c_fc.bias      tensor=S(0)
@@ -14,7 +15,7 @@
 //   output       h.*.mlp.c_proj         tensor=R
 //   find         tensor                              what the lines leave out of an axis is found (found.h)
 //   split        h.*.mlp                             of it: parameters of these modules are cut, all others whole
-//   planner      tensor_batch=true kept=300MiB budget=5   what the search may, and may not (Planner); and
+//   planner      tensor_batch=true zero=true kept=300MiB budget=5   what the search may (Planner); and
 //                link=2.5e10 latency=2e-6            of the machines it is for, flops and memory too
 //   pipeline     pipeline schedule=1f1b microbatches=8   the axis whose ranks have stages, in which order; of
 //                interleaved_1f1b and looped_bfs stages_per_rank=3 too; or schedule=FILE.csv (schedule/csv.h)
@@ -66,8 +67,10 @@ struct PlanLine {                                         // `parameter` or `out
 // How placements are searched.
 struct Planner {
   bool tensor_batch = false;  // the axis may cut the batch, where no other does, and leave matrices whole
-  std::int64_t kept = 0;  // bytes of parameters, of the whole model, that a rank of the axis may have; 0: any
-  double budget = 0;      // seconds, after which the best so far is taken; 0: as many as it takes
+  // Which parameters the ranks of the ZeRO axis keep in parts is found, of stage 2: those that `kept` has no room for.
+  bool zero = false;
+  std::int64_t kept = 0;      // bytes of parameters, of the whole model, that a rank may have; 0: any
+  double budget = 0;          // seconds, after which the best so far is taken; 0: as many as it takes
   planner::Rates rates = {};  // of the machines that it is for
   friend bool operator==(const Planner&, const Planner&) = default;
 };
@@ -84,7 +87,8 @@ struct Plan {
   // What its ranks keep in parts: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too
   // (Rajbhandari et al., arXiv:1910.02054). -1: 3 where the axis has more than one rank.
   int zero_stage = -1;
-  bool gathers_again = true;                 // stage 3: parameters for backward, instead of keeping them
+  bool gathers_again = true;                 // parameters in parts: for backward, instead of keeping them
+  std::vector<std::string> zero_parts = {};  // of stage 2: parameters, with '*', that are kept in parts too
   std::vector<PlanLine> lines = {};          // how parameters and outputs of modules lie
   std::vector<std::string> found_axes = {};  // besides those that no line names
   std::vector<std::string> splits = {};      // modules, or parameters

@@ -109,11 +109,12 @@ void check_fits(const Plan& plan, const Mesh& mesh, const std::vector<std::strin
       ": 'split ", plan.splits.empty() ? "" : plan.splits.front(), "', and no axis of '", to_text(mesh),
       "' is there to split over: each cuts the batch or the model's stages, or lines say what lies how. "
       "Remedy: a tensor degree");
-  SHOAL_CHECK(plan.planner == Planner{} || mesh.size() == 1 || ranks_to_split(plan, mesh) > 1, InvalidInput,
-              name, ": planner: nothing is found on '", to_text(mesh),
-              "': each axis cuts the batch or the model's stages, or lines say what lies how. Remedy: a "
-              "tensor degree, "
-              "or nothing of the planner");
+  SHOAL_CHECK(
+      plan.planner == Planner{} || plan.planner.zero || mesh.size() == 1 || ranks_to_split(plan, mesh) > 1,
+      InvalidInput, name, ": planner: nothing is found on '", to_text(mesh),
+      "': each axis cuts the batch or the model's stages, or lines say what lies how. Remedy: a "
+      "tensor degree, "
+      "or nothing of the planner");
   const int stages = num_stages_of(plan, mesh);  // also where the schedule is none of this mesh's
   SHOAL_CHECK(plan.stages.empty() || mesh.size() == 1 || stages > 1, InvalidInput, name,
               ": a stage begins at '", plan.stages.empty() ? "" : plan.stages.front(), "', and no axis of '",

@@ -97,7 +97,7 @@ TEST_CASE("every move's settings are in a plan, and read back they are the same"
         std::string::npos);
   CHECK(wrong("offload least=1MiB").find("and not what goes") != std::string::npos);
   CHECK(wrong("zero shard stage=4").find("ZeRO stage 4") != std::string::npos);
-  CHECK(wrong("zero shard stages=1").find("'stages=1' is neither") != std::string::npos);
+  CHECK(wrong("zero shard stages=1").find("'stages=1' is none of stage=") != std::string::npos);
   CHECK(wrong("buckets 25MB").find("'25MB' is no number of bytes") != std::string::npos);
   CHECK(wrong("mesh dp").find("'dp' is not NAME=SIZE") != std::string::npos);
   CHECK(wrong("mesh dp=0").find("a size is at least 1") != std::string::npos);

@@ -49,7 +49,9 @@ std::string to_text(const Plan& plan) {
   if (plan.zero_axis != defaults.zero_axis || plan.zero_stage != defaults.zero_stage || !plan.gathers_again) {
     text += concat("zero ", plan.zero_axis);
     if (plan.zero_stage != -1) text += concat(" stage=", plan.zero_stage);
-    text += plan.gathers_again ? "\n" : " gathers=once\n";
+    if (!plan.gathers_again) text += " gathers=once";
+    for (const std::string& pattern : plan.zero_parts) text += concat(" parts=", pattern);
+    text += '\n';
   }
   for (const PlanLine& line : plan.lines) {
     text += concat(line.kind == PlanLine::Kind::Parameter ? "parameter " : "output ", line.pattern);
@@ -58,8 +60,9 @@ std::string to_text(const Plan& plan) {
   }
   for (const auto& axis : plan.found_axes) text += concat("find ", axis, '\n');
   for (const auto& pattern : plan.splits) text += concat("split ", pattern, '\n');
-  if (const auto& [tensor_batch, kept, budget, rates] = plan.planner; plan.planner != defaults.planner) {
-    text += concat("planner", tensor_batch ? " tensor_batch=true" : "");
+  if (const auto& [tensor_batch, zero, kept, budget, rates] = plan.planner;
+      plan.planner != defaults.planner) {
+    text += concat("planner", tensor_batch ? " tensor_batch=true" : "", zero ? " zero=true" : "");
     if (kept > 0) text += concat(" kept=", bytes_text(kept));
     if (budget > 0) text += concat(" budget=", exact_text(budget));
     for (const auto& [key, rate] : kRates)

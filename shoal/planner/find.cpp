@@ -48,6 +48,9 @@ class Finder {
   static bool is_taken(const Solution& solution, Milp::Variable variable) {
     return solution.values[static_cast<std::size_t>(variable)] > 0.5;
   }
+  static bool is_taken(const Solution& solution, const Formulation::Terms& terms) {
+    return std::ranges::any_of(terms, [&](const auto& term) { return is_taken(solution, term.first); });
+  }
 
   Solution solved() const {
     try {
@@ -111,6 +114,9 @@ class Finder {
                    .is_in_time = solution.is_in_time,
                    .told = to_text(solution),
                    .question = question_};
+    for (const Parameter& parameter : parameters_)
+      for (const auto& [layout, terms] : formulation_.layouts(parameter.value))
+        if (terms.size() > 1 && is_taken(solution, terms.back().first)) found.in_parts.insert(parameter.name);
     const auto parameters = parameters_of(solution);
     for (std::size_t asked = 0; asked < question_.axes.size(); ++asked) {
       const std::size_t axis = question_.axes[asked].axis;
@@ -133,7 +139,7 @@ class Finder {
     std::map<std::string, Layout> parameters;
     for (const Parameter& parameter : parameters_)
       for (const auto& [layout, terms] : formulation_.layouts(parameter.value))
-        if (is_taken(solution, terms.front().first)) parameters[parameter.name] = layout;
+        if (is_taken(solution, terms)) parameters[parameter.name] = layout;
     return parameters;
   }
 
@@ -174,7 +180,8 @@ class Finder {
     if (largest == kNone) return std::nullopt;
     Milp milp = formulation_.milp();
     for (const auto& [layout, terms] : formulation_.layouts(largest))
-      if (is_taken(best, terms.front().first)) milp.forbid(terms.front().first);
+      if (is_taken(best, terms))
+        for (const auto& [variable, weight] : terms) milp.forbid(variable);
     try {
       const Solution next = milp.solve(question_.gap, question_.budget);
       return Layer::Next{.parameters = own(layer.path, parameters_of(next)),
@@ -213,6 +220,7 @@ static Question together(const ir::Graph& graph, const Mesh& mesh, Question ques
   while (question.axes.size() > 1 && are_too_many()) {
     question.axes.pop_back();
     question.most_kept = 0;
+    question.zero_axis.reset();
   }
   question.most_together = std::numeric_limits<int>::max();  // of these it is settled
   return question;

@@ -51,6 +51,11 @@ struct Question {
   bool cuts_samples = false;  // the axes may cut the batch where no other does, and matrices may stay whole
   // Bytes of parameters that a rank may keep of the whole model once all of `axes` are found; 0: any.
   std::int64_t most_kept = 0;
+  // The axis whose ranks keep of each parameter the whole, or a part that is gathered before its use (ZeRO-3,
+  // Rajbhandari et al., arXiv:1910.02054); none: that is not asked for. For backward again, or once a step.
+  std::optional<std::size_t> zero_axis = {};
+  bool gathers_again = true;
+  std::optional<std::set<std::string>> in_parts = {};  // of that axis, where it is known
   double budget = 0;      // seconds of search, after which the best so far is taken; 0: as many as it takes
   std::string told = {};  // Found::told of a rank that has searched, which is taken as it is
   Rates rates = {};
@@ -83,8 +88,9 @@ struct Layer {
 
 struct Found {
   std::vector<FoundAxis> axes;  // of those asked for as many as are found together, the innermost first
-  double seconds = 0;           // by the rates, for what a choice can change
-  double bound = 0;             // there is no way that takes less
+  std::set<std::string> in_parts = {};  // parameters, over Question::zero_axis
+  double seconds = 0;                   // by the rates, for what a choice can change
+  double bound = 0;                     // there is no way that takes less
   int variables = 0;
   int rows = 0;
   bool is_in_time = true;  // else the budget ran out

@@ -10,6 +10,7 @@
 #include "shoal/ir/text.h"
 #include "shoal/ir/views.h"
 #include "shoal/planner/changes.h"
+#include "shoal/planner/in_parts.h"
 #include "shoal/sharding/state_blocks.h"
 
 namespace shoal::planner {
@@ -78,8 +79,11 @@ Milp::Variable Formulation::add_cost(double seconds, bool is_whole, Cost::Kind k
 std::string Formulation::text_of_ranks() const {
   int ranks = 1;
   std::string names;
-  for (std::size_t i = question_.axes.size(); i-- > 0;) {
-    const auto& [name, size] = mesh_.axes[question_.axes[i].axis];
+  std::vector<std::size_t> axes;
+  if (question_.zero_axis) axes.push_back(*question_.zero_axis);
+  for (std::size_t i = question_.axes.size(); i-- > 0;) axes.push_back(question_.axes[i].axis);
+  for (const std::size_t axis : axes) {
+    const auto& [name, size] = mesh_.axes[axis];
     ranks *= size;
     names += concat(names.empty() ? "'" : " and '", name, "'");
   }
@@ -94,6 +98,10 @@ std::vector<std::string> Formulation::marks() const {
         !std::ranges::all_of(question_.axes,
                              [&](const AskedAxis& asked) { return asked.parameters.contains(source.name); }))
       marks[source.value.index] = "split";
+  if (question_.in_parts)
+    for (const auto& source : graph_.sources)
+      if (graph_.at(source.value).role == Role::Parameter && question_.in_parts->contains(source.name))
+        marks[source.value.index] += "parts";
   for (const auto& [axis, parameters, values] : question_.axes) {
     for (const auto& source : graph_.sources)
       if (const auto known = parameters.find(source.name);
@@ -226,6 +234,17 @@ void Formulation::add_parameters() {
       kept_.emplace_back(variable, of.count * bytes);
       at(made_[value], layout) = {{variable, 1}};
       any.emplace_back(variable, 1);
+      const std::string& name = *name_of(of.first);
+      const auto share = share_in_parts(mesh_, question_, name, layout, shape_of(value));
+      if (!share) continue;
+      const auto in_parts = add_cost(milp_.cost_of(variable), true, Cost::Kind::Kept, layer_of(value));
+      const auto gathered = add_cost(of.count * seconds_in_parts(mesh_, question_, bytes), false,
+                                     Cost::Kind::Changed, layer_of(value));
+      milp_.add_row(0, std::numeric_limits<double>::infinity(), {{gathered, 1}, {in_parts, -1}});
+      kept_.emplace_back(in_parts, of.count * bytes * *share);
+      at(made_[value], layout).emplace_back(in_parts, 1);
+      any.emplace_back(in_parts, 1);
+      if (question_.in_parts) milp_.forbid(question_.in_parts->contains(name) ? variable : in_parts);
     }
     SHOAL_CHECK(!any.empty(), Internal, "planner: no placement for %", of.first.index);
     milp_.add_row(1, 1, any);

@@ -54,7 +54,8 @@ class Formulation {
   const Classes& classes() const { return classes_; }
   const Ways& ways() const { return ways_; }
   const std::vector<Cost>& costs() const { return costs_; }
-  // Of a class of parameters: a variable for each layout that it may have.
+  // Of a class of parameters: a variable for each layout that it may have; two where it may be kept in parts, of which
+  // the second says so.
   const ByLayout& layouts(std::size_t value) const { return made_[value]; }
   // Of a class of nodes: of its first way; those of the others follow.
   Milp::Variable first_way(std::size_t node) const { return first_way_[node]; }

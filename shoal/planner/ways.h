@@ -51,7 +51,9 @@ class Ways {
   const std::vector<sharding::Placement>& cuts_of(std::size_t value, std::size_t asked) const {
     return axes_[asked].cuts[value];
   }
-  bool has_samples(std::size_t value) const { return !axes_.front().samples[value].empty(); }
+  bool has_samples(std::size_t value) const {
+    return !axes_.empty() && !axes_.front().samples[value].empty();
+  }
   // By class of values: who reads which of it; and the other way round.
   const std::map<std::size_t, std::map<Reader, Values>>& readers() const { return readers_; }
   const std::vector<std::size_t>& read_by(const Reader& reader) const { return read_by_.at(reader); }

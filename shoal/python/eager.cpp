@@ -19,7 +19,8 @@ void check_can_be_eager(const std::optional<Degrees>& parallelism) {
   const auto zero = std::ranges::find(plan.mesh, plan.zero_axis, &sharding::Axis::name);
   const bool is_cut =
       plan.mesh.empty() ? parallelism->shard != 1 : zero != plan.mesh.end() && zero->size != 1;
-  const bool keeps_parts = is_cut && (plan.zero_stage < 0 || plan.zero_stage == 3);
+  const bool keeps_parts = is_cut && (plan.zero_stage < 0 || plan.zero_stage == 3 || plan.planner.zero ||
+                                      !plan.zero_parts.empty());
   const bool cuts_layers = std::ranges::any_of(
       plan.lines, [](const auto& line) { return line.kind == compile::PlanLine::Kind::Parameter; });
   const auto pipeline = std::ranges::find(plan.mesh, plan.pipeline_axis, &sharding::Axis::name);

@@ -157,6 +157,32 @@ def test_the_axis_cuts_the_batch_only_where_that_is_said(shoal, tiny, tmp_path):
     assert "leave one of them out" in refused(shoal, tiny, f"--plan={plan}", "--planner.kept=1GiB")
 
 
+ZERO = ["--parallelism.data_parallel_shard_degree=2", "--planner.zero=true"]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "kept", "degrees"),
+    [(2, "400KiB", []), (4, "200KiB", ["--parallelism.tensor_parallel_degree=2"])],
+)
+def test_what_a_rank_has_no_room_for_is_kept_in_parts(shoal, tmp_path, ranks, kept, degrees):
+    small = ["--model.n_embd=48", "--model.vocab_size=300", "--model.n_layer=2", "--model.n_positions=16"]
+    small += ["--training.seq_len=16", "--training.local_batch_size=2", "--training.global_batch_size=8"]
+    words = ["recipes/gpt.toml", *small, "-n", ranks, *degrees, *ZERO, f"--planner.kept={kept}"]
+    plan = tmp_path / "found.plan"
+    said = shoal("plan", *words, "--training.dtype=float64", f"--save-plan={plan}")
+    assert said.returncode == 0, said.stderr
+    number, of = map(
+        int, re.search(r"parameters that are kept in parts: (\d+) of (\d+)", said.stdout).groups()
+    )
+    assert 0 < number < of
+    assert "zero shard stage=2 parts=" in plan.read_text()
+    result = shoal("verify", *words, "--verify.steps=2")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert float(re.search(r"largest error: (\S+), allowed", result.stdout)[1]) < 1e-9
+    none = shoal("plan", *words, "--planner.kept=1KiB")
+    assert re.search(r"no placement leaves a rank less than \S+ \(\d+ bytes\)", none.stderr)
+
+
 def test_placements_are_found_for_the_machines_of_a_file(shoal, tiny, tmp_path):
     plan = tmp_path / "found.plan"
     found(shoal, tiny, "--planner.cluster=clusters/h100.toml", f"--save-plan={plan}")
