@@ -50,6 +50,14 @@ void add_servers(elastic::Launch& launch, int servers, const PsServe& options,
   launch.job_folder = folder;
 }
 
+// Also before there is a server for it: from when one is lost to when another one has all that it had, which who looks
+// now and then does not miss.
+static bool lacks_copies(const ps::ShardMap& map) {
+  return map.copies > 1 && std::ranges::any_of(map.parts, [](const ps::ShardMap::Part& part) {
+           return part.primary != ps::ShardMap::kNone && part.copy == ps::ShardMap::kNone;
+         });
+}
+
 // One of the servers says what is true of all.
 static bool is_first(const ps::ShardMap& map, const std::vector<ps::Endpoint>& loops) {
   return !map.parts.empty() && std::ranges::count(loops, map.endpoint_of(map.parts[0].primary)) > 0;
@@ -100,14 +108,14 @@ int ps_serve(const PsServe& options) {
   const auto endpoints = serves.endpoints();
   const auto num_first = static_cast<int>(elastic::number_in(environment, "SHOAL_SERVERS"));
   maps.enroll(server, endpoints);
-  bool has_map = false, lacked_copies = false;
+  bool has_map = false, lacked = false;
   const auto has_left = [&] {
     has_map = has_map || maps.begin(num_first, options.copies, options.parts).number > 0;
     // Where the others go on without this one, it comes again.
     if (!maps.join(server, endpoints)) return true;
     const ps::ShardMap map = maps.find();
-    const bool lacks_copies = map.num_lacking() > 0;
-    if (std::exchange(lacked_copies, lacks_copies) && !lacks_copies && is_first(map, endpoints))
+    const bool lacks = lacks_copies(map);
+    if (std::exchange(lacked, lacks) && !lacks && is_first(map, endpoints))
       say("each row is on two servers again");
     return false;
   };

@@ -100,10 +100,10 @@ def test_servers_killed_over_and_over_change_no_bit(shoal, tmp_path):
     command = [shoal.path, "train", "recipes/deepfm.toml", *SMALL, "-n", "2", "--ps.servers=2"]
     command += ["--training.steps=1000000", "--validation.freq=1000000", "--dataset.samples=20000"]
     command += ["--metrics.log_freq=1"]
-    took, killed_at, until = [], None, 20
+    took, killed_at, until, last = [], None, 20, time.monotonic()
 
     def kill(line, step, run):
-        nonlocal killed_at, until
+        nonlocal killed_at, until, last
         if "each row is on two servers again" in line:
             until = step + random.randrange(1, 20)
         if "step: " not in line:
@@ -112,8 +112,9 @@ def test_servers_killed_over_and_over_change_no_bit(shoal, tmp_path):
             took.append(time.monotonic() - killed_at[1])
             killed_at = None
         if until and not killed_at and step >= until and len(took) < kills:
-            killed_at, until = (step, time.monotonic()), None
+            killed_at, until, last = (step, time.monotonic()), None, time.monotonic()
             os.kill(random.choice(servers_below(run.pid)), signal.SIGKILL)
+        assert time.monotonic() - last < 60, "nobody says that each row is on two servers again"
         return until is not None and len(took) == kills
 
     disturbed = losses_until(command, tmp_path / "disturbed", kill)
