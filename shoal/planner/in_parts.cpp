@@ -14,8 +14,8 @@ std::optional<double> share_in_parts(const sharding::Mesh& mesh, const Question&
   std::optional<double> least;
   for (const std::int64_t size : sharding::local_shape(mesh, layout, shape, 0)) {
     if (size < 2) continue;
-    const double share = static_cast<double>((size + ranks - 1) / ranks) / static_cast<double>(size);
-    least = std::min(least.value_or(1), share);
+    const std::int64_t most = (size + ranks - 1) / ranks;
+    least = std::min(least.value_or(1), static_cast<double>(most) / static_cast<double>(size));
   }
   return least;
 }
