@@ -162,4 +162,11 @@ TEST_CASE("what a rank has no room for is kept in parts, and nothing else") {
         "Remedy: leave one of them out");
   CHECK(error_of([&] { found("zero shard stage=3 parts=h.*.up", "shard=2"); }) ==
         "plan:1: parts= is of stage=2, and the stage is 3");
+  CHECK(error_of([&] {
+          check_fits(plan_from_text("zero shard stage=2 parts=h.*.wieght"),
+                     sharding::mesh_from_text("shard=2"), {"h.0.up"});
+        }).find("no parameter h.*.wieght") != std::string::npos);
+  CHECK(error_of([&] {
+          found("zero shard stage=2 parts=h.*.up", "tensor=2");
+        }).find("stores parts over the axis 'shard', and its degree is 1") != std::string::npos);
 }

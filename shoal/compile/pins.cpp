@@ -143,7 +143,7 @@ ParameterPins pins_of(const Plan& plan, const Mesh& mesh, const std::string& par
               ": ", why);
   const bool is_in_parts = std::ranges::any_of(
       plan.zero_parts, [&](const std::string& pattern) { return rewrite::matches(pattern, parameter); });
-  const int stage = is_in_parts ? 3 : zero_stage_of(plan, mesh);
+  const int stage_of_all = zero_stage_of(plan, mesh), stage = is_in_parts ? 3 : stage_of_all;
   const auto zero = find_axis(mesh, plan.zero_axis);
   const Layout parts = stage == 0 ? used : cut_over(mesh, used, *zero, shape, uncut);
   ParameterPins pins = {.kept = stage == 3 ? parts : used,

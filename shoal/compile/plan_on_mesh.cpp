@@ -98,6 +98,10 @@ void check_fits(const Plan& plan, const Mesh& mesh, const std::vector<std::strin
     SHOAL_CHECK(std::ranges::find(mesh.axes, axis, &sharding::Axis::name) != mesh.axes.end(), InvalidInput,
                 name, ": placements are to be found over axis '", axis, "', and the mesh is '", to_text(mesh),
                 "'");
+  for (const std::string& pattern : plan.zero_parts)
+    if (std::ranges::none_of(parameters,
+                             [&](const std::string& each) { return rewrite::matches(pattern, each); }))
+      unknown += concat(unknown.empty() ? "" : ", ", pattern);
   for (const std::string& pattern : plan.splits) {
     Plan alone;
     alone.splits = {pattern};
