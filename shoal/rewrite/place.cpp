@@ -258,18 +258,19 @@ class Placing {
     if (is_decided) want_heads(node, index, axis, placed);
   }
 
-  // Of what runs whole, or by heads.
+  // Of attention that runs whole on the axis, or by heads: dim 1 of [batch, heads, positions, width].
   void want_heads(const ir::Node& node, std::size_t index, std::size_t axis, const PlacedNode& placed) {
+    constexpr int kHeads = 1;
+    const auto inputs = ir::inputs_of(node);
     std::int64_t ranks = mesh_.axes[axis].size;
     for (std::size_t other = axis; other < mesh_.axes.size(); ++other) {
-      const auto cuts = [&](bool heads) {
-        return std::ranges::any_of(placed.in, [&](const Layout& layout) {
-          const auto* shard = std::get_if<Shard>(&layout.placements[other]);
-          return shard != nullptr && (shard->dim == 1) == heads;
-        });
-      };
-      if (other == axis && cuts(false)) return;
-      if (other != axis && cuts(true)) ranks *= mesh_.axes[other].size;
+      std::set<int> cut;  // dims
+      for (std::size_t i = 0; i < inputs.size(); ++i)
+        if (const auto* shard = std::get_if<Shard>(&placed.in[i].placements[other]);
+            shard != nullptr && shape_of(inputs[i]).size() == 4)
+          cut.insert(shard->dim);
+      if (other == axis && !cut.empty() && cut != std::set{kHeads}) return;
+      if (other != axis && cut.contains(kHeads)) ranks *= mesh_.axes[other].size;
     }
     if (const std::int64_t heads = heads_for(graph_, node, ranks); heads > 0)
       heads_wanted_.emplace(ir::NodeId{static_cast<std::uint32_t>(index)}, heads);

@@ -50,16 +50,16 @@ class Reading {
       const Node* reader = reader_of(source.value);
       if (reader == nullptr) continue;
       TensorType& type = old_.values[source.value.index].type;
+      const TensorType rows = rows_of(type);
       SHOAL_CHECK(
-          type.shape.empty() || type.shape.front() < kMostRows, InvalidInput, "tables: parameter ",
-          source.name, " has ", type.shape.front(), " rows, and ", reader->op, " in module \"",
-          reader->module,
+          rows.shape.front() <= kMostRows, InvalidInput, "tables: parameter ", source.name, " has ",
+          rows.shape.front(), " rows, and ", reader->op, " in module \"", reader->module,
           "\" reads them all. Remedy: leave it out of the tables, or look its rows up by embedding alone");
       SHOAL_CHECK(
           type == ir::contiguous(type.dtype, type.shape), InvalidInput, "tables: parameter ", source.name,
           " is not contiguous, and rows are. Remedy: a contiguous parameter, or leave it out of the tables");
       whole_.emplace(source.value, Whole{.type = type});
-      type = rows_of(type);
+      type = rows;
     }
   }
 
@@ -100,17 +100,10 @@ class Reading {
     return whole.values;
   }
 
-  Outputs copy(Graph& made, const Node& node, const ir::Mapped& in) {
-    Node mapped = ir::with_inputs(node, [&](ValueId input) {
-      return whole_.contains(input) ? read(made, node, input, in(input)) : in(input);
-    });
-    std::vector<std::optional<TensorType>> types;
-    for (const auto& output : std::exchange(mapped.outputs, {}))
-      types.push_back(output ? std::optional(old_.at(*output).type) : std::nullopt);
-    Outputs outputs = made.at(made.add_node(std::move(mapped), types)).outputs;
-    for (std::size_t i = 0; i < outputs.size(); ++i)
-      if (outputs[i]) made.values[outputs[i]->index].role = old_.at(*node.outputs[i]).role;
-    return outputs;
+  Outputs copy(Graph& made, const Node& node, ir::Mapped in) {
+    for (const ValueId input : ir::inputs_of(node))
+      if (whole_.contains(input)) in.set(input, read(made, node, input, in(input)));
+    return ir::copy(old_, node, in, made);
   }
 
   void to_rows(Graph& made, ir::Result& gradient) {
