@@ -7,7 +7,6 @@
 #include <csignal>
 #include <cstdint>
 #include <string>
-#include <utility>
 
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
@@ -48,19 +47,6 @@ void add_servers(elastic::Launch& launch, int servers, const PsServe& options,
   }
   launch.servers_have_copies = options.copies > 1;
   launch.job_folder = folder;
-}
-
-// Also before there is a server for it: from when one is lost to when another one has all that it had, which who looks
-// now and then does not miss.
-static bool lacks_copies(const ps::ShardMap& map) {
-  return map.copies > 1 && std::ranges::any_of(map.parts, [](const ps::ShardMap::Part& part) {
-           return part.primary != ps::ShardMap::kNone && part.copy == ps::ShardMap::kNone;
-         });
-}
-
-// One of the servers says what is true of all.
-static bool is_first(const ps::ShardMap& map, const std::vector<ps::Endpoint>& loops) {
-  return !map.parts.empty() && std::ranges::count(loops, map.endpoint_of(map.parts[0].primary)) > 0;
 }
 
 std::filesystem::path cold_folder_of(const Recipe& recipe) {
@@ -104,20 +90,15 @@ int ps_serve(const PsServe& options) {
                    .all_loops = loops,
                    .epoch = static_cast<std::uint32_t>(member.epoch),
                    .maps = maps,
-                   .cold = cold_options(options.memory, options.cold_folder / concat("server-", server))});
+                   .cold = cold_options(options.memory, options.cold_folder / concat("server-", server)),
+                   .all_copied = [] { say("each row is on two servers again"); }});
   const auto endpoints = serves.endpoints();
   const auto num_first = static_cast<int>(elastic::number_in(environment, "SHOAL_SERVERS"));
   maps.enroll(server, endpoints);
-  bool has_map = false, lacked = false;
+  bool has_map = false;
   const auto has_left = [&] {
     has_map = has_map || maps.begin(num_first, options.copies, options.parts).number > 0;
-    // Where the others go on without this one, it comes again.
-    if (!maps.join(server, endpoints)) return true;
-    const ps::ShardMap map = maps.find();
-    const bool lacks = lacks_copies(map);
-    if (std::exchange(lacked, lacks) && !lacks && is_first(map, endpoints))
-      say("each row is on two servers again");
-    return false;
+    return !maps.join(server, endpoints);  // where the others go on without this one, it comes again
   };
   const timespec between_looks = {.tv_sec = 0, .tv_nsec = 50'000'000};
   for (;;) try {

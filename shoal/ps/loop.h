@@ -98,6 +98,7 @@ class Loop {
   Awaitable<void> carry_out(Move move);
   Awaitable<void> give_rows(Move move, PartPtr part);
   Awaitable<void> turn(Move move, PartPtr part);
+  void put(const Move& move);
   static bool gives_to(const Part& part, int loop) { return part.gives && part.next == loop; }
   void pass(Part& part, Bytes frame);
   static bool is_awaited(const Part& part, std::uint64_t frame);

@@ -85,7 +85,7 @@ asio::awaitable<void> Loop::carry_out(Move move) {
   } else if (move.becomes.copy != ShardMap::kNone) {
     co_await turn(move, part);
   } else {
-    adopt(options_.maps->replace(map_, with_part(map_, move.part, move.becomes)));
+    put(move);
   }
 }
 
@@ -121,7 +121,7 @@ asio::awaitable<void> Loop::give_rows(Move move, PartPtr part) {
       move.becomes = {.primary = now.primary, .copy = to};
     else if (next_move(map_) != move)
       leave(*part);
-    if (gives_to(*part, to)) adopt(options_.maps->replace(map_, with_part(map_, move.part, move.becomes)));
+    if (gives_to(*part, to)) put(move);
   }
 }
 
@@ -130,9 +130,18 @@ asio::awaitable<void> Loop::turn(Move move, PartPtr part) {
   const std::uint32_t seen = map_.number;
   part->holds = true;
   while (map_.number == seen && part->there < part->passed) co_await until_changed(copied_);
-  if (map_.number == seen) adopt(options_.maps->replace(map_, with_part(map_, move.part, move.becomes)));
+  if (map_.number == seen) put(move);
   part->holds = false;
   woken_.cancel();
+}
+
+// The map says so, where nobody has changed it meanwhile.
+void Loop::put(const Move& move) {
+  const ShardMap next = with_part(map_, move.part, move.becomes);
+  const ShardMap now = options_.maps->replace(map_, next);
+  if (options_.all_copied && now == next && map_.has_single_rows() && !next.has_single_rows())
+    options_.all_copied();
+  adopt(now);
 }
 
 }  // namespace shoal::ps

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,6 +27,8 @@ struct ServerOptions {                          // of one of several
   std::uint32_t epoch = 1;                      // requests of another one are refused
   std::optional<MapKeeper> maps = {};           // none: loop i has part i, without a copy
   ColdOptions cold = {};                        // where rows lie that memory has no room for
+  // Where a change of the map by this server ends that a part has no copy; on the thread of a loop, and may not throw.
+  std::function<void()> all_copied = {};
 };
 
 // Serves until it is destroyed, on threads of its own.

@@ -61,7 +61,10 @@ class CopyingServers {
   }
   std::unique_ptr<Server> made(std::uint32_t loops, const ColdOptions& cold = {}) const {
     return std::make_unique<Server>(
-        key, ServerOptions{.loops = loops, .all_loops = loops, .maps = maps, .cold = cold});
+        key,
+        ServerOptions{.loops = loops, .all_loops = loops, .maps = maps, .cold = cold, .all_copied = [this] {
+                        ++num_copied;
+                      }});
   }
   ClientOptions options() const { return {.limit = std::chrono::seconds{20}, .maps = maps}; }
   Client client() const { return {key, {}, options()}; }
@@ -87,6 +90,7 @@ class CopyingServers {
   rendezvous::Key key = rendezvous::make_key();
   rendezvous::MemoryStore store;
   const MapKeeper maps{store};
+  mutable std::atomic<int> num_copied = 0;  // times that servers said so
   std::vector<std::unique_ptr<Server>> all;
 };
 

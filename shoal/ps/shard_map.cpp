@@ -63,6 +63,12 @@ int ShardMap::num_lacking() const {
   return lacking;
 }
 
+bool ShardMap::has_single_rows() const {
+  return copies > 1 && std::ranges::any_of(parts, [](const Part& part) {
+           return part.primary != kNone && part.copy == kNone;
+         });
+}
+
 ShardMap first_map(std::vector<Endpoint> loops, const FirstMap& first) {
   const auto all = static_cast<std::uint32_t>(loops.size()), next = first.loops_a_server;
   const std::uint32_t parts = first.parts == 0 ? all : first.parts;

@@ -53,6 +53,8 @@ struct ShardMap {
   std::uint32_t num_wanted() const;           // copies of each row that there are servers for
   bool lacks_copy(std::uint32_t part) const;  // there are rows of it, and there is a server for a copy
   int num_lacking() const;                    // parts
+  // Two copies of each row are wanted, and there is one of some, whether or not there is a server for another one.
+  bool has_single_rows() const;
 };
 
 struct FirstMap {                    // what the first map of a job is made of
