@@ -258,6 +258,7 @@ class Table:
         max_rows: int = 0,
         max_bytes: int = 0,
         shards: int = 1024,
+        clicks: str = "",
     ) -> None:
         """`parameters`: their names, with * for any characters but dots.
 
@@ -278,6 +279,8 @@ class Table:
         ids are remembered at 4 bytes each), "probability": at each with that chance, "score": at that
         score. `scored`: rows count shows and clicks; what is below `min_score`, unseen for more days, or
         above a bound of rows or bytes goes when a day ends; 0: no bound. `decay`: of scores, a day.
+        `clicks`: of scored rows, the input of a step that has of each sample how often it was clicked, of
+        shape (samples,) where ids are (samples, ...), by its name, as "targets"; "": nothing is clicked.
 
         `shards`: a power of two, at least the number of parts that servers share.
 

@@ -17,7 +17,7 @@ int capture(const Recipe& recipe, const Options& options) {
     text += (move == "all" ? concat("--- after ", after, '\n') : "") + made;
   };
   compile::compile(captured_step(recipe, hollow_model(recipe), recipe.training.local_batch_size).graph,
-                   {.tables = table_patterns(recipe)}, {}, 0, settings);
+                   {.tables = table_specs(recipe)}, {}, 0, settings);
   const bool is_whole =
       std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
   SHOAL_CHECK(is_whole, Infeasible, "cannot write the graph to standard output");

@@ -24,7 +24,7 @@ bool counts_flops(const Recipe& recipe) {
 }
 
 std::int64_t num_parameters(const Recipe& recipe, const torch::nn::Module& module) {
-  const compile::Plan plan = {.tables = table_patterns(recipe)};
+  const compile::Plan plan = {.tables = table_specs(recipe)};
   std::int64_t total = 0;
   for (const auto& parameter : module.named_parameters())
     if (!compile::is_table(plan, parameter.key())) total += parameter.value().numel();

@@ -85,10 +85,10 @@ static LearningRateSchedule schedule_of(const Recipe& recipe) {
           .decay_steps = recipe.lr_scheduler.decay_steps};
 }
 
-std::vector<std::string> table_patterns(const Recipe& recipe) {
-  std::vector<std::string> patterns;
-  for (const TableSettings& table : recipe.tables) patterns.push_back(table.parameters);
-  return patterns;
+std::vector<rewrite::TableSpec> table_specs(const Recipe& recipe) {
+  std::vector<rewrite::TableSpec> tables;
+  for (const TableSettings& table : recipe.tables) tables.push_back({table.parameters, table.clicks});
+  return tables;
 }
 
 static TablePlacement placement_of(const TableSettings& table, const Recipe& recipe) {
@@ -113,7 +113,8 @@ static TablePlacement placement_of(const TableSettings& table, const Recipe& rec
                .min_score = static_cast<float>(table.min_score),
                .max_unseen_days = static_cast<std::uint32_t>(table.max_unseen_days),
                .max_rows = static_cast<std::uint64_t>(table.max_rows),
-               .max_bytes = static_cast<std::uint64_t>(table.max_bytes)}};
+               .max_bytes = static_cast<std::uint64_t>(table.max_bytes)},
+      .clicks = table.clicks};
   if (table.initial != RowsBegin::Model)
     placement.initial = ps::Initial{.rule = kInitials.at(static_cast<std::size_t>(table.initial) - 1),
                                     .scale = static_cast<float>(table.scale)};

@@ -149,7 +149,7 @@ static compile::Plan plan_of(const Recipe& recipe) {
   if (said.pipeline_parallel_microbatches > 0)
     plan.microbatches = static_cast<int>(said.pipeline_parallel_microbatches);
   compile::read_schedule(plan);
-  for (const std::string& pattern : table_patterns(recipe)) plan.tables.push_back(pattern);
+  for (auto& table : table_specs(recipe)) plan.tables.push_back(std::move(table));
   for (const Annotation& annotation : recipe.annotate) plan.splits.push_back(annotation.modules);
   return plan;
 }

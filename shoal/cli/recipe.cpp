@@ -132,6 +132,8 @@ static void append(std::vector<Option>& options, std::size_t number, TableSettin
        {"tables", key("admission"), named_choice<kAdmissions>(table.admission), 0, 0, "which ids get a row"},
        {"tables", key("threshold"), &table.threshold, 0, 4095, "of pushes, chance or score"},
        {"tables", key("scored"), &table.scored, 0, 0, "rows have a score of shows and clicks"},
+       {"tables", key("clicks"), &table.clicks, 0, 0,
+        "of scored rows: the input with each sample's, as targets"},
        {"tables", key("show_weight"), &table.show_weight, 0, 1e9, "of a show without a click"},
        {"tables", key("click_weight"), &table.click_weight, 0, 1e9, "of a click"},
        {"tables", key("decay"), &table.decay, 1e-9, 1, "of scores, a day"},

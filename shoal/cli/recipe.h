@@ -64,6 +64,7 @@ struct TableSettings {
   ps::AdmissionRule admission = ps::AdmissionRule::Always;
   double threshold = 0;
   bool scored = false;
+  std::string clicks;
   double show_weight = 0.1, click_weight = 1, decay = 1, min_score = 0;
   std::int64_t max_unseen_days = 0, max_rows = 0, max_bytes = 0;
   friend bool operator==(const TableSettings&, const TableSettings&) = default;

@@ -136,6 +136,10 @@ void check_together(const Recipe& recipe, const std::string& path) {
   for (std::size_t i = 0; i < recipe.tables.size(); ++i)
     require(!recipe.tables[i].parameters.empty(), "tables.", i,
             ".parameters is not said: which of the model's parameters are in this table");
+  for (std::size_t i = 0; i < recipe.tables.size(); ++i)
+    require(recipe.tables[i].clicks.empty() || recipe.tables[i].scored, "tables.", i, ".clicks is ",
+            in_quotes(recipe.tables[i].clicks),
+            ", and rows have no score that clicks count for. Remedy: scored = true");
   require(recipe.tables.empty() || recipe.training.max_norm == 0, "training.max_norm is ",
           recipe.training.max_norm,
           ", and the norm of all gradients would lack those of rows in [[tables]], "

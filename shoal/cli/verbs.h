@@ -73,6 +73,6 @@ Trainer make_dense_trainer(const Recipe& recipe, const torch::nn::AnyModule& mod
                            std::vector<OptimizerPart> parts);
 Optimizer optimizer_of(const Recipe& recipe);
 // Names of parameters that are in [[tables]], with '*'.
-std::vector<std::string> table_patterns(const Recipe& recipe);
+std::vector<rewrite::TableSpec> table_specs(const Recipe& recipe);
 
 }  // namespace shoal::cli

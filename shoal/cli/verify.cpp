@@ -145,7 +145,7 @@ static Trainer reference_of(const Recipe& recipe, const torch::nn::AnyModule& mo
 static Record record_of(Trainer& trainer, const StepResult& result, const Recipe& recipe,
                         const torch::nn::AnyModule& model) {
   Record record = train::record_of(trainer, result);
-  const compile::Plan plan = {.tables = table_patterns(recipe)};
+  const compile::Plan plan = {.tables = table_specs(recipe)};
   for (const auto& parameter : model.ptr()->named_parameters()) {
     const std::string& name = parameter.key();
     if (!compile::is_table(plan, name)) continue;
@@ -159,7 +159,7 @@ static Record record_of(Trainer& trainer, const StepResult& result, const Recipe
 }
 
 static std::size_t num_tables(const Recipe& recipe, const torch::nn::AnyModule& model) {
-  const compile::Plan plan = {.tables = table_patterns(recipe)};
+  const compile::Plan plan = {.tables = table_specs(recipe)};
   std::size_t count = 0;
   for (const auto& parameter : model.ptr()->named_parameters()) count += is_table(plan, parameter.key());
   return count;

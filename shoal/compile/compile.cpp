@@ -60,27 +60,28 @@ static bool accumulates(Then then) { return then == Then::Accumulate; }
 static bool updates(Then then) { return then == Then::Update || !has_forward(then); }
 
 // Parameters of the graph that are tables by the plan.
-static std::vector<std::string> tables_of(const Plan& plan, const ir::Graph& graph) {
-  std::vector<std::string> names;
-  for (const auto& source : graph.sources)
-    if (graph.at(source.value).role == ir::Role::Parameter && is_table(plan, source.name))
-      names.push_back(source.name);
-  return names;
+static std::vector<rewrite::TableSpec> tables_of(const Plan& plan, const ir::Graph& graph) {
+  std::vector<rewrite::TableSpec> found;
+  for (const auto& source : graph.sources) {
+    if (graph.at(source.value).role != ir::Role::Parameter) continue;
+    if (const auto* table = table_in(plan, source.name)) found.push_back({source.name, table->clicks});
+  }
+  return found;
 }
 
 static void place_in_tables(Unit& unit) {
   Whole& whole = unit.whole();
-  const auto names = tables_of(whole.plan, whole.graph);
-  if (names.empty()) return;
+  const auto found = tables_of(whole.plan, whole.graph);
+  if (found.empty()) return;
   SHOAL_CHECK(whole.plan.precision.compute != DType::Float16, InvalidInput,
               "tables: gradients of rows go to their tables as backward makes them, and float16 scales the "
               "loss. Remedy: precision bfloat16, which scales nothing");
   SHOAL_CHECK(num_stages_of(whole.plan, whole.mesh) == 1, InvalidInput,
               "tables: all ranks push the rows of a step together, and those of a pipeline's other stages "
               "have none of ",
-              names.front(), ". Remedy: data parallel ranks");
+              found.front().parameters, ". Remedy: data parallel ranks");
   using enum rewrite::RowGradients;
-  whole.graph = rewrite::tables(std::move(whole.graph), names,
+  whole.graph = rewrite::tables(std::move(whole.graph), found,
                                 unit.then() == Then::Update       ? Push
                                 : unit.then() == Then::Accumulate ? AddUp
                                                                   : None);

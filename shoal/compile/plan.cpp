@@ -128,14 +128,14 @@ class Line {
       else
         fail(ErrorKind::InvalidInput, where_, "'", word,
              "' is none of tensor_batch=true|false, zero=true|false, kept=300MiB, budget=SECONDS, flops, "
-             "memory, link, "
-             "latency=");
+             "memory, link, latency=");
     }
     checked(plan_.planner);
   }
   void read_table() {
-    plan_.tables.push_back(name());
-    end();
+    plan_.tables.push_back({.parameters = name()});
+    for (std::string_view word = next(); !word.empty(); word = next())
+      plan_.tables.back().clicks = setting(word, "clicks=INPUT", "clicks").second;
   }
   void read_stage() {
     plan_.stages.push_back(name());
@@ -207,8 +207,7 @@ class Line {
   void read_offload() {
     rewrite::Offload offload;
     for (std::string_view word = next(); !word.empty(); word = next()) {
-      const auto* const kind =
-          std::ranges::find(kOffloaded, word, [](const auto& each) { return each.first; });
+      const auto* const kind = std::ranges::find(kOffloaded, word, [](auto each) { return each.first; });
       if (kind != std::end(kOffloaded))
         offload.*(kind->second) = true;
       else if (word.starts_with("least="))
@@ -244,15 +243,13 @@ class Line {
   }
 
  private:
-  static constexpr rewrite::RecomputeMode kModes[] = {
-      rewrite::RecomputeMode::None, rewrite::RecomputeMode::Full, rewrite::RecomputeMode::Selective,
-      rewrite::RecomputeMode::Auto};
+  using enum rewrite::RecomputeMode;
+  static constexpr rewrite::RecomputeMode kModes[] = {None, Full, Selective, Auto};
   std::int64_t bytes_of(std::string_view word) const {
     const auto digits = std::min(word.find_first_not_of("0123456789"), word.size());
     constexpr std::pair<std::string_view, int> kUnits[] = {
         {"", 0}, {"B", 0}, {"KiB", 10}, {"MiB", 20}, {"GiB", 30}};
-    const auto* unit =
-        std::ranges::find(kUnits, word.substr(digits), &std::pair<std::string_view, int>::first);
+    const auto* unit = std::ranges::find(kUnits, word.substr(digits), [](auto each) { return each.first; });
     SHOAL_CHECK(digits > 0 && digits <= 15 && unit != std::end(kUnits), InvalidInput, where_, "'", word,
                 "' is no number of bytes, as 25MiB is");
     const std::int64_t number = integer(word, word.substr(0, digits));
@@ -280,10 +277,13 @@ class Line {
     SHOAL_CHECK(!word.empty(), InvalidInput, where_, "a name is wanted after '", verb_, "'");
     return std::string(word);
   }
-  std::pair<std::string_view, std::string_view> setting(std::string_view word, const char* wanted) const {
+  // `key`: the only one that there is.
+  std::pair<std::string_view, std::string_view> setting(std::string_view word, const char* wanted,
+                                                        std::string_view key = {}) const {
     const std::size_t equals = word.find('=');
-    SHOAL_CHECK(equals != std::string_view::npos && equals > 0, InvalidInput, where_, "'", word, "' is not ",
-                wanted);
+    const bool is_one = equals != std::string_view::npos && equals > 0;
+    SHOAL_CHECK(is_one && (key.empty() || word.substr(0, equals) == key), InvalidInput, where_, "'", word,
+                "' is not ", wanted);
     return {word.substr(0, equals), word.substr(equals + 1)};
   }
   template <class Number>

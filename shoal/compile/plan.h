@@ -22,7 +22,8 @@
 //   actions      0F0,0F1,0B0,0F2,0B1,0B2             of that file, a line a rank; none: it is read
 //   stage        h.6                                 where each but the first begins; none: found
 //   accumulate   reduce=each                         of several micro-batches
-//   table        emb.*.weight                        parameters whose rows are in tables (rewrite/tables.h)
+//   table        emb.*.weight                        parameters whose rows are in tables (rewrite/tables.h);
+//                emb.*.weight clicks=targets         of scored rows, the input that has each sample's clicks
 //   precision    bfloat16                            of products; the rest is float32 (rewrite/precision.h)
 //                                                    or float16 scale=65536 grows_after=2000; master=kahan;
 //                                                    reduce=bfloat16: gradients, between ranks
@@ -50,6 +51,7 @@
 #include "shoal/rewrite/offload.h"
 #include "shoal/rewrite/precision.h"
 #include "shoal/rewrite/recompute.h"
+#include "shoal/rewrite/tables.h"
 #include "shoal/schedule/schedule.h"
 #include "shoal/sharding/layout.h"
 #include "shoal/sharding/mesh.h"
@@ -104,7 +106,7 @@ struct Plan {
   // keeps them in parts. Not said: once at stages 0 and 1, each at 2 and 3, whose point is less memory.
   std::optional<bool> reduces_each = {};
   // --- tables, of one device too: names of parameters, with '*' for any characters but '.'
-  std::vector<std::string> tables = {};
+  std::vector<rewrite::TableSpec> tables = {};
   // --- precision, of one device too: of products
   rewrite::Precision precision = {};
   // --- recompute, of one device too: what backward makes again
@@ -147,6 +149,8 @@ rewrite::Offload offload_from_text(std::string_view words, std::string_view name
 
 // Whether the rows of a parameter of that name are in a table.
 bool is_table(const Plan& plan, std::string_view parameter);
+// What the first line that names it says; null where none does.
+const rewrite::TableSpec* table_in(const Plan& plan, std::string_view parameter);
 
 // Whether a line `split` names the parameter, or a module that it is in.
 bool is_split(const Plan& plan, std::string_view parameter);

@@ -14,10 +14,14 @@ using sharding::Layout;
 using sharding::Mesh;
 using sharding::Placement;
 
-bool is_table(const Plan& plan, std::string_view parameter) {
-  return std::ranges::any_of(
-      plan.tables, [&](const std::string& pattern) { return rewrite::matches(pattern, parameter); });
+const rewrite::TableSpec* table_in(const Plan& plan, std::string_view parameter) {
+  const auto found = std::ranges::find_if(plan.tables, [&](const rewrite::TableSpec& table) {
+    return rewrite::matches(table.parameters, parameter);
+  });
+  return found == plan.tables.end() ? nullptr : &*found;
 }
+
+bool is_table(const Plan& plan, std::string_view parameter) { return table_in(plan, parameter) != nullptr; }
 
 bool is_split(const Plan& plan, std::string_view parameter) {
   return std::ranges::any_of(plan.splits, [&](const std::string& pattern) {

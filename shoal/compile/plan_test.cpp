@@ -72,6 +72,7 @@ TEST_CASE("every move's settings are in a plan, and read back they are the same"
       .stages_per_rank = 3,
       .microbatches = 8,
       .reduces_each = false,
+      .tables = {{.parameters = "emb.*.weight", .clicks = "targets"}, {.parameters = "rows"}},
       .precision = {.compute = DType::BFloat16, .lower = {"aten::exp"}, .full = {"aten::bmm"}},
       .recompute = {.mode = rewrite::RecomputeMode::Full, .modules = {"h.*", "head"}, .collectives = true},
       .offload = {.optimizer_state = true, .activations = true, .least = 1 << 20},
@@ -84,7 +85,7 @@ TEST_CASE("every move's settings are in a plan, and read back they are the same"
         "zero fsdp stage=2 gathers=once\nparameter w tp=S(1)\nsplit h.*.mlp\n"
         "planner tensor_batch=true kept=300MiB budget=2.5 link=2.5e+10 latency=0\n"
         "pipeline pipeline schedule=looped_bfs stages_per_rank=3 microbatches=8\naccumulate reduce=once\n"
-        "precision bfloat16 lower=aten::exp full=aten::bmm\n"
+        "table emb.*.weight clicks=targets\ntable rows\nprecision bfloat16 lower=aten::exp full=aten::bmm\n"
         "recompute full h.* head collectives=again\noffload optimizer_state activations least=1MiB\n"
         "gather_ahead 1000\n"
         "buckets 3MiB\nprefetch 2MiB\noverlap 1MiB\n");

@@ -86,7 +86,8 @@ std::string to_text(const Plan& plan) {
   }
   for (const auto& begin : plan.stages) text += concat("stage ", begin, '\n');
   if (plan.reduces_each) text += concat("accumulate reduce=", *plan.reduces_each ? "each" : "once", '\n');
-  for (const auto& pattern : plan.tables) text += concat("table ", pattern, '\n');
+  for (const auto& [parameters, clicks] : plan.tables)
+    text += concat("table ", parameters, clicks.empty() ? "" : " clicks=", clicks, '\n');
   if (plan.precision != defaults.precision) {
     text += concat("precision ", name_of_float(plan.precision.compute));
     for (const std::string& op : plan.precision.lower) text += concat(" lower=", op);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
@@ -15,6 +16,7 @@ void Worker::Sums::clear() {
   keys.clear();
   gradients.clear();
   shows.clear();
+  clicks.clear();
 }
 
 Worker::TableNumber Worker::add(const Definition& definition, std::uint64_t num_ids, Padding padding) {
@@ -116,6 +118,8 @@ void Worker::add(OfTable& to, const Pulled& pulled, double weight) {
     sums.has_places = true;
   }
   const auto factor = static_cast<T>(weight);
+  const std::size_t of_sample =
+      pulled.clicks.empty() ? 1 : std::max<std::size_t>(pulled.ids.size() / pulled.clicks.size(), 1);
   for (std::size_t i = 0; i < pulled.ids.size(); ++i) {
     if (pulled.places[i] == kPadding) continue;
     const auto place = static_cast<std::size_t>(pulled.places[i]);
@@ -125,10 +129,16 @@ void Worker::add(OfTable& to, const Pulled& pulled, double weight) {
       if (at.back() == sums.keys.size()) {
         sums.keys.push_back(key);
         sums.shows.push_back(0);
+        sums.clicks.push_back(0);
         sums.gradients.resize(sums.gradients.size() + width * sizeof(T));
       }
     }
-    sums.shows[at[place]] += 1;
+    sums.shows[at[place]] += pulled.count;
+    if (!pulled.clicks.empty()) {  // one below 0 is for the push to refuse, on all workers
+      const float clicks = pulled.clicks[i / of_sample];
+      sums.clicks[at[place]] +=
+          pulled.count * (clicks >= 0 ? clicks : std::numeric_limits<float>::quiet_NaN());
+    }
     T* const sum = reinterpret_cast<T*>(sums.gradients.data()) + at[place] * width;
     const T* const gradient = gradients.data() + i * width;
     if (weight == 1)
@@ -145,6 +155,9 @@ void Worker::add(const Pulled& pulled, double weight) {
                   (pulled.ids.empty() || pulled.gradients.is_wide() == to.is_wide),
               Internal, "ps: table ", in_quotes(to.definition.name), ": ", pulled.gradients.size(),
               " gradients of ", pulled.ids.size(), " ids");
+  SHOAL_CHECK(pulled.clicks.empty() || pulled.ids.size() % pulled.clicks.size() == 0, Internal, "ps: table ",
+              in_quotes(to.definition.name), ": clicks of ", pulled.clicks.size(), " samples, and ",
+              pulled.ids.size(), " ids");
   with_number(to.is_wide, [&](auto number) { add<decltype(number)>(to, pulled, weight); });
 }
 
@@ -181,6 +194,8 @@ void Worker::push_all(std::uint64_t step, double rate) {
                                .gradients = Numbers(of.sums.gradients, of.is_wide),
                                .shows = of.definition.scored ? std::span<const float>(of.sums.shows)
                                                              : std::span<const float>(),
+                               .clicks = of.definition.scored ? std::span<const float>(of.sums.clicks)
+                                                              : std::span<const float>(),
                                .step = step,
                                .rate = rate * of.rate}});
   try {

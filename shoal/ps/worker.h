@@ -53,6 +53,8 @@ class Worker {
     std::span<const std::int64_t> ids;
     std::span<const std::int32_t> places;
     Numbers gradients;
+    float count = 1;                     // what each id is shown by
+    std::span<const float> clicks = {};  // of equal parts of the ids, in their order; none: of no sample
   };
   // Of a step: all workers call it alike, with those of their part of the batch. Nothing is pushed where a
   // gradient of any of them is not finite: throws InvalidInput then, in sync mode on all of them.
@@ -100,7 +102,7 @@ class Worker {
     bool has_places = false;  // of the keys; those of one pull alone are the pull's
     std::vector<std::uint64_t> keys;
     std::vector<std::byte> gradients;
-    std::vector<float> shows;
+    std::vector<float> shows, clicks;
     void clear();
   };
   struct OfTable {

@@ -6,7 +6,8 @@ namespace shoal::python {
 
 std::vector<std::string> Options::table_patterns() const {
   std::vector<std::string> patterns;
-  if (parallelism) patterns = parallelism->plan.tables;
+  if (parallelism)
+    for (const auto& table : parallelism->plan.tables) patterns.push_back(table.parameters);
   for (const auto& placement : tables.placements) patterns.push_back(placement.parameters);
   return patterns;
 }

@@ -328,18 +328,26 @@ class Placing {
   }
 
   // Gradients of rows as their ids were pulled: each rank those of its part of the ids; of ids that ranks have
-  // alike, a summand.
+  // alike, a summand, and one of these ranks counts them.
   void place_push(const ir::Node& node, PlacedNode& placed) {
     const auto list = [&](std::string_view name) { return std::get<ir::ValueList>(*ir::find(node, name)); };
-    const auto tables = list("tables"), ids = list("ids"), places = list("places");
-    for (std::size_t i = 0; i < ids.size(); ++i) {
+    const auto tables = list("tables"), ids = list("ids"), places = list("places"), clicks = list("clicks");
+    const std::size_t all = ids.size(), first = tables.size();
+    std::size_t clicked = first + 4 * all;
+    for (std::size_t i = 0; i < all; ++i) {
       const Layout& as_pulled = values_[places[i]->index].front();
-      Layout gradient = as_pulled;
-      for (std::size_t axis = 0; axis < mesh_.axes.size(); ++axis)
-        if (mesh_.axes[axis].size > 1 && is_whole(gradient.placements[axis]))
-          gradient.placements[axis] = Partial{};
-      placed.in[tables.size() + i] = placed.in[tables.size() + ids.size() + i] = as_pulled;
-      placed.in[tables.size() + 2 * ids.size() + i] = gradient;
+      Layout gradient = as_pulled, count = replicated(), of_samples = replicated();
+      for (std::size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
+        if (mesh_.axes[axis].size == 1) continue;
+        const Placement& placement = as_pulled.placements[axis];
+        if (is_whole(placement)) gradient.placements[axis] = count.placements[axis] = Partial{};
+        if (const auto* shard = std::get_if<Shard>(&placement); shard != nullptr && shard->dim == 0)
+          of_samples.placements[axis] = placement;
+      }
+      placed.in[first + i] = placed.in[first + all + i] = as_pulled;
+      placed.in[first + 2 * all + i] = gradient;
+      placed.in[first + 3 * all + i] = count;
+      if (clicks[i]) placed.in[clicked++] = of_samples;
     }
   }
 

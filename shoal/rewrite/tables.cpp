@@ -10,9 +10,12 @@
 #include <utility>
 
 #include "shoal/base/error.h"
+#include "shoal/base/text.h"
 #include "shoal/ir/rebuild.h"
+#include "shoal/ir/text.h"
 #include "shoal/rewrite/bags.h"
 #include "shoal/rewrite/read_whole.h"
+#include "shoal/rewrite/writer.h"
 
 namespace shoal::rewrite {
 
@@ -56,21 +59,22 @@ struct RowGradient {
 
 class PlacingTables {
  public:
-  PlacingTables(Graph graph, const std::vector<std::string>& parameters) : old_(std::move(graph)) {
+  PlacingTables(Graph graph, const std::vector<TableSpec>& specs) : old_(std::move(graph)) {
     readers_.resize(old_.values.size());
     for (std::size_t i = 0; i < old_.nodes.size(); ++i)
       for (const ValueId input : ir::inputs_of(old_.nodes[i]))
         readers_[input.index].push_back({static_cast<std::uint32_t>(i)});
-    for (const auto& source : old_.sources)
-      if (old_.at(source.value).role == Role::Parameter &&
-          std::ranges::find(parameters, source.name) != parameters.end())
-        tables_.emplace(source.value, source.name);
+    for (const auto& source : old_.sources) {
+      const auto spec = std::ranges::find(specs, source.name, &TableSpec::parameters);
+      if (spec != specs.end() && old_.at(source.value).role == Role::Parameter)
+        tables_.emplace(source.value, *spec);
+    }
   }
 
   Graph run(RowGradients then) {
-    for (const auto& [table, name] : tables_) {
-      check_readers(table, name);
-      find_gradients(table, name);
+    for (const auto& [table, spec] : tables_) {
+      check_readers(table, spec.parameters);
+      find_gradients(table, spec.parameters);
       ir::TensorType& type = old_.values[table.index].type;
       type = ir::contiguous(type.dtype, {0});
     }
@@ -184,14 +188,50 @@ class PlacingTables {
     return found == stands_for_.end() ? value : found->second;  // sources keep their ids
   }
 
+  // The input that has the clicks of the samples that these ids are of: as many as the ids' first dim is long.
+  std::optional<ValueId> clicks_of(const Lookup& lookup) const {
+    const auto& [name, input] = tables_.at(lookup.table);
+    if (input.empty()) return std::nullopt;
+    std::string there;
+    for (const auto& source : old_.sources) {
+      const ir::Value& value = old_.at(source.value);
+      if (value.role != Role::Input) continue;
+      there += concat(there.empty() ? "" : ", ", source.name);
+      if (source.name != input) continue;
+      const auto &shape = value.type.shape, &ids = old_.at(lookup.ids).type.shape;
+      const bool is_of_samples =
+          !ids.empty() && !shape.empty() && shape[0] == ids[0] &&
+          std::ranges::all_of(shape.begin() + 1, shape.end(), [](std::int64_t size) { return size == 1; });
+      SHOAL_CHECK(is_of_samples && !is_in_bags(lookup), InvalidInput, "tables: clicks of ", name,
+                  " are input ", input, " of ", ir::to_text(value.type), ", and its ids are ",
+                  ir::to_text(old_.at(lookup.ids).type), is_in_bags(lookup) ? " in bags of any length" : "",
+                  "; wanted [samples] of each, and ids of [samples] or [samples, …]");
+      return source.value;
+    }
+    fail(ErrorKind::InvalidInput, "tables: clicks of ", name, " are input \"", input,
+         "\", which the step does not read; it reads ", there.empty() ? "none" : there);
+  }
+
+  // What the ids' rows are read by: bags, which say which sample an id is of.
+  bool is_in_bags(const Lookup& lookup) const {
+    return std::ranges::any_of(readers_[lookup.table.index], [&](NodeId at) {
+      const Node& node = old_.at(at);
+      if (node.op != "aten::embedding" || lookup_of(node, lookup.table) != lookup) return false;
+      return std::ranges::any_of(readers_[node.outputs[0]->index], [&](NodeId reader) {
+        return old_.at(reader).op.starts_with("aten::_embedding_bag");
+      });
+    });
+  }
+
   void append(Graph& made, RowGradients then) {
     Node node{.op = then == RowGradients::Push ? "shoal::push_rows" : "shoal::add_up_rows",
               .phase = ir::Phase::Update};
-    ir::ValueList tables, ids, places, gradients;
+    ir::ValueList tables, ids, places, gradients, clicks;
+    const ValueId once = Writer(made, node).full({}, 1, DType::Float64);
     std::vector<std::int64_t> of;
     for (const auto& [lookup, gradient] : gradients_) {
       const auto pulled = pulled_.find(lookup);
-      SHOAL_CHECK(pulled != pulled_.end(), InvalidInput, "tables: ", tables_.at(lookup.table),
+      SHOAL_CHECK(pulled != pulled_.end(), InvalidInput, "tables: ", tables_.at(lookup.table).parameters,
                   " has a gradient of a lookup that the graph does not make", kRemedy);
       auto table = std::ranges::find(tables, std::optional(in_made(lookup.table)));
       if (table == tables.end()) table = tables.insert(tables.end(), in_made(lookup.table));
@@ -199,12 +239,16 @@ class PlacingTables {
       ids.emplace_back(in_made(lookup.ids));
       places.emplace_back(pulled->second.places);
       gradients.emplace_back(in_made(gradient));
+      clicks.push_back(clicks_of(lookup));
     }
+    ir::ValueList counts(ids.size(), once);
     node.arguments = {{"tables", std::move(tables)},
                       {"of", std::move(of)},
                       {"ids", std::move(ids)},
                       {"places", std::move(places)},
-                      {"gradients", std::move(gradients)}};
+                      {"gradients", std::move(gradients)},
+                      {"counts", std::move(counts)},
+                      {"clicks", std::move(clicks)}};
     const bool pushes = then == RowGradients::Push;
     const auto scalar = [&](std::string_view name, DType dtype) {
       node.arguments.push_back({std::string(name.substr(name.find('.') + 1)),
@@ -217,7 +261,7 @@ class PlacingTables {
 
   Graph old_;
   std::vector<std::vector<NodeId>> readers_;  // by value
-  std::map<ValueId, std::string> tables_;
+  std::map<ValueId, TableSpec> tables_;
   std::vector<RowGradient> gradients_;
   std::set<NodeId> dropped_;
   std::map<Lookup, Pulled> pulled_;
@@ -226,9 +270,10 @@ class PlacingTables {
 
 }  // namespace
 
-Graph tables(Graph graph, const std::vector<std::string>& parameters, RowGradients then) {
-  return PlacingTables(read_whole(bags_as_lookups(std::move(graph), parameters), parameters), parameters)
-      .run(then);
+Graph tables(Graph graph, const std::vector<TableSpec>& parameters, RowGradients then) {
+  std::vector<std::string> names;
+  for (const TableSpec& spec : parameters) names.push_back(spec.parameters);
+  return PlacingTables(read_whole(bags_as_lookups(std::move(graph), names), names), parameters).run(then);
 }
 
 void append_push_of_sums(Graph& graph) {

@@ -6,12 +6,14 @@
 //   %0 = parameter "emb.weight" : f32[1000, 16]   %0 = parameter "emb.weight" : f32[0]
 //   %1 = input "ids" : i64[8]                     %1 = input "ids" : i64[8]
 //   %2 = embedding(weight=%0, indices=%1)         %2, %3 = pull_rows(table=%0, ids=%1)    rows and their places
-//   …                                             …
+//   …                                             %4 = full([], 1)
 //   %9 = embedding_dense_backward(%8, %1)         push_rows(tables=[%0], of=[0], ids=[%1], places=[%3],
-//   return gradient "emb.weight" %9                         gradients=[%8], step, rate) @update
+//   return gradient "emb.weight" %9                         gradients=[%8], counts=[%4], clicks=[none],
+//                                                           step, rate) @update
 //
 // Here all rows of the batch are asked for, and a rank does so for its part of the batch; that each id goes over
-// the wire once, with one sum, is the worker's business, as is what other ranks push.
+// the wire once, with one sum, is the worker's business, as is what other ranks push. An id that several ranks look up
+// for the same samples is shown once all the same: counts are 1 on one of them.
 #pragma once
 
 #include <string>
@@ -34,9 +36,16 @@ enum class RowGradients {
   AddUp,  // shoal::add_up_rows, and shoal::push_sums by another graph
 };
 
-// Of a captured graph. Throws InvalidInput naming parameter, op and module where something but a lookup reads
-// one of the parameters, or their gradient is more than the sum of its lookups'.
-ir::Graph tables(ir::Graph graph, const std::vector<std::string>& parameters, RowGradients then);
+struct TableSpec {
+  std::string parameters;  // by name; in a plan '*' stands for any characters but '.'
+  std::string clicks =
+      {};  // the input that has of each sample how often it was clicked; none: nobody counts that
+  friend bool operator==(const TableSpec&, const TableSpec&) = default;
+};
+
+// Of a captured graph; `parameters`: each by its name. Throws InvalidInput naming parameter, op and module where their
+// gradient is more than the sum of its lookups', or clicks are not of the samples that the ids are of.
+ir::Graph tables(ir::Graph graph, const std::vector<TableSpec>& parameters, RowGradients then);
 
 // Appends to a graph of sums what pushes those of rows.
 void append_push_of_sums(ir::Graph& graph);

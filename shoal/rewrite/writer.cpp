@@ -157,6 +157,17 @@ ValueId Writer::arange(std::int64_t count, DType dtype) {
                ir::contiguous(dtype, {count}));
 }
 
+ValueId Writer::full(Sizes shape, double number, DType dtype) {
+  return value("aten::full",
+               {{"size", shape},
+                {"fill_value", number},
+                {"dtype", dtype},
+                {"layout", {}},
+                {"device", {}},
+                {"pin_memory", {}}},
+               ir::contiguous(dtype, shape));
+}
+
 ValueId Writer::embedding(ValueId weight, ValueId ids, std::int64_t padding) {
   Sizes shape = type(ids).shape;
   shape.push_back(type(weight).shape.at(1));

@@ -32,12 +32,17 @@ std::uint32_t optional_slot_of(const Compute& compute, std::string_view name) {
                                                                             : slot_of(compute, name);
 }
 
-std::vector<std::uint32_t> slots_of(const Compute& compute, std::string_view name) {
+std::vector<std::uint32_t> optional_slots_of(const Compute& compute, std::string_view name) {
   std::vector<std::uint32_t> slots;
-  for (const auto& value : typed_argument<ir::ValueList>(compute, name, "a list of values")) {
-    SHOAL_CHECK(value, InvalidInput, compute.op, ": argument ", name, " has an item that is none");
-    slots.push_back(value->index);
-  }
+  for (const auto& value : typed_argument<ir::ValueList>(compute, name, "a list of values"))
+    slots.push_back(value ? value->index : kNoSlot);
+  return slots;
+}
+
+std::vector<std::uint32_t> slots_of(const Compute& compute, std::string_view name) {
+  std::vector<std::uint32_t> slots = optional_slots_of(compute, name);
+  SHOAL_CHECK(std::ranges::count(slots, kNoSlot) == 0, InvalidInput, compute.op, ": argument ", name,
+              " has an item that is none");
   return slots;
 }
 

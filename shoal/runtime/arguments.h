@@ -18,6 +18,7 @@ const ir::Attribute& argument_of(const program::Compute& compute, std::string_vi
 std::uint32_t slot_of(const program::Compute& compute, std::string_view name);
 std::uint32_t optional_slot_of(const program::Compute& compute, std::string_view name);  // kNoSlot for none
 std::vector<std::uint32_t> slots_of(const program::Compute& compute, std::string_view name);
+std::vector<std::uint32_t> optional_slots_of(const program::Compute& compute, std::string_view name);
 double number_of(const program::Compute& compute, std::string_view name);  // a double or an int
 std::int64_t integer_of(const program::Compute& compute, std::string_view name);
 const std::string& text_of(const program::Compute& compute, std::string_view name);

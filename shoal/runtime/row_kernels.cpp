@@ -97,7 +97,9 @@ class Gradients {
   Gradients(const Program& program, const Compute& compute, const RowTables* tables)
       : ids_(slots_of(compute, "ids")),
         places_(slots_of(compute, "places")),
-        gradients_(slots_of(compute, "gradients")) {
+        gradients_(slots_of(compute, "gradients")),
+        counts_(slots_of(compute, "counts")),
+        clicks_(optional_slots_of(compute, "clicks")) {
     const Named named(program, tables);
     const auto tables_read = slots_of(compute, "tables");
     for (const std::int64_t table : std::get<std::vector<std::int64_t>>(argument_of(compute, "of")))
@@ -108,7 +110,7 @@ class Gradients {
   void with(const Slots& slots, const Act& act) const {
     std::vector<at::Tensor> kept;  // that the spans are of
     std::vector<ps::Worker::Pulled> pulled;
-    kept.reserve(3 * of_.size());
+    kept.reserve(4 * of_.size());
     for (std::size_t i = 0; i < of_.size(); ++i) {
       const at::Tensor& ids = kept.emplace_back(slots[ids_[i]].to(at::kLong).contiguous());
       const at::Tensor& places = kept.emplace_back(slots[places_[i]].contiguous());
@@ -116,14 +118,18 @@ class Gradients {
       pulled.push_back({.table = of_[i],
                         .ids = span_of<std::int64_t>(ids),
                         .places = span_of<std::int32_t>(places),
-                        .gradients = numbers_of(gradients)});
+                        .gradients = numbers_of(gradients),
+                        .count = slots[counts_[i]].item<float>()});
+      if (clicks_[i] == kNoSlot) continue;
+      const at::Tensor& clicks = kept.emplace_back(slots[clicks_[i]].to(at::kFloat).contiguous());
+      pulled.back().clicks = span_of<float>(clicks);
     }
     act(pulled);
   }
 
  private:
   std::vector<TableNumber> of_;  // by lookup
-  std::vector<std::uint32_t> ids_, places_, gradients_;
+  std::vector<std::uint32_t> ids_, places_, gradients_, counts_, clicks_;
 };
 
 }  // namespace

@@ -2,11 +2,12 @@
 // Rows of tables in a step (rewrite/tables.h): their kernels ask the worker that this rank is.
 //
 //   shoal::pull_rows(table, ids, padding_idx)                            rows, places
-//   shoal::push_rows(tables, of, ids, places, gradients, step, rate)
-//   shoal::add_up_rows(tables, of, ids, places, gradients, keep, weight)
+//   shoal::push_rows(tables, of, ids, places, gradients, counts, clicks, step, rate)
+//   shoal::add_up_rows(tables, of, ids, places, gradients, counts, clicks, keep, weight)
 //   shoal::push_sums(divisor, step, rate)
 //
-// `of` says of each lookup which of the tables it is of.
+// `of` says of each lookup which of the tables it is of; counts are what its ids are shown by (f64, scalars), clicks
+// those of its samples, or none.
 #pragma once
 
 #include <ATen/core/Tensor.h>

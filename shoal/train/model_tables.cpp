@@ -155,7 +155,7 @@ static void check_can_be_table(const std::string& name, const at::Tensor& parame
 
 // --- The room.
 
-ModelTables::ModelTables(const TableOptions& options, const std::vector<std::string>& of_plan,
+ModelTables::ModelTables(const TableOptions& options, const std::vector<rewrite::TableSpec>& of_plan,
                          const std::vector<std::pair<std::string, at::Tensor>>& parameters,
                          const std::vector<OptimizerPart>& optimizers, const runtime::Group* control)
     : control_(control), tables_(options.tables) {
@@ -178,7 +178,8 @@ ModelTables::ModelTables(const TableOptions& options, const std::vector<std::str
     worker_ = std::make_unique<ps::Worker>(*tables_, exchange);
     rows_.worker = worker_.get();
     std::vector<TablePlacement> placements = options.placements;
-    for (const std::string& pattern : of_plan) placements.push_back({.parameters = pattern});
+    for (const auto& [pattern, clicks] : of_plan)
+      placements.push_back({.parameters = pattern, .clicks = clicks});
     for (const TablePlacement& placement : placements) {
       bool fits = false;
       for (const auto& [name, parameter] : parameters) {
@@ -204,6 +205,9 @@ ModelTables::~ModelTables() {
 void ModelTables::add(const TableOptions& options, const TablePlacement& placement, const std::string& name,
                       const at::Tensor& parameter, const std::vector<OptimizerPart>& optimizers) {
   check_can_be_table(name, parameter);
+  SHOAL_CHECK(placement.clicks.empty() || placement.scored, InvalidInput, "tables: clicks of ", name,
+              " are input \"", placement.clicks,
+              "\", and its rows have no score that these count for. Remedy: scored, or no clicks");
   const ir::TensorType type = aten::type_of(parameter);
   const bool is_said = placement.optimizer || !placement.parts.empty() || !parameter.requires_grad();
   const Found found = is_said ? Found{} : found_for(optimizers, name, type);
@@ -217,6 +221,7 @@ void ModelTables::add(const TableOptions& options, const TablePlacement& placeme
     of_parts_.push_back({.name = name, .table = number, .part = found.part, .optimizer = found.optimizer});
   rows_.numbers.emplace(name, number);
   parameters_.push_back({name, parameter});
+  specs_.push_back({.parameters = name, .clicks = placement.clicks});
   if (is_first()) {
     using enum TableOptions::Before;
     if (options.before == Clear) worker_->clear(number);

@@ -19,6 +19,7 @@
 #include "shoal/capture/capture.h"
 #include "shoal/compile/optimizer.h"
 #include "shoal/ps/worker.h"
+#include "shoal/rewrite/tables.h"
 #include "shoal/runtime/groups.h"
 #include "shoal/runtime/row_kernels.h"
 #include "shoal/train/agreement.h"
@@ -32,7 +33,7 @@ class ModelTables {
 
   // Takes the memory of those of the parameters that `options` names, which all have to be there. `control`: of
   // several ranks, who all call it at once. Throws InvalidInput naming a parameter that cannot be a table.
-  ModelTables(const TableOptions& options, const std::vector<std::string>& of_plan,
+  ModelTables(const TableOptions& options, const std::vector<rewrite::TableSpec>& of_plan,
               const std::vector<std::pair<std::string, at::Tensor>>& parameters,
               const std::vector<OptimizerPart>& optimizers, const runtime::Group* control);
   ModelTables(const ModelTables&) = delete;
@@ -46,7 +47,8 @@ class ModelTables {
   // it had some, which its table does not see.
   void check();
   bool has(const std::string& parameter) const { return rows_.numbers.contains(parameter); }
-  const NamedTensors& parameters() const { return parameters_; }  // without memory
+  const NamedTensors& parameters() const { return parameters_; }           // without memory
+  const std::vector<rewrite::TableSpec>& specs() const { return specs_; }  // of each, as a plan has them
   const runtime::RowTables* rows() const { return &rows_; }
   const ps::Worker& worker() const { return *worker_; }
 
@@ -108,6 +110,7 @@ class ModelTables {
   std::unique_ptr<ps::Worker> worker_;
   runtime::RowTables rows_;
   NamedTensors parameters_;
+  std::vector<rewrite::TableSpec> specs_;
   std::vector<OfPart> of_parts_;  // tables whose rate is that of an optimizer of the trainer
   struct Save {
     std::filesystem::path folder;

@@ -156,6 +156,10 @@ TEST_CASE("what cannot be a table is refused before anything has changed") {
   CHECK(refusal({.parameters = "item.weight"}) ==
         "tables: no parameter of the model is called \"item.weight\"");
   CHECK(refusal({.parameters = "top.bias"}) == "");  // it is one row
+  CHECK(refusal({.parameters = "items.weight", .clicks = "clicked"}) ==
+        "tables: clicks of items.weight are input \"clicked\", and its rows have no score that these count "
+        "for. "
+        "Remedy: scored, or no clicks");
   CHECK(contains(refusal({.parameters = "items.weight"}, AdamW{}),
                  "TablePlacement::optimizer says what updates a row"));
   CHECK(contains(refusal({.parameters = "items.weight"}, SGD{.lr = 0.1, .momentum = 0.9}), "momentum"));

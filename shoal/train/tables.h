@@ -37,6 +37,9 @@ struct TablePlacement {    // of the parameters that one pattern names
   ps::Admission admission = {};
   bool scored = false;
   ps::Life life = {};
+  // Of scored rows, the input of a step that has of each sample how often it was clicked, by its name: "targets". Of
+  // shape [samples], and ids of [samples, …]. None: nothing is clicked.
+  std::string clicks = {};
   std::uint32_t shards = 1024;
 };
 

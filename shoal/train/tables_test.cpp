@@ -208,6 +208,67 @@ TEST_CASE("a day ends between two steps of all ranks, and they read what is left
     }
 }
 
+// By hand: of each id, how often samples that were clicked have it, and how often others.
+static std::map<std::int64_t, std::pair<int, int>> counted(const char* table) {
+  std::map<std::int64_t, std::pair<int, int>> counts;
+  const auto count = [&](const at::Tensor& ids, const at::Tensor& clicked) {
+    for (std::int64_t i = 0; i < ids.numel(); ++i) {
+      const auto id = ids.reshape(-1)[i].item<std::int64_t>();
+      if (std::string(table) == "items.weight" && id == 2) continue;  // padding
+      const bool is = clicked[i * clicked.numel() / ids.numel()].item<double>() != 0;
+      ++(is ? counts[id].first : counts[id].second);
+    }
+  };
+  for (const std::int64_t number : {0, 50, 1, 51}) {
+    const Batch batch = batch_of(number, 0, 14);
+    const auto of = [&](const char* name) { count(batch[name].tensor(), batch["clicked"].tensor()); };
+    if (std::string(table) == "users.weight") {
+      of("user");
+    } else {
+      of("seen");
+      of("wanted");
+    }
+  }
+  return counts;
+}
+
+TEST_CASE("a table counts its rows' shows and clicks, each once, however ranks cut the step") {
+  TableOptions options = kBoth;
+  for (TablePlacement& placement : options.placements) {
+    placement.scored = true;
+    placement.initial = ps::Initial{.scale = 0.1f};  // or there are rows that nobody has shown
+    placement.clicks = "clicked";
+  }
+  options.placements[0].life = {.show_weight = 0, .click_weight = 1, .min_score = 1.5};
+  options.placements[1].life = {.show_weight = 1, .click_weight = 0, .min_score = 1.5};
+  std::int64_t clicked = 0, passed = 0;
+  for (const auto& [id, counts] : counted("items.weight")) clicked += counts.first >= 2 ? 1 : 0;
+  for (const auto& [id, counts] : counted("users.weight")) passed += counts.second >= 2 ? 1 : 0;
+  for (const auto& mesh :
+       {mesh_of(1, 1, 1, 1), mesh_of(2, 2, 1, 1), mesh_of(2, 1, 2, 1), mesh_of(2, 1, 1, 2)}) {
+    const int ranks = mesh.size();
+    CAPTURE(sharding::to_text(mesh));
+    const rendezvous::Key key = rendezvous::make_key();
+    const ps::Server server(key, {.loops = 2, .all_loops = 2});
+    comm::run_as_threads(comm::inproc(ranks), [&](comm::Communicator& world) {
+      at::set_num_threads(1);
+      ps::Client client(key, server.endpoints());
+      const Parallelism parallelism{.mesh = mesh, .world = &world};
+      const sharding::Range part = samples_of(mesh, world.rank(), 14);
+      TableOptions own = options;
+      own.tables = &client;
+      Trainer trainer(model_of(), loss_of, Adagrad{.lr = 0.1}, {.parallelism = parallelism, .tables = own});
+      step(trainer, 0, part, true);
+      for (const std::int64_t number : {1, 51}) trainer.step(batch_of(number, part.begin, part.end));
+      const auto ended = trainer.end_day(1);
+      if (world.rank() != 0) return;
+      const auto left = [&](const char* table) { return ended.at(table).rows - ended.at(table).low_score; };
+      CHECK(left("items.weight") == clicked);
+      CHECK(left("users.weight") == passed);
+    });
+  }
+}
+
 TEST_CASE("a checkpoint has the rows of tables, and one goes on as if nothing had been between") {
   const TemporaryFolder temporary;
   const std::filesystem::path& folder = temporary.path();

@@ -559,7 +559,7 @@ class Trainer::State {
   // Parameters that the options name, and the plan's lines: they leave the others.
   void place_in_tables() {
     auto& parallelism = options_.parallelism;
-    const auto of_plan = parallelism ? parallelism->plan.tables : std::vector<std::string>();
+    const auto of_plan = parallelism ? parallelism->plan.tables : std::vector<rewrite::TableSpec>();
     if (options_.tables.placements.empty() && of_plan.empty()) return;
     SHOAL_CHECK(
         options_.clip_norm == 0, InvalidInput, "trainer: clip_norm is ", options_.clip_norm,
@@ -579,9 +579,7 @@ class Trainer::State {
     view_.parameters = tables_->without(std::move(view_.parameters));
     model_.set(view_);
     model_.set_tables(tables_->parameters());
-    if (!parallelism) return;
-    parallelism->plan.tables.clear();
-    for (const auto& [name, tensor] : tables_->parameters()) parallelism->plan.tables.push_back(name);
+    if (parallelism) parallelism->plan.tables = tables_->specs();
   }
   void check_has_no_tables(const char* call) const {
     SHOAL_CHECK(!tables_, InvalidInput, "trainer: ", call,
@@ -721,9 +719,7 @@ class Trainer::State {
   }
   compile::Plan plan() const {
     if (options_.parallelism) return options_.parallelism->plan;
-    compile::Plan plan;
-    for (const auto& [name, tensor] : model_.tables()) plan.tables.push_back(name);
-    return plan;
+    return {.tables = tables_ ? tables_->specs() : std::vector<rewrite::TableSpec>()};
   }
   compile::Settings settings_of(Then then) const {
     compile::Settings settings{

@@ -189,6 +189,57 @@ def test_bags_that_a_table_does_not_know_are_refused(options):
         trainer.step((torch.tensor([1, 2, 3, 4]), torch.tensor([0, 3])))
 
 
+def clicked(clicks="clicked", scored=True):
+    table = shoal.Table(
+        "emb.weight",
+        optimizer="sgd",
+        lr=0.1,
+        initial="normal",
+        scored=scored,
+        show_weight=0.0,
+        min_score=1.5,
+        clicks=clicks,
+    )
+    model = Net()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    return shoal.Trainer(
+        model, sgd, lambda model, batch: loss_of(model, (batch["ids"], batch["clicked"])), tables=table
+    )
+
+
+def samples(*clicks):
+    return {"ids": torch.tensor([[1, 2], [3, 2], [2, 1]]), "clicked": torch.tensor(clicks).double()}
+
+
+def test_rows_that_were_clicked_stay():
+    trainer = clicked()
+    trainer.step(samples(1, 1, 0))
+    trainer.step(samples(0, 2, 0))
+    ended = trainer.end_day(1)["emb.weight"]  # 1: once, 2: four times, 3: three times
+    assert (ended["rows"], ended["low_score"]) == (3, 1)
+
+
+def test_clicks_that_cannot_be_are_refused_by_name():
+    with pytest.raises(shoal.InvalidInput, match="rows have no score that these count for"):
+        clicked(scored=False)
+    with pytest.raises(shoal.InvalidInput, match='are input "what", which the step does not read; it reads'):
+        clicked("what").step(samples(1, 0, 0))
+    with pytest.raises(shoal.InvalidInput, match=r"are input ids of i64\[3, 2\], and its ids are"):
+        clicked("ids").step(samples(1, 0, 0))
+    trainer = clicked()
+    with pytest.raises(shoal.InvalidInput, match="shows or clicks of key 2 are not numbers from 0 on"):
+        trainer.step(samples(1, -1, 0))
+    bag = bag_of("sum")
+    trainer = shoal.Trainer(
+        bag,
+        torch.optim.SGD(bag.parameters(), lr=0.1),
+        squares,
+        tables=shoal.Table("weight", optimizer="sgd", scored=True, clicks="2"),
+    )
+    with pytest.raises(shoal.InvalidInput, match="in bags of any length"):
+        trainer.step((torch.arange(4), torch.tensor([0, 3]), torch.ones(4, dtype=torch.float64)))
+
+
 def test_what_is_multiplied_and_convolved_is_in_tables_too(tmp_path):
     def made_model():
         torch.manual_seed(4)
