@@ -37,7 +37,7 @@ PUBLIC = [
         "what a trainer of one rank among several is given: [parallelism.md](parallelism.md), "
         "[pipelines.md](pipelines.md)",
         """world/world train/parallelism compile/plan schedule/schedule sharding/mesh sharding/layout
-        rewrite/precision rewrite/recompute rewrite/offload planner/rates""",
+        rewrite/precision rewrite/recompute rewrite/offload rewrite/table_spec planner/rates""",
     ),
     (
         "Jobs",

@@ -300,6 +300,7 @@ class Tables:
         memory: str = "",
         cold_folder: str = "",
         wire_dtype: torch.dtype | str | None = None,
+        save_deltas: int = 0,
     ) -> None:
         """`mode`: "sync": a step is one update of all ranks, and rows are those of one device. "async":
         each rank's is applied when it comes. "half_async": a row lacks at most `staleness` steps of any
@@ -307,7 +308,8 @@ class Tables:
         itself, and sends what became of them every `geo_steps` steps. `before`: what becomes of rows that
         servers have from a trainer before. `memory`: of each table in this process, as "8GiB"; other rows
         lie in `cold_folder`, which is this process's alone and is emptied. `wire_dtype`: as what rows and
-        gradients of float32 tables go to servers and back, float32 or bfloat16, to the nearest. Raises
+        gradients of float32 tables go to servers and back, float32 or bfloat16, to the nearest.
+        `save_deltas`: checkpoints between two with all rows, that have only those that changed. Raises
         InvalidInput for a number out of its bounds, and naming `memory`, `cold_folder` or `wire_dtype`."""
 
 class Trainer:

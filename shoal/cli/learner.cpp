@@ -131,6 +131,7 @@ static TableOptions tables_of(const Recipe& recipe, ps::Tables* tables) {
                    .geo_steps = static_cast<std::uint32_t>(recipe.ps.geo_steps),
                    .cache_rows = keeps_rows ? static_cast<std::size_t>(recipe.ps.cache_rows) : 0,
                    .wire = recipe.ps.wire_dtype == RowType::BFloat16 ? DType::BFloat16 : DType::Float32}};
+  options.save_deltas = static_cast<std::uint32_t>(recipe.ps.save_deltas);
   if (tables == nullptr && !recipe.tables.empty()) {
     options.memory_bytes = parse_bytes(recipe.ps.memory).value_or(0);
     options.cold_folder = cold_folder_of(recipe) / "trainer";

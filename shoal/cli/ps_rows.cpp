@@ -31,12 +31,15 @@ struct Saved {
 }  // namespace
 
 static Saved read(FileSystem& files, const fs::path& path) {
-  const std::vector<fs::path> all = ps::files_of(files, path);
-  const ps::SavedFile first(files, all.front());
-  Saved saved = {.num_files = all.size(),
-                 .table = std::make_unique<ps::Table>(ps::definition_from_text(first.header().definition)),
-                 .report = {}};
-  saved.report = ps::load(*saved.table, files, all);
+  Saved saved;
+  for (const fs::path& save : ps::saves_up_to(files, path)) {
+    const std::vector<fs::path> all = ps::files_of(files, save);
+    if (saved.table == nullptr)
+      saved.table = std::make_unique<ps::Table>(
+          ps::definition_from_text(ps::SavedFile(files, all.front()).header().definition));
+    saved.report += ps::load(*saved.table, files, all);
+    saved.num_files += all.size();
+  }
   return saved;
 }
 

@@ -286,6 +286,8 @@ std::vector<Option> options_of(Recipe& recipe) {
         "as what rows and gradients travel; bfloat16 is half the bytes, to the nearest"},
        {"ps", "day_steps", &ps.day_steps, 0, 1e12,
         "steps a day, after which scores decay and rows go; 0: no days"},
+       {"ps", "save_deltas", &ps.save_deltas, 0, 1e6,
+        "checkpoints between two with all rows, that have those that changed"},
        {"ps", "memory", &ps.memory, 0, 0,
         "of each table, over all servers, as 8GiB; other rows lie on disk; empty: any"},
        {"ps", "cold_folder", &ps.cold_folder, 0, 0, "where those lie; empty: cold, in job.dump_folder"},

@@ -203,8 +203,9 @@ struct Recipe {
     bool prefetch = false;
     RowType wire_dtype = RowType::Float32;
     std::int64_t day_steps = 0;
-    std::string memory;       // of each table, over all servers; others lie on disk. Empty: any
-    std::string cold_folder;  // where those lie; empty: in job.dump_folder
+    std::int64_t save_deltas = 0;  // checkpoints with rows that changed alone, between two with all
+    std::string memory;            // of each table, over all servers; others lie on disk. Empty: any
+    std::string cold_folder;       // where those lie; empty: in job.dump_folder
   } ps;
   struct {
     std::int64_t steps = 3;

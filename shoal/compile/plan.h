@@ -51,7 +51,7 @@
 #include "shoal/rewrite/offload.h"
 #include "shoal/rewrite/precision.h"
 #include "shoal/rewrite/recompute.h"
-#include "shoal/rewrite/tables.h"
+#include "shoal/rewrite/table_spec.h"
 #include "shoal/schedule/schedule.h"
 #include "shoal/sharding/layout.h"
 #include "shoal/sharding/mesh.h"

@@ -78,8 +78,11 @@ void Answers::follow(const wire::Head& head, std::span<const std::byte> payload)
     return;
   }
   wire::check_payload(head, payload);
-  if (head.table < tables_.size())  // the primary writes the file
-    tables_[head.table]->begin_save({.origin = wire::note_of(payload).number, .number = 0}, false, {});
+  if (head.table >= tables_.size()) return;
+  Table& whole = *tables_[head.table];  // the primary writes the file
+  const Saved as = {.origin = wire::note_of(payload).number, .number = head.count};
+  const bool is_next = as.number == 0 || whole.saved() == Saved{.origin = as.origin, .number = as.number - 1};
+  if (is_next) whole.begin_save(as, as.number > 0, {});  // else what changed since its own one stays known
 }
 
 // What changed something is answered as before.
@@ -149,6 +152,12 @@ bool Answers::answer_checked(const wire::Head& head, std::span<const std::byte> 
       SaveReport report;
       done.count = saved(head, wire::round_of(payload), report) ? 1 : 0;
       put_few(reply, done, std::as_bytes(std::span(&report, 1)));
+      return true;
+    }
+    case Operation::LastSave: {
+      const Saved& as = table(head).saved();
+      const std::array<std::uint64_t, 2> last = {as.origin, as.number};
+      put_few(reply, done, std::as_bytes(std::span(last)));
       return true;
     }
     case Operation::Export:

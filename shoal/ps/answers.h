@@ -101,7 +101,7 @@ class Answers {
   const ColdTier* const cold_;
   std::vector<std::unique_ptr<Table>> tables_;
   struct Save {
-    std::uint64_t origin = 0;
+    ps::Saved as;
     std::string path;
     std::unique_ptr<Saving> saving;  // until it is whole
     std::optional<SaveReport> report;

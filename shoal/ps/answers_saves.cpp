@@ -29,19 +29,23 @@ SaveReport Answers::save_or_load(const wire::Head& head, const wire::Note& note)
 
 void Answers::begin_save(const wire::Head& head, const wire::Note& note) {
   Table& whole = table(head);
+  const ps::Saved as = {.origin = note.number, .number = head.count};
   if (const auto last = saves_.find(head.table); last != saves_.end()) last->second.look();
   if (const auto last = saves_.find(head.table); last != saves_.end() && last->second.saving) {
     const Save& save = last->second;
-    if (save.origin == note.number && save.path == note.text) return;  // asked for again
+    if (save.as == as && save.path == note.text) return;  // asked for again
     fail(ErrorKind::Infeasible, "ps: table ", in_quotes(whole.definition().name), " is being saved to ",
          save.path, "; wait until that is done");
   }
   saves_.erase(head.table);
   SHOAL_CHECK(files_ != nullptr, InvalidInput, "ps: this server has no files to keep table ",
               in_quotes(whole.definition().name), " in");
-  auto saving = std::make_unique<Saving>(whole, *files_, file_of(std::filesystem::path(note.text), part_),
-                                         SaveOptions{.origin = note.number, .part = part_, .parts = parts_});
-  saves_[head.table] = {.origin = note.number, .path = std::string(note.text), .saving = std::move(saving)};
+  SaveOptions options = options_of(as);
+  options.part = part_;
+  options.parts = parts_;
+  auto saving =
+      std::make_unique<Saving>(whole, *files_, file_of(std::filesystem::path(note.text), part_), options);
+  saves_[head.table] = {.as = as, .path = std::string(note.text), .saving = std::move(saving)};
 }
 
 void Answers::Save::look() {
@@ -58,8 +62,9 @@ void Answers::Save::look() {
 // Whether it is whole.
 bool Answers::saved(const wire::Head& head, std::uint64_t origin, SaveReport& report) {
   const auto found = saves_.find(head.table);
+  const ps::Saved as = {.origin = origin, .number = head.count};
   SHOAL_CHECK(
-      found != saves_.end() && found->second.origin == origin, Infeasible, "ps: table ",
+      found != saves_.end() && found->second.as == as, Infeasible, "ps: table ",
       in_quotes(table(head).definition().name),
       ": its save was given up, as the server that made it has gone; the saves before are as they were");
   Save& save = found->second;

@@ -29,7 +29,7 @@ struct Client::Remote {
   std::size_t width = 0;
   std::vector<std::uint32_t> numbers;  // by part
   std::uint64_t last_round = 0;
-  std::uint64_t save = 0;  // origin of the last one that was begun
+  Saved save = {};  // the last one that was begun
 
   std::size_t row_bytes() const { return width * number_bytes(is_wide(definition.dtype)); }
 };
@@ -278,24 +278,24 @@ SaveReport Client::save_or_load(TableNumber table, Operation operation, const wi
   return all;
 }
 
-void Client::begin_save(TableNumber table, const std::filesystem::path& path, std::uint64_t origin) {
+void Client::begin_save(TableNumber table, const std::filesystem::path& path, const Saved& as) {
   const auto& numbers = tables_.at(table).numbers;
-  tables_.at(table).save = origin;
+  tables_.at(table).save = as;
   const std::string absolute = std::filesystem::absolute(path).string();
   for (std::size_t part = 0; part < lines_->size(); ++part)
-    lines_->send(part,
-                 wire::note_frame(lines_->head(part, Operation::Save, numbers[part], 0), {origin, absolute}));
+    lines_->send(part, wire::note_frame(lines_->head(part, Operation::Save, numbers[part], as.number),
+                                        {as.origin, absolute}));
   lines_->settle();
 }
 
 std::optional<SaveReport> Client::saved(TableNumber table) {
   SaveReport all;
   std::size_t whole = 0;
-  const auto& [numbers, origin] = std::tie(tables_.at(table).numbers, tables_.at(table).save);
+  const auto& [numbers, as] = std::tie(tables_.at(table).numbers, tables_.at(table).save);
   for (std::size_t part = 0; part < lines_->size(); ++part)
     lines_->send(part,
-                 wire::frame(lines_->head(part, Operation::Saved, numbers[part], 0),
-                             std::array{std::as_bytes(std::span(&origin, 1))}),
+                 wire::frame(lines_->head(part, Operation::Saved, numbers[part], as.number),
+                             std::array{std::as_bytes(std::span(&as.origin, 1))}),
                  [&](const Head& head, std::span<const std::byte> answer) {
                    all += wire::report_of(answer);
                    whole += head.count;
@@ -312,6 +312,17 @@ SaveReport Client::export_to(TableNumber table, const std::filesystem::path& pat
   return save_or_load(
       table, Operation::Export,
       {std::bit_cast<std::uint64_t>(double{min_score}), std::filesystem::absolute(path).string()});
+}
+
+Saved Client::last_save(TableNumber table) {
+  std::vector<Saved> all;
+  ask_all(table, Operation::LastSave, {}, 2 * sizeof(std::uint64_t), [&](std::span<const std::byte> answer) {
+    std::array<std::uint64_t, 2> last = {};
+    std::memcpy(last.data(), answer.data(), sizeof last);
+    all.push_back({.origin = last[0], .number = static_cast<std::uint32_t>(last[1])});
+  });
+  const bool is_one = std::ranges::all_of(all, [&](const Saved& one) { return one == all.front(); });
+  return is_one ? all.front() : Saved();
 }
 
 std::vector<std::vector<TableState>> Client::describe() {

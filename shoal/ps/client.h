@@ -55,7 +55,8 @@ class Client final : public Tables {
   void put(TableNumber table, std::span<const std::uint64_t> keys, Numbers values) override;
   void clear(TableNumber table) override;
   Shrunk shrink(TableNumber table, std::uint32_t day) override;
-  void begin_save(TableNumber table, const std::filesystem::path& path, std::uint64_t origin) override;
+  void begin_save(TableNumber table, const std::filesystem::path& path, const Saved& as) override;
+  Saved last_save(TableNumber table) override;
   std::optional<SaveReport> saved(TableNumber table) override;
   SaveReport load(TableNumber table, const std::filesystem::path& path) override;
   std::pair<std::uint64_t, std::int64_t> digest(TableNumber table) override;

@@ -31,9 +31,10 @@ class Forwarding : public Tables {
   }
   void clear(TableNumber table) override { tables_->clear(table); }
   Shrunk shrink(TableNumber table, std::uint32_t day) override { return tables_->shrink(table, day); }
-  void begin_save(TableNumber table, const std::filesystem::path& path, std::uint64_t origin) override {
-    tables_->begin_save(table, path, origin);
+  void begin_save(TableNumber table, const std::filesystem::path& path, const Saved& as) override {
+    tables_->begin_save(table, path, as);
   }
+  Saved last_save(TableNumber table) override { return tables_->last_save(table); }
   std::optional<SaveReport> saved(TableNumber table) override { return tables_->saved(table); }
   SaveReport load(TableNumber table, const std::filesystem::path& path) override {
     return tables_->load(table, path);

@@ -65,11 +65,11 @@ class InProcess final : public Tables {
     tables_.at(table)->set_day(day);
     return tables_.at(table)->shrink();
   }
-  void begin_save(TableNumber table, const std::filesystem::path& path, std::uint64_t origin) override {
+  void begin_save(TableNumber table, const std::filesystem::path& path, const Saved& as) override {
     saves_.erase(table);
-    saves_[table] =
-        std::make_unique<Saving>(*tables_.at(table), files_, file_of(path, 0), SaveOptions{.origin = origin});
+    saves_[table] = std::make_unique<Saving>(*tables_.at(table), files_, file_of(path, 0), options_of(as));
   }
+  Saved last_save(TableNumber table) override { return tables_.at(table)->saved(); }
   std::optional<SaveReport> saved(TableNumber table) override {
     constexpr std::size_t kRows = 1 << 14;
     Saving& saving = *saves_.at(table);

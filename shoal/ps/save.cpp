@@ -152,6 +152,11 @@ static Header header_of(const Table& table, const SaveOptions& options) {
     case SaveKind::Delta:
       SHOAL_CHECK(table.saved().origin != 0, InvalidInput, where,
                   "there is no full save that a delta could be one of; save it in full first");
+      SHOAL_CHECK(options.number == 0 ||
+                      (options.origin == table.saved().origin && options.number == table.saved().number + 1),
+                  InvalidInput, where, "delta ", options.number, " of save ", options.origin,
+                  " is asked for, and it is as of delta ", table.saved().number, " of save ",
+                  table.saved().origin, "; save it in full");
       header.origin = table.saved().origin;
       header.number = table.saved().number + 1;
       header.shrinks = table.shrinks_since_save();
@@ -177,6 +182,27 @@ std::vector<std::filesystem::path> files_of(FileSystem& files, const std::filesy
       all.push_back(path.parent_path() / name);
   SHOAL_CHECK(!all.empty(), InvalidInput, "ps: there are no files ", path.string(),
               ".0, .1, …: nothing was saved there");
+  return all;
+}
+
+std::optional<std::string> followed_by(FileSystem& files, const std::filesystem::path& folder) {
+  const std::filesystem::path file = folder / kFollows;
+  if (!files.exists(file)) return std::nullopt;
+  std::string name = read_text(files, file);
+  while (!name.empty() && name.back() == '\n') name.pop_back();
+  SHOAL_CHECK(!name.empty() && name.size() < 256 && std::filesystem::path(name).filename() == name, Corrupt,
+              "ps: ", file.string(), ": ", in_quotes(name), " is no name of a folder beside it");
+  return name;
+}
+
+std::vector<std::filesystem::path> saves_up_to(FileSystem& files, const std::filesystem::path& path) {
+  constexpr std::size_t kMost = 1 << 16;  // or they go round
+  std::vector<std::filesystem::path> all = {path};
+  while (const auto before = followed_by(files, all.back().parent_path())) {
+    all.push_back(all.back().parent_path().parent_path() / *before / path.filename());
+    SHOAL_CHECK(all.size() < kMost, Corrupt, "ps: ", path.string(), ": saves follow each other in a circle");
+  }
+  std::ranges::reverse(all);
   return all;
 }
 

@@ -16,7 +16,10 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "shoal/base/file_system.h"
@@ -30,12 +33,19 @@ enum class SaveKind : std::uint8_t {
   Base,   // values alone, of rows with at least `min_score`: for serving
 };
 
-struct SaveOptions {                  // of one file
-  SaveKind kind = SaveKind::Full;     // what is in it
-  std::uint64_t origin = 0;           // of a full save: not 0, the same for all servers, and new
+struct SaveOptions {               // of one file
+  SaveKind kind = SaveKind::Full;  // what is in it
+  std::uint64_t origin = 0;        // of a full save: not 0, the same for all servers, and new
+  std::uint32_t number = 0;  // of a delta after the save of that origin, from 1; 0: the next one of whichever
   std::uint32_t part = 0, parts = 1;  // which of the servers' files
   float min_score = 0;                // of a base
 };
+
+// Of a save that is to be this one.
+inline SaveOptions options_of(const Saved& as) {
+  return {
+      .kind = as.number == 0 ? SaveKind::Full : SaveKind::Delta, .origin = as.origin, .number = as.number};
+}
 
 // How far a save has come, or what a load has read.
 struct SaveReport {
@@ -104,5 +114,13 @@ SaveReport load(Table& table, FileSystem& files, std::span<const std::filesystem
 std::filesystem::path file_of(const std::filesystem::path& path, std::uint32_t part);
 // Those that there are. Throws InvalidInput where there are none.
 std::vector<std::filesystem::path> files_of(FileSystem& files, const std::filesystem::path& path);
+
+// Where saves are each in a folder of its own, one beside the other, a folder of deltas has a file that names the one
+// of the saves before them. Throws Corrupt where that is no name.
+inline constexpr std::string_view kFollows = "follows";
+std::optional<std::string> followed_by(FileSystem& files, const std::filesystem::path& folder);
+// What load() wants one after the other to come to the save of that path: a full one, then deltas, the path itself last.
+// Throws InvalidInput for one that is not there.
+std::vector<std::filesystem::path> saves_up_to(FileSystem& files, const std::filesystem::path& path);
 
 }  // namespace shoal::ps

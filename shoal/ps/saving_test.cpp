@@ -17,6 +17,7 @@
 #include "shoal/base/temporary_folder_test.h"
 #include "shoal/base/text.h"
 #include "shoal/ps/client.h"
+#include "shoal/ps/moves.h"
 #include "shoal/ps/save.h"
 #include "shoal/ps/servers_test.h"
 
@@ -166,10 +167,11 @@ TEST_CASE("servers save while a worker trains, in slices, and what is saved is t
   };
   for (int i = 0; i < 20; ++i) train(10000);
   const auto wanted = client.digest(table);
-  client.begin_save(table, folder.path() / "ids", 5);
-  CHECK(
-      contains(error_of([&] { other.begin_save(other.create(definition(1)), folder.path() / "others", 6); }),
-               "ps: table \"ids\" is being saved to "));
+  client.begin_save(table, folder.path() / "ids", {.origin = 5});
+  CHECK(contains(error_of([&] {
+                   other.begin_save(other.create(definition(1)), folder.path() / "others", {.origin = 6});
+                 }),
+                 "ps: table \"ids\" is being saved to "));
   int pushes = 0;
   for (; !client.saved(table); ++pushes) train(100);
   CHECK(pushes > 3);
@@ -190,7 +192,7 @@ TEST_CASE("of a server that goes while it saves, the save is given up by name, a
   std::iota(keys.begin(), keys.end(), 0);
   const std::vector<float> gradients(8 * keys.size(), 0.5f);
   client.push(table, {.keys = keys, .gradients = gradients});
-  client.begin_save(table, folder.path() / "ids", 5);
+  client.begin_save(table, folder.path() / "ids", {.origin = 5});
   servers.end(0);
   const std::string error = error_of([&] {
     while (!client.saved(table)) std::this_thread::yield();
@@ -199,7 +201,7 @@ TEST_CASE("of a server that goes while it saves, the save is given up by name, a
         "ps: table \"ids\": its save was given up, as the server that made it has gone; the saves before are "
         "as they were");
   const auto ends = [&] {  // what the others have begun
-    return error_of([&] { client.begin_save(table, folder.path() / "ids", 6); }).empty();
+    return error_of([&] { client.begin_save(table, folder.path() / "ids", {.origin = 6}); }).empty();
   };
   while (!ends()) std::this_thread::yield();
   for (auto report = client.saved(table);; report = client.saved(table)) {
@@ -207,4 +209,60 @@ TEST_CASE("of a server that goes while it saves, the save is given up by name, a
     CHECK(report->rows == 50000);
     break;
   }
+}
+
+static SaveReport wait_for_save(Client& client, Client::TableNumber table) {
+  for (;;)
+    if (const auto report = client.saved(table)) return *report;
+}
+
+TEST_CASE("servers save deltas, also those that were copies, and a new copy knows that it cannot") {
+  const TemporaryFolder folder;
+  test::CopyingServers servers(2, 1);
+  Client client = servers.client();
+  const auto table = client.create(definition(1));
+  std::mt19937 random(1);
+  const auto train = [&] {
+    std::vector<std::uint64_t> keys(500);
+    for (auto& key : keys) key = random() % 20000;
+    std::ranges::sort(keys);
+    keys.erase(std::ranges::unique(keys).begin(), keys.end());
+    const std::vector<float> gradients(keys.size() * 8, 0.25f);
+    client.push(table, {.keys = keys, .gradients = gradients});
+  };
+  const auto save = [&](std::uint32_t number) {
+    client.begin_save(table, folder.path() / std::to_string(number), {.origin = 5, .number = number});
+    return wait_for_save(client, table);
+  };
+  for (int i = 0; i < 40; ++i) train();
+  CHECK(client.last_save(table) == Saved());
+  CHECK(error_of([&] { save(1); }).find("there is no full save that a delta could be one of") !=
+        std::string::npos);
+  const std::int64_t all = save(0).rows;
+  CHECK(client.last_save(table) == Saved{.origin = 5, .number = 0});
+  train();
+  CHECK(save(1).rows < all / 10);
+  CHECK(error_of([&] { save(3); }) ==
+        "ps: table \"ids\": delta 3 of save 5 is asked for, and it is as of delta 1 of save 5; save it in "
+        "full");
+  train();
+  servers.end(0);  // its copies have its parts, and know what changed
+  train();
+  CHECK(client.last_save(table) == Saved{.origin = 5, .number = 1});
+  const SaveReport second = save(2);
+  CHECK(second.rows > 500);
+  CHECK(second.rows < all / 10);
+  const auto wanted = client.digest(table);
+  DiskFileSystem files;
+  Table loaded(definition(1));
+  for (const int number : {0, 1, 2})
+    load(loaded, files, files_of(files, folder.path() / std::to_string(number)));
+  CHECK(std::pair(loaded.digest(), loaded.num_rows()) == wanted);
+  CHECK(loaded.saved() == Saved{.origin = 5, .number = 2});
+  servers.come_again(0, 1);
+  while (servers.num_without_copy() > 0 || num_moves(servers.maps.find()) > 0) std::this_thread::yield();
+  train();
+  CHECK(client.last_save(table) ==
+        Saved());  // it leads again, and does not know what changed before it had the rows
+  CHECK(error_of([&] { save(3); }).find("there is no full save") != std::string::npos);
 }

@@ -61,12 +61,15 @@ class Tables {
   virtual void clear(TableNumber table) = 0;  // no rows are left, nor what was remembered of keys
   virtual Shrunk shrink(TableNumber table, std::uint32_t day) = 0;  // Table::set_day, then Table::shrink
   // In full, to files of that path (files_of()) in a folder that all servers see, and back from those, of any
-  // number of servers, into a table without rows. `origin`: as that of SaveOptions. Throw as save() and
-  // load() do.
+  // number of servers, into a table without rows, or of a delta into one as of the save before it. `origin`: as that of
+  // SaveOptions. Throw as save() and load() do.
   SaveReport save(TableNumber table, const std::filesystem::path& path, std::uint64_t origin);
   // The same while others go on: of the rows as they are when begin_save() returns. One of a table at a time. saved()
   // says none until it is whole; in this process each call brings it on a little.
-  virtual void begin_save(TableNumber table, const std::filesystem::path& path, std::uint64_t origin) = 0;
+  // Of number 0 it is in full, of a new origin; else a delta of last_save(), whose number is one less.
+  virtual void begin_save(TableNumber table, const std::filesystem::path& path, const Saved& as) = 0;
+  // Which save what changed since is known of, everywhere; of origin 0 where there is none, or servers differ.
+  virtual Saved last_save(TableNumber table) = 0;
   virtual std::optional<SaveReport> saved(TableNumber table) = 0;
   virtual SaveReport load(TableNumber table, const std::filesystem::path& path) = 0;
   virtual std::pair<std::uint64_t, std::int64_t> digest(TableNumber table) = 0;  // and the number of rows

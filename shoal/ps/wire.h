@@ -20,8 +20,11 @@
 //            (a push, put, clear, shrink or load that comes again with its sequence is answered as before, and not
 //            done again)
 //   save     origin | path                                         ─► nothing: its rows are those of this moment
+//            (count: 0, or the number of a delta after that origin)
 //   saved    origin                                                ─► rows, removed keys and bytes of its file;
-//                                                                     count is 1 when it is whole, else 0
+//            (count: as of the save)                                  count is 1 when it is whole, else 0
+//   last save  nothing                                             ─► origin, number of deltas: what the rows that
+//                                                                     changed are known since
 //   load     0 | path                                              ─► the same of what was read
 //   export   the least score, of 8 bytes | path                    ─► the same, of values alone
 //   describe nothing                                               ─► what there is of each table, and their
@@ -82,9 +85,10 @@ enum class Operation : std::uint8_t {
   Rows,
   Export,
   Describe,
-  Saved
+  Saved,
+  LastSave
 };
-constexpr Operation kLastOperation = Operation::Saved;
+constexpr Operation kLastOperation = Operation::LastSave;
 
 struct Head {
   std::uint32_t magic = 0x46505353;  // "SSPF"

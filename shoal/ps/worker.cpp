@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "shoal/base/error.h"
+#include "shoal/base/file_system.h"
 #include "shoal/base/text.h"
 
 namespace shoal::ps {
@@ -219,8 +220,12 @@ Shrunk Worker::shrink(TableNumber table, std::uint32_t day) {
 }
 
 SaveReport Worker::load(TableNumber table, const std::filesystem::path& path) {
+  DiskFileSystem files;
+  const auto saves = saves_up_to(files, path);
   clear(table);
-  return tables_.load(of_.at(table).number, path);
+  SaveReport report;
+  for (const auto& save : saves) report += tables_.load(of_.at(table).number, save);
+  return report;
 }
 
 void Worker::note_put(TableNumber table, std::span<const std::int64_t> ids) {

@@ -78,10 +78,11 @@ class Worker {
   // What follows asks the tables themselves, which do not know of what has not been flushed; what it changes is
   // read anew here.
   void clear(TableNumber table);
-  // As those of the tables; load() lets go of the rows that there are.
-  void begin_save(TableNumber table, const std::filesystem::path& path, std::uint64_t origin) {
-    tables_.begin_save(of_.at(table).number, path, origin);
+  // As those of the tables; load() lets go of the rows that there are, and takes all saves_up_to() that path.
+  void begin_save(TableNumber table, const std::filesystem::path& path, const Saved& as) {
+    tables_.begin_save(of_.at(table).number, path, as);
   }
+  Saved last_save(TableNumber table) { return tables_.last_save(of_.at(table).number); }
   void settle_pushes() { tables_.settle(); }  // that were sent; those kept back are not
   std::optional<SaveReport> saved(TableNumber table) { return tables_.saved(of_.at(table).number); }
   SaveReport load(TableNumber table, const std::filesystem::path& path);

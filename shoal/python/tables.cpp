@@ -235,19 +235,23 @@ void bind_tables(py::module_& module) {
       .def(py::init([](const py::object& tables, const std::string& mode, std::int64_t staleness,
                        std::int64_t geo_steps, std::int64_t cache_rows, const std::string& before,
                        const std::string& memory, const std::string& cold_folder,
-                       const py::object& wire_dtype) {
+                       const py::object& wire_dtype, std::int64_t save_deltas) {
              TableOptions options = tables_in(tables);
              set_exchange(options.exchange, mode, staleness, geo_steps, cache_rows);
              options.before = before_of(before);
              options.memory_bytes = bytes_in(memory, cold_folder);
              options.cold_folder = cold_folder;
              if (const auto wire = dtype_in(wire_dtype)) options.exchange.wire = *wire;
+             SHOAL_CHECK(save_deltas >= 0 && save_deltas <= 1'000'000, InvalidInput,
+                         "tables: save_deltas is ", save_deltas, "; wanted a number from 0 to 1000000");
+             options.save_deltas = static_cast<std::uint32_t>(save_deltas);
              ps::check(options.exchange);
              return options;
            }),
            py::arg("tables"), py::kw_only(), py::arg("mode") = "sync", py::arg("staleness") = 4,
            py::arg("geo_steps") = 20, py::arg("cache_rows") = 65536, py::arg("before") = "refuse",
-           py::arg("memory") = "", py::arg("cold_folder") = "", py::arg("wire_dtype") = py::none());
+           py::arg("memory") = "", py::arg("cold_folder") = "", py::arg("wire_dtype") = py::none(),
+           py::arg("save_deltas") = 0);
 }
 
 }  // namespace shoal::python

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "shoal/ir/graph.h"
+#include "shoal/rewrite/table_spec.h"
 
 namespace shoal::rewrite {
 
@@ -34,13 +35,6 @@ enum class RowGradients {
   None,   // nothing becomes of them
   Push,   // shoal::push_rows
   AddUp,  // shoal::add_up_rows, and shoal::push_sums by another graph
-};
-
-struct TableSpec {
-  std::string parameters;  // by name; in a plan '*' stands for any characters but '.'
-  std::string clicks =
-      {};  // the input that has of each sample how often it was clicked; none: nobody counts that
-  friend bool operator==(const TableSpec&, const TableSpec&) = default;
 };
 
 // Of a captured graph; `parameters`: each by its name. Throws InvalidInput naming parameter, op and module where their

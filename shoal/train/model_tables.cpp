@@ -158,7 +158,7 @@ static void check_can_be_table(const std::string& name, const at::Tensor& parame
 ModelTables::ModelTables(const TableOptions& options, const std::vector<rewrite::TableSpec>& of_plan,
                          const std::vector<std::pair<std::string, at::Tensor>>& parameters,
                          const std::vector<OptimizerPart>& optimizers, const runtime::Group* control)
-    : control_(control), tables_(options.tables) {
+    : control_(control), tables_(options.tables), save_deltas_(options.save_deltas) {
   const int ranks = control_ == nullptr ? 1 : control_->size();
   on_all([&] {  // and none goes on before the first has put its rows there
     SHOAL_CHECK(tables_ != nullptr || ranks == 1, InvalidInput, "tables: ", ranks,

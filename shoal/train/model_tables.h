@@ -19,7 +19,7 @@
 #include "shoal/capture/capture.h"
 #include "shoal/compile/optimizer.h"
 #include "shoal/ps/worker.h"
-#include "shoal/rewrite/tables.h"
+#include "shoal/rewrite/table_spec.h"
 #include "shoal/runtime/groups.h"
 #include "shoal/runtime/row_kernels.h"
 #include "shoal/train/agreement.h"
@@ -67,7 +67,8 @@ class ModelTables {
   void write(const std::string& parameter, const at::Tensor& ids, const at::Tensor& values);
   // Of each table with scores, on the first rank: what expired. All ranks call it at once.
   std::map<std::string, ps::Shrunk> end_day(std::uint32_t day);
-  // Beside the checkpoint of a step, in its folder: FOLDER/rows/step_00000100/PARAMETER.0, …. All ranks call them
+  // Beside the checkpoint of a step, in its folder: FOLDER/rows/step_00000100/PARAMETER.0, …, with all rows, or those
+  // that changed since the save that its file "follows" names. All ranks call them
   // alike; the first one has the tables do it. What no checkpoint needs any more goes with the next save.
   // begin_save() takes the rows of this moment, and training may go on; once go_on_saving() or finish_save() of the
   // first rank have found them whole there, or not, the future says so: nothing, or why not.
@@ -102,6 +103,7 @@ class ModelTables {
   void look_at_save();
   bool is_save_whole();
   void place_save();
+  ps::Saved next_save(const std::filesystem::path& folder, std::int64_t step);
   bool is_first() const { return control_ == nullptr || control_->rank() == 0; }
 
   const runtime::Group* control_;
@@ -115,11 +117,19 @@ class ModelTables {
   struct Save {
     std::filesystem::path folder;
     std::int64_t step = 0;
+    ps::Saved as = {};
     std::set<std::string> whole = {};  // tables
     std::promise<std::string> done = {};
     std::chrono::steady_clock::time_point looked = {};
   };
   std::optional<Save> save_;  // that is under way, of the first rank
+  struct LastSave {  // that is where it belongs, with all that it follows; none after a load or a failure
+    std::filesystem::path folder;
+    std::int64_t step = 0;
+    ps::Saved as;
+  };
+  std::optional<LastSave> last_save_;
+  const std::uint32_t save_deltas_;
   bool is_materialized_ = false;
   std::optional<std::int64_t> loaded_step_;
   const int exceptions_ = std::uncaught_exceptions();

@@ -6,6 +6,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
+#include <span>
+#include <string>
 #include <thread>
 #include <tuple>
 
@@ -20,12 +23,39 @@ namespace fs = std::filesystem;
 
 static constexpr const char* kRows = "rows";  // their folder in that of checkpoints
 
-// Of the checkpoints in the folder, and of this one, which is none yet.
+static fs::path rows_of(const fs::path& folder, std::int64_t step) {
+  return folder / kRows / checkpoint::name_of_step(step);
+}
+
+// The steps whose rows it takes to have those of one, itself among them.
+static std::set<std::string> needed_by(FileSystem& files, const fs::path& folder, std::int64_t step) {
+  std::set<std::string> names;
+  for (const fs::path& path : ps::saves_up_to(files, rows_of(folder, step) / "-"))
+    names.insert(path.parent_path().filename().string());
+  return names;
+}
+
+// Rows that neither the checkpoints in the folder nor this one, which is none yet, can be made of.
 static void remove_superseded(FileSystem& files, const fs::path& folder, std::int64_t step) {
-  const auto kept = checkpoint::steps_among(files.list(folder));
+  std::set<std::string> needed = needed_by(files, folder, step);
+  for (const std::int64_t kept : checkpoint::steps_among(files.list(folder)))
+    needed.merge(needed_by(files, folder, kept));
   for (const std::int64_t old : checkpoint::steps_among(files.list(folder / kRows)))
-    if (old != step && !std::ranges::binary_search(kept, old))
-      files.remove(folder / kRows / checkpoint::name_of_step(old));
+    if (!needed.contains(checkpoint::name_of_step(old))) files.remove(rows_of(folder, old));
+}
+
+// Checkpoints of a run before that want the rows of this step, which others take the place of.
+static void remove_followers(FileSystem& files, const fs::path& folder, std::int64_t step) {
+  if (!files.exists(rows_of(folder, step))) return;
+  for (const std::int64_t other : checkpoint::steps_among(files.list(folder)))
+    if (needed_by(files, folder, other).contains(checkpoint::name_of_step(step)))
+      files.remove(folder / checkpoint::name_of_step(other));
+}
+
+static void write_follows(FileSystem& files, const fs::path& folder, const std::string& before) {
+  const auto file = files.create(folder / ps::kFollows);
+  file->write(std::as_bytes(std::span(before)));
+  file->sync();
 }
 
 static fs::path partial_in(const fs::path& folder) { return folder / kRows / ".partial"; }
@@ -40,12 +70,27 @@ std::future<std::string> ModelTables::begin_save(const fs::path& folder, std::in
     const fs::path partial = partial_in(folder);
     files.remove(partial);
     files.make_folder(partial);
-    const std::uint64_t origin = c10::detail::getNonDeterministicRandom() | 1U;
-    for (const auto& [name, number] : rows_.numbers) worker_->begin_save(number, partial / name, origin);
-    save_.emplace(Save{.folder = folder, .step = step});
+    const ps::Saved as = next_save(folder, step);
+    if (as.number > 0) write_follows(files, partial, checkpoint::name_of_step(last_save_->step));
+    last_save_.reset();
+    for (const auto& [name, number] : rows_.numbers) worker_->begin_save(number, partial / name, as);
+    save_.emplace(Save{.folder = folder, .step = step, .as = as});
     done = save_->done.get_future();
   });
   return done;
+}
+
+// A delta of the last one where that is as far as each table knows what changed.
+ps::Saved ModelTables::next_save(const fs::path& folder, std::int64_t step) {
+  DiskFileSystem files;
+  const bool can_follow =
+      last_save_ && last_save_->as.number < save_deltas_ && last_save_->folder == folder &&
+      last_save_->step < step && files.exists(rows_of(folder, last_save_->step)) &&
+      std::ranges::all_of(
+          rows_.numbers,
+          [&](const auto& table) { return worker_->last_save(table.second) == last_save_->as; });
+  if (can_follow) return {.origin = last_save_->as.origin, .number = last_save_->as.number + 1};
+  return {.origin = c10::detail::getNonDeterministicRandom() | 1U, .number = 0};
 }
 
 bool ModelTables::is_save_whole() {
@@ -60,10 +105,12 @@ void ModelTables::place_save() {
   const fs::path partial = partial_in(folder);
   files.sync_folder(partial);
   files.remove(folder / checkpoint::name_of_step(step));  // one of a run before, whose rows go
-  files.rename(partial, folder / kRows / checkpoint::name_of_step(step));
+  remove_followers(files, folder, step);
+  files.rename(partial, rows_of(folder, step));
   files.remove(partial);
   files.sync_folder(folder / kRows);
   remove_superseded(files, folder, step);
+  last_save_ = {.folder = folder, .step = step, .as = save_->as};
 }
 
 void ModelTables::go_on_saving() {
@@ -97,7 +144,8 @@ void ModelTables::load(const fs::path& folder, std::int64_t step) {
   on_all([&] { worker_->flush(); });
   on_all([&] {
     finish_save();
-    const fs::path from = folder / kRows / checkpoint::name_of_step(step);
+    last_save_.reset();
+    const fs::path from = rows_of(folder, step);
     if (is_first())
       for (const auto& [name, number] : rows_.numbers) worker_->load(number, from / name);
     worker_->forget();

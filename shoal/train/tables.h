@@ -52,6 +52,8 @@ struct TableOptions {  // where tables are, and which parameters' rows are in th
   std::vector<TablePlacement> placements = {};  // the first that names a parameter counts
   // How steps reach them; which worker this is is filled in.
   ps::ExchangeOptions exchange = {};
+  // Checkpoints between two that have all rows, which have only those that changed, and want the ones before.
+  std::uint32_t save_deltas = 0;
   // Rows that are there already, of a run before: an error, or they go, or training goes on with them.
   enum class Before { Refuse, Clear, Keep };
   Before before = Before::Refuse;

@@ -5,19 +5,15 @@
 #include <doctest/doctest.h>
 
 #include <chrono>
-#include <filesystem>
 #include <functional>
-#include <future>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "shoal/base/error_test.h"
-#include "shoal/base/temporary_folder_test.h"
 #include "shoal/comm/inproc/inproc.h"
 #include "shoal/comm/ranks.h"
 #include "shoal/ps/client.h"
-#include "shoal/ps/forwarding_test.h"
 #include "shoal/train/trainer.h"
 #include "shoal/train/two_tables_test.h"
 
@@ -267,83 +263,6 @@ TEST_CASE("a table counts its rows' shows and clicks, each once, however ranks c
       CHECK(left("users.weight") == passed);
     });
   }
-}
-
-TEST_CASE("a checkpoint has the rows of tables, and one goes on as if nothing had been between") {
-  const TemporaryFolder temporary;
-  const std::filesystem::path& folder = temporary.path();
-  const TrainerOptions options = {.tables = kBoth};
-  const Optimizer optimizer = Adagrad{.lr = 0.1};
-  double wanted = 0;
-  TrainingState state;
-  {
-    auto model = model_of();
-    Trainer trainer(model, loss_of, optimizer, options);
-    trainer.step(batch_of(0, 0, 14));
-    trainer.step(batch_of(1, 0, 14));
-    trainer.save(folder, "note");
-    CHECK(trainer.load(folder) == "note");  // while it is being written
-    state = trainer.state();
-    trainer.step(batch_of(2, 0, 14));
-    wanted = trainer.step(batch_of(3, 0, 14)).loss;
-  }
-  auto model = model_of(9);
-  Trainer trainer(model, loss_of, optimizer, options);
-  const auto is_refused = [&] {
-    return contains(error_of([&] { trainer.restore(state); }), "Remedy: load_rows() of step 2 before it");
-  };
-  CHECK(is_refused());
-  trainer.step(batch_of(7, 0, 14));
-  CHECK(trainer.load(folder) == "note");
-  trainer.step(batch_of(7, 0, 14));
-  CHECK(is_refused());  // rows went on since
-  trainer.load(folder);
-  trainer.step(batch_of(2, 0, 14));
-  CHECK(trainer.step(batch_of(3, 0, 14)).loss == wanted);
-}
-
-namespace {
-
-// Tables that say of pushes too late that they were refused, and of which saves never end, or fail.
-class Refusing final : public ps::test::Forwarding {
- public:
-  using Forwarding::Forwarding;
-  void settle() override { SHOAL_CHECK(!refuses_pushes, InvalidInput, "a push was refused"); }
-  std::optional<ps::SaveReport> saved(TableNumber) override {
-    SHOAL_CHECK(!fails_saves, Infeasible, "the disk is full");
-    return std::nullopt;
-  }
-  bool refuses_pushes = false, fails_saves = false;
-};
-
-}  // namespace
-
-TEST_CASE(
-    "a push that is refused while rows are saved is an error of the step, and a save that fails is its own") {
-  const TemporaryFolder folder;
-  Refusing tables(ps::tables_in_process());
-  TableOptions options = kBoth;
-  options.tables = &tables;
-  options.exchange.mode = ps::Mode::Async;
-  auto model = model_of();
-  Trainer trainer(model, loss_of, Adagrad{.lr = 0.1}, {.tables = options});
-  trainer.step(batch_of(0, 0, 14));
-  std::future<std::string> rows = trainer.begin_saving_rows(folder.path());
-  CHECK(rows.valid());
-  trainer.step(batch_of(1, 0, 14));
-  tables.refuses_pushes = true;
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds{10};
-  std::string error;
-  while (error.empty() && std::chrono::steady_clock::now() < end)
-    error = error_of([&] { trainer.step(batch_of(2, 0, 14)); });
-  CHECK(error == "a push was refused");
-  tables.refuses_pushes = false;
-  tables.fails_saves = true;
-  trainer.finish_saving_rows();
-  CHECK(rows.get() == "the disk is full");
-  trainer.step(batch_of(3, 0, 14));
-  trainer.save(folder.path());
-  CHECK(contains(error_of([&] { trainer.wait_for_saves(); }), " was not saved: the disk is full"));
 }
 
 }  // namespace tables_test

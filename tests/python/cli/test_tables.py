@@ -138,11 +138,11 @@ def test_ranks_that_do_not_wait_for_each_other_learn_as_well(shoal, tmp_path, mo
     assert ("stalest_row_steps" in results) == (mode == "half_async")
 
 
-def check_verbs(shoal, saved, folder):
+def check_verbs(shoal, saved, folder, deltas):
     inspected = shoal("ps", "inspect", saved)
     assert inspected.returncode == 0, inspected.stderr
     number = int(re.search(r"^rows (\d+), digest [0-9a-f]{16}", inspected.stdout, re.M)[1])
-    assert number > 100 and " in 2 files, " in inspected.stdout
+    assert number > 100 and f" in {2 + 2 * deltas} files, " in inspected.stdout
     lines = shoal("ps", "dump", saved).stdout.splitlines()
     assert len(lines) == 1 + number and lines[0].startswith("key,part0.0,part0.1")
     keys = [int(line.split(",")[0]) for line in lines[1:]]
@@ -150,9 +150,8 @@ def check_verbs(shoal, saved, folder):
     exported = shoal("ps", "export", saved, folder / "served")
     assert exported.returncode == 0, exported.stderr
     assert shoal("ps", "dump", folder / "served").stdout.splitlines() == lines  # values alone
-    assert (folder / "served.0").stat().st_size < 0.7 * sum(
-        saved.with_name(f"{saved.name}.{part}").stat().st_size for part in (0, 1)
-    )
+    files = [saved.with_name(f"{saved.name}.{part}") for part in (0, 1)]
+    assert deltas or (folder / "served.0").stat().st_size < 0.7 * sum(file.stat().st_size for file in files)
     refused = shoal("ps", "export", saved, folder / "served", "--min-score=0.5")
     assert "a base by score wants scored = true" in refused.stderr
     itself = shoal("ps", "export", saved, saved.parent / "." / saved.name)
@@ -161,8 +160,10 @@ def check_verbs(shoal, saved, folder):
 
 
 # Saved at steps 4, 8 and 12 by two servers; 8 is gone on from by three, and by one process.
-def test_rows_are_in_checkpoints_and_go_on_elsewhere(shoal, tmp_path):
+@pytest.mark.parametrize("deltas", [0, 2])
+def test_rows_are_in_checkpoints_and_go_on_elsewhere(shoal, tmp_path, deltas):
     saves = ["--checkpoint.enable=true", "--checkpoint.interval=4", "--training.dtype=float64"]
+    saves += [f"--ps.save_deltas={deltas}"]
     served = ["-n", 2, "--ps.servers=2"]
 
     def train(name, *options):
@@ -174,13 +175,17 @@ def test_rows_are_in_checkpoints_and_go_on_elsewhere(shoal, tmp_path):
     wanted = losses_in(tmp_path / "whole")
     rows = tmp_path / "whole" / "checkpoint" / "rows"
     assert sorted(p.name for p in rows.iterdir()) == [f"step_{step:08}" for step in (4, 8, 12)]
+    follows = [(rows / f"step_{step:08}" / "follows") for step in (4, 8, 12)]
+    assert [path.read_text() if path.exists() else "" for path in follows] == (
+        ["", "step_00000004", "step_00000008"] if deltas else ["", "", ""]
+    )
     for name, options in (("more", ["-n", 2, "--ps.servers=3"]), ("alone", [])):
         shutil.copytree(tmp_path / "whole", tmp_path / name)
         result = train(name, *options, "--checkpoint.load_step=8")
         assert result.returncode == 0, result.stdout + result.stderr
         assert "resume:  step 8 from " in result.stdout
         assert losses_in(tmp_path / name)[-5:] == pytest.approx(wanted[-5:], rel=1e-9)
-    check_verbs(shoal, rows / "step_00000012" / "rows.weight", tmp_path)
+    check_verbs(shoal, rows / "step_00000012" / "rows.weight", tmp_path, deltas)
     (rows / "step_00000012" / "rows.weight.1").unlink()
     result = train("whole", *served, "--training.steps=14")
     assert result.returncode == 1
