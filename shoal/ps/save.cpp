@@ -199,7 +199,8 @@ std::vector<std::filesystem::path> saves_up_to(FileSystem& files, const std::fil
   constexpr std::size_t kMost = 1 << 16;  // or they go round
   std::vector<std::filesystem::path> all = {path};
   while (const auto before = followed_by(files, all.back().parent_path())) {
-    all.push_back(all.back().parent_path().parent_path() / *before / path.filename());
+    const std::filesystem::path folder = std::filesystem::absolute(all.back()).parent_path();
+    all.push_back(folder.parent_path() / *before / path.filename());
     SHOAL_CHECK(all.size() < kMost, Corrupt, "ps: ", path.string(), ": saves follow each other in a circle");
   }
   std::ranges::reverse(all);

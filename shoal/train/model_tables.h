@@ -102,6 +102,7 @@ class ModelTables {
   }
   void look_at_save();
   bool is_save_whole();
+  void end_save(const std::string& why);  // nothing: it is whole
   void place_save();
   ps::Saved next_save(const std::filesystem::path& folder, std::int64_t step);
   bool is_first() const { return control_ == nullptr || control_->rank() == 0; }

@@ -73,9 +73,15 @@ std::future<std::string> ModelTables::begin_save(const fs::path& folder, std::in
     const ps::Saved as = next_save(folder, step);
     if (as.number > 0) write_follows(files, partial, checkpoint::name_of_step(last_save_->step));
     last_save_.reset();
-    for (const auto& [name, number] : rows_.numbers) worker_->begin_save(number, partial / name, as);
     save_.emplace(Save{.folder = folder, .step = step, .as = as});
     done = save_->done.get_future();
+    try {
+      for (const auto& [name, number] : rows_.numbers) worker_->begin_save(number, partial / name, as);
+    } catch (const Error&
+                 error) {  // a server has gone meanwhile, say, and its copy does not know this one's begin
+      if (error.kind() == ErrorKind::PeerLost) throw;
+      end_save(error.what());
+    }
   });
   return done;
 }
@@ -130,6 +136,10 @@ void ModelTables::look_at_save() {
   } catch (const Error& error) {
     why = error.what();
   }
+  end_save(why);
+}
+
+void ModelTables::end_save(const std::string& why) {
   save_->done.set_value(why);
   save_.reset();
 }

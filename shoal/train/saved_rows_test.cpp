@@ -120,7 +120,11 @@ class Refusing final : public ps::test::Forwarding {
     SHOAL_CHECK(!fails_saves, Infeasible, "the disk is full");
     return std::nullopt;
   }
-  bool refuses_pushes = false, fails_saves = false;
+  void begin_save(TableNumber table, const std::filesystem::path& path, const ps::Saved& as) override {
+    SHOAL_CHECK(!refuses_saves, InvalidInput, "save it in full");
+    Forwarding::begin_save(table, path, as);
+  }
+  bool refuses_pushes = false, fails_saves = false, refuses_saves = false;
 };
 
 }  // namespace
@@ -151,6 +155,10 @@ TEST_CASE(
   trainer.step(batch_of(3, 0, 14));
   trainer.save(folder.path());
   CHECK(contains(error_of([&] { trainer.wait_for_saves(); }), " was not saved: the disk is full"));
+  tables.refuses_saves = true;
+  trainer.step(batch_of(4, 0, 14));
+  trainer.save(folder.path());
+  CHECK(contains(error_of([&] { trainer.wait_for_saves(); }), " was not saved: save it in full"));
 }
 
 }  // namespace saved_rows_test
