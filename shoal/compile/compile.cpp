@@ -24,6 +24,7 @@
 #include "shoal/rewrite/placed_text.h"
 #include "shoal/rewrite/precision.h"
 #include "shoal/rewrite/recompute.h"
+#include "shoal/rewrite/sparse_gradients.h"
 #include "shoal/rewrite/stage_of_rank.h"
 #include "shoal/rewrite/tables.h"
 #include "shoal/schedule/schedule.h"
@@ -57,6 +58,7 @@ struct Move {
 static bool always(Then) { return true; }
 static bool has_forward(Then then) { return then != Then::UpdateSums && then != Then::UpdateGiven; }
 static bool accumulates(Then then) { return then == Then::Accumulate; }
+static bool sums_at_once(Then then) { return has_forward(then) && !accumulates(then); }
 static bool updates(Then then) { return then == Then::Update || !has_forward(then); }
 
 // Parameters of the graph that are tables by the plan.
@@ -148,6 +150,10 @@ static void place(Unit& unit) {
     return pins;
   };
   whole.placed = rewrite::place_with(pins_for, whole.graph, whole.mesh);
+}
+
+static void sparse_gradients(Unit& unit) {
+  unit.whole().placed = rewrite::with_sparse_gradients(std::move(unit.whole().placed));
 }
 
 static bool has_backward(const ir::Graph& graph) {
@@ -270,6 +276,7 @@ static constexpr Move kMoves[] = {
     {"accumulate", Move::Of::All, Move::On::Any, accumulates, accumulate},
     {"update", Move::Of::All, Move::On::Any, updates, update},
     {"place", Move::Of::Placed, Move::On::Ranks, always, place},
+    {"sparse_gradients", Move::Of::Placed, Move::On::Ranks, sums_at_once, sparse_gradients},
     {"partition", Move::Of::Rank, Move::On::Ranks, always, partition},
     {"stage_of_rank", Move::Of::Rank, Move::On::Stages, has_forward, stage_of_rank},
     {"recompute", Move::Of::Rank, Move::On::Any, has_forward, recompute},

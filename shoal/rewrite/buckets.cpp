@@ -73,6 +73,9 @@ class Filling {
     }
     for (const auto& source : old_.sources)
       if (old_.at(source.value).role == Role::Gradient) gradients_.insert(source.value);
+    for (auto node = old_.nodes.rbegin(); node != old_.nodes.rend(); ++node)  // and what they are the sums of
+      if (node->op == "aten::add.Tensor" && gradients_.contains(*node->outputs[0]))
+        for (const ValueId summand : ir::inputs_of(*node)) gradients_.insert(summand);
   }
 
   // A transfer of one tensor, or what is kept of it without one.
