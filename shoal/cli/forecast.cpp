@@ -15,6 +15,7 @@
 #include "shoal/cli/ranks.h"
 #include "shoal/cli/verbs.h"
 #include "shoal/comm/shm/shm.h"
+#include "shoal/comm_c10d/gloo.h"
 #include "shoal/compile/accumulate.h"
 #include "shoal/program/aliases.h"
 #include "shoal/program/runs.h"
@@ -100,9 +101,10 @@ static std::int64_t rounding_of(const std::vector<Kept>& kept) {
   return bytes;
 }
 
-static std::int64_t communicator_bytes(const sharding::Mesh& mesh) {
+// `goes_on`: beside what computes, as Gloo does.
+static std::int64_t communicator_bytes(const sharding::Mesh& mesh, bool goes_on) {
   if (mesh.size() == 1) return 0;
-  std::int64_t bytes = comm::shm_bytes(mesh.size());
+  std::int64_t bytes = comm::shm_bytes(mesh.size()) + (goes_on ? 2 * comm_c10d::kStageBytes : 0);
   for (const sharding::Axis& axis : mesh.axes)
     if (axis.size > 1 && axis.size < mesh.size()) bytes += comm::shm_bytes(axis.size);
   return bytes;
@@ -285,7 +287,7 @@ Forecast forecast_of(const Recipe& recipe, const compile::Whole& whole, std::int
   const auto [microbatch, num_microbatches] = sizes_of(recipe, parallelism);
   const std::vector<Kept> kept = kept_of(whole, rank, ir::Role::Parameter);
   const std::int64_t batch = input_bytes(forecast.program), buffers = step.sources[MemoryKind::Buffers];
-  const std::int64_t alone = communicator_bytes(whole.mesh);
+  const std::int64_t alone = communicator_bytes(whole.mesh, whole.plan.overlap_bytes.value_or(0) > 0);
   forecast.batches = (recipe.dataset.prefetch + 1) * num_microbatches * batch - batch;
   forecast.communicator = alone + rounding_of(kept);
   std::int64_t made = model_bytes(kept, buffers);

@@ -114,8 +114,11 @@ static Task make_task(Recipe recipe, const StepSizes& sizes, const Ranks& ranks)
 // The most of any rank. Throws where that is above the limit.
 static std::int64_t predicted(const Recipe& recipe, const Ranks& ranks, std::int64_t most_of_data) {
   const DataMemory data = {.kept = runtime::memory_counts().live_bytes, .most = most_of_data};
+  Parallelism parallelism = ranks.parallelism();
+  if (parallelism.world != nullptr && parallelism.world->is_asynchronous())
+    compile::resolve_overlap(parallelism.plan);
   Phase largest =
-      data.beside(forecast_of(recipe, ranks.parallelism(), ranks.rank(), at::get_num_threads()).largest());
+      data.beside(forecast_of(recipe, parallelism, ranks.rank(), at::get_num_threads()).largest());
   largest.bytes = ranks.largest(largest.bytes);  // all refuse, or none does
   check_limit(recipe, largest);
   return largest.bytes;

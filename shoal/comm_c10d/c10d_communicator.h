@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -103,6 +104,11 @@ class C10dCommunicator final : public comm::RequestCommunicator, public Ends {
   void finish(const c10::intrusive_ptr<c10d::Work>& work) const;
   void meet() const;
   void all_reduce_in_place(at::Tensor tensor, ReduceOp op) const;
+  void exchange(std::int64_t count, at::ScalarType dtype,
+                const std::function<void(at::Tensor& to_each, std::int64_t first)>& send,
+                const std::function<void(const at::Tensor& of_each, std::int64_t first)>& receive) const;
+  void gather_parts(const Request& request) const;
+  void sum_own_part(const Request& request) const;
 
   const Group group_;
   Engine engine_;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -32,6 +33,9 @@ struct GlooOptions {             // of this rank of a group
   std::chrono::nanoseconds limit = std::chrono::seconds(60);  // for all ranks to have connected
   Calls calls = Calls::Compared;                              // or as LibTorch has it
 };
+
+// All-gathers and reduce-scatters take two tensors of as many bytes beside their own.
+inline constexpr std::int64_t kStageBytes = 1 << 20;
 
 // Called by all ranks at once. `store` is borrowed, and outlives the communicator; of the keys that are set
 // there none is left but the reason of an end before its time. Throws Timeout where a rank does not come,

@@ -85,6 +85,34 @@ TEST_CASE("every rank sends round a ring before it receives") {
   CHECK(errors == kFine3);
 }
 
+TEST_CASE("gathers and reduce-scatters of several pieces, the last of them shorter") {
+  rendezvous::MemoryStore store;
+  const auto errors = run(
+      3,
+      [](comm::Communicator& ranks) {
+        constexpr std::int64_t kCount = 200'003;  // 1.6 MB
+        const auto value = [](int rank, std::int64_t place) { return static_cast<double>(7 * place + rank); };
+        std::vector<double> mine(kCount), all(3 * kCount), sum(kCount);
+        for (std::int64_t i = 0; i < kCount; ++i) mine[static_cast<std::size_t>(i)] = value(ranks.rank(), i);
+        ranks.all_gather({mine.data(), kCount, DType::Float64}, {all.data(), 3 * kCount, DType::Float64})
+            ->wait(10s);
+        for (std::int64_t i = 0; i < 3 * kCount; ++i)
+          SHOAL_CHECK(all[static_cast<std::size_t>(i)] == value(static_cast<int>(i / kCount), i % kCount),
+                      Internal, "gathered ", i);
+        for (std::int64_t i = 0; i < 3 * kCount; ++i)
+          all[static_cast<std::size_t>(i)] = value(ranks.rank(), i);
+        ranks
+            .reduce_scatter({all.data(), 3 * kCount, DType::Float64}, {sum.data(), kCount, DType::Float64},
+                            comm::ReduceOp::Sum)
+            ->wait(10s);
+        for (std::int64_t i = 0; i < kCount; ++i)
+          SHOAL_CHECK(sum[static_cast<std::size_t>(i)] == 3 * value(1, ranks.rank() * kCount + i), Internal,
+                      "summed ", i);
+      },
+      store);
+  CHECK(errors == kFine3);
+}
+
 using CallFunction = std::function<std::unique_ptr<comm::Work>(comm::Communicator&, float* memory)>;
 
 // What all ranks get, of these calls and of the next one: which is one error. `slowest`: how long it took to

@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // What each call is to c10d.
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
 #include "shoal/aten/types.h"
+#include "shoal/comm/reduce.h"
 #include "shoal/comm_c10d/c10d_communicator.h"
+#include "shoal/comm_c10d/gloo.h"
 
 namespace shoal::comm_c10d {
 
@@ -42,11 +49,60 @@ void C10dCommunicator::all_reduce_in_place(at::Tensor tensor, ReduceOp op) const
   if (op == ReduceOp::Average) tensor.div_(size());
 }
 
+// All-gathers and reduce-scatters of Gloo, as exchanges of small pieces: `send` fills what goes to each rank, [ranks,
+// elements of a piece], `receive` has what came of each. A message of megabytes in both directions at once takes up to
+// twice as long: what one rank sends delays what tells the other that its own has come.
+void C10dCommunicator::exchange(
+    std::int64_t count, at::ScalarType dtype,
+    const std::function<void(at::Tensor& to_each, std::int64_t first)>& send,
+    const std::function<void(const at::Tensor& of_each, std::int64_t first)>& receive) const {
+  const std::int64_t ranks = size(), width = at::elementSize(dtype);
+  const std::int64_t most = std::clamp<std::int64_t>(kStageBytes / (width * ranks), 1, count);
+  at::Tensor sent = at::empty({ranks * most}, dtype), received = at::empty_like(sent);
+  std::vector<std::int64_t> even;  // as many for each rank
+  for (std::int64_t first = 0; first < count; first += most) {
+    const std::int64_t all = ranks * std::min(most, count - first);
+    at::Tensor from = sent.narrow(0, 0, all), to = received.narrow(0, 0, all);
+    at::Tensor to_each = from.view({ranks, -1});
+    send(to_each, first);
+    finish(engine_.backend->alltoall_base(to, from, even, even, without_limit<c10d::AllToAllOptions>()));
+    receive(to.view({ranks, -1}), first);
+  }
+}
+
+void C10dCommunicator::gather_parts(const Request& request) const {
+  const at::Tensor in = tensor_of(request.in), out = tensor_of(ConstBuffer(request.out)).view({size(), -1});
+  exchange(
+      request.in.count, in.scalar_type(),
+      [&](at::Tensor& to_each, std::int64_t first) { to_each.copy_(in.narrow(0, first, to_each.size(1))); },
+      [&](const at::Tensor& of_each, std::int64_t first) {
+        out.narrow(1, first, of_each.size(1)).copy_(of_each);
+      });
+}
+
+// Each rank sums its own part up, in the order of ranks. LibTorch's is an all-reduce of a copy: each byte twice.
+void C10dCommunicator::sum_own_part(const Request& request) const {
+  const at::Tensor in = tensor_of(request.in).view({size(), -1});
+  const std::int64_t width = bytes_of(request.out.dtype);
+  exchange(
+      request.out.count, in.scalar_type(),
+      [&](at::Tensor& to_each, std::int64_t first) { to_each.copy_(in.narrow(1, first, to_each.size(1))); },
+      [&](const at::Tensor& of_each, std::int64_t first) {
+        std::vector<const std::byte*> parts;
+        for (int rank = 0; rank < size(); ++rank)
+          parts.push_back(static_cast<const std::byte*>(of_each.select(0, rank).data_ptr()));
+        std::byte* const sum = static_cast<std::byte*>(request.out.data) + first * width;
+        comm::reduce({.dtype = request.out.dtype, .op = request.reduce, .count = of_each.size(1)}, parts,
+                     {{sum}});
+      });
+}
+
 void C10dCommunicator::move(const Request& request, const Numbered& numbered) {
   const Call& call = numbered.call;
   c10d::Backend& backend = *engine_.backend;
   if (call.count == 0 && call.op != Op::AllToAll && call.op != Op::Barrier) return;
   const bool is_root = call.peer == rank();
+  const bool is_gloo = engine_.device.is_cpu() && engine_.calls != Calls::Bare;  // and not to measure against
   const auto in = [&] { return std::vector<at::Tensor>{tensor_of(request.in)}; };
   const auto out = [&] { return std::vector<at::Tensor>{tensor_of(ConstBuffer(request.out))}; };
   const auto parts = [&](ConstBuffer whole) {  // of all ranks, on root alone
@@ -81,6 +137,7 @@ void C10dCommunicator::move(const Request& request, const Numbered& numbered) {
       return finish(backend.gather(lists, tensors, options));
     }
     case Op::AllGather: {
+      if (is_gloo) return gather_parts(request);
       auto from = in(), to = out();
       return finish(backend._allgather_base(to[0], from[0], without_limit<c10d::AllgatherOptions>()));
     }
@@ -92,10 +149,12 @@ void C10dCommunicator::move(const Request& request, const Numbered& numbered) {
       return finish(backend.scatter(tensors, lists, options));
     }
     case Op::ReduceScatter: {
-      // Gloo has none of its own, and LibTorch's on top of it is this all-reduce of a copy.
-      at::Tensor sum = in()[0].clone();
-      all_reduce_in_place(sum, call.reduce);
-      out()[0].copy_(sum.narrow(0, rank() * call.count, call.count));
+      if (is_gloo) return sum_own_part(request);
+      auto options = without_limit<c10d::ReduceScatterOptions>();
+      options.reduceOp = c10d_op(call.reduce);
+      auto from = in(), to = out();
+      finish(backend._reduce_scatter_base(to[0], from[0], options));
+      if (call.reduce == ReduceOp::Average) to[0].div_(size());
       return;
     }
     case Op::AllToAll: {
