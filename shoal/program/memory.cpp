@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shoal/program/memory.h"
 
+#include <cstddef>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <optional>
 
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
 #include "shoal/program/aliases.h"
+#include "shoal/program/streams.h"
 #include "shoal/program/workspace.h"
 
 namespace shoal::program {
@@ -68,6 +71,7 @@ class Walk {
           uses.push_back({.peak = run(*compute, segment, at), .after = 0});
         else
           uses.push_back({.peak = now_.total(), .after = 0});
+        if (const auto* wait = std::get_if<Wait>(&list[at])) end_messages(*wait);
         const std::int64_t live = now_[MemoryKind::Activations];
         if (activations.size() < uses.size()) activations.push_back({.peak = live, .after = live});
         if (uses.empty()) continue;
@@ -96,15 +100,28 @@ class Walk {
         take(slot, is_gradient_.at(slot.index) ? MemoryKind::Gradients : MemoryKind::Activations,
              compute.op != "shoal::to_file");
     }
-    now_[MemoryKind::Workspace] = workspace_bytes(call, program_.types, threads_);
+    const std::int64_t inside = workspace_bytes(call, program_.types, threads_);
+    now_[MemoryKind::Workspace] += inside;
     const std::int64_t peak = now_.total();
     if (peak > memory_.peak.total()) {
       memory_.peak = now_;
       memory_.segment = segment;
       memory_.instruction = at;
     }
-    now_[MemoryKind::Workspace] = 0;
+    // What a message has inside it has until it is waited for.
+    if (!stream_of(compute).empty() && !compute.outputs.empty() && compute.outputs[0])
+      of_messages_[compute.outputs[0]->index] = inside;
+    else
+      now_[MemoryKind::Workspace] -= inside;
     return peak;
+  }
+
+  void end_messages(const Wait& wait) {
+    for (const Slot slot : wait.slots)
+      if (const auto message = of_messages_.find(slot.index); message != of_messages_.end()) {
+        now_[MemoryKind::Workspace] -= message->second;
+        of_messages_.erase(message);
+      }
   }
 
   // What lies in a file takes no memory.
@@ -152,8 +169,9 @@ class Walk {
   Memory memory_;
   MemoryByKind now_;
   std::vector<Block> blocks_;
-  std::vector<std::optional<std::size_t>> block_of_;  // by slot
-  std::vector<bool> is_gradient_;                     // by slot
+  std::vector<std::optional<std::size_t>> block_of_;   // by slot
+  std::vector<bool> is_gradient_;                      // by slot
+  std::map<std::uint32_t, std::int64_t> of_messages_;  // under way, by their output: bytes inside
 };
 
 }  // namespace
