@@ -30,7 +30,7 @@ RULES = [
     (
         r"shared_ptr<(?!torch::nn::)",
         r"^(shoal|models)/(?!.*_test\.)",
-        r"^shoal/(capture/(deferred|recorded_tensor|recorder)\.|comm/(inproc/|pool\.|shm/|test_ranks\.)|ps/loop|runtime/file_memory\.)",
+        r"^shoal/(capture/(deferred|recorded_tensor|recorder)\.|comm/(inproc/|pool\.|shm/|test_ranks\.)|ps/(loop|payloads_beside)|runtime/file_memory\.)",
         "no shared_ptr: say who owns it",
     ),
     (

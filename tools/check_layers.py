@@ -16,7 +16,7 @@ LAYERS = {
     "ir": ["base"],
     "rendezvous": ["base", "observe"],
     "comm": ["base", "observe", "rendezvous"],
-    "ps": ["base", "rendezvous"],
+    "ps": ["base", "rendezvous", "comm"],
     "elastic": ["base", "observe", "rendezvous", "comm"],
     "sharding": ["base", "ir"],
     "rewrite": ["base", "ir", "sharding"],

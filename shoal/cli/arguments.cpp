@@ -58,15 +58,16 @@ void add_options(CLI::App& command, BenchComm& options) {
 void add_options(CLI::App& command, BenchPs& options) {
   const Adder add = {command};
   add("--op", options.op, "pull, push, or both with a comma between");
-  add("--transport", options.transport, "memory (in process), tcp (a server of one loop), or both");
+  add("--transport", options.transport,
+      "memory (in process), tcp (a server of one loop), shm (one that shares memory), or several");
   add("--rows", options.rows, "Of the table, with K, M or G");
   add("--dim", options.dim, "Values of a row; Adagrad keeps as many beside");
   add("--batch", options.batch, "Keys of a request");
   add("--format", options.format, "text or csv");
   add("--repeats", options.repeats, "Of half a million keys each; the median is printed");
-  add("--parts", options.parts, "That the keys are in, over tcp");
+  add("--parts", options.parts, "That the keys are in, of a server");
   command.footer(
-      "\nrows_per_second_per_core is by the processor time of the core that works on rows: over tcp the "
+      "\nrows_per_second_per_core is by the processor time of the core that works on rows: of a server the "
       "server's.\n"
       "p99_us is how long a request takes by the clock. Keys are uniform.");
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Uniform keys of rows that are there. In process by the processor time of the thread that asks; over TCP by
-// that of the server's one thread, which is what the process used and the asking thread did not.
+// Uniform keys of rows that are there. In process by the processor time of the thread that asks; of a server by
+// that of its one thread, which is what the process used and the asking thread did not.
 #include "shoal/cli/bench_ps.h"
 
 #include <time.h>
@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "shoal/base/error.h"
+#include "shoal/base/text.h"
 #include "shoal/cli/counts.h"
 #include "shoal/ps/client.h"
 #include "shoal/ps/hash.h"
@@ -26,8 +27,16 @@
 namespace shoal::cli {
 
 static constexpr std::array<std::string_view, 2> kTableOps = {"pull", "push"},
-                                                 kTransports = {"memory", "tcp"},
                                                  kTableFormats = {"csv", "text"};
+static constexpr std::array<std::string_view, 3> kTransports = {"memory", "tcp", "shm"};
+
+// "memory, tcp and shm"
+static std::string words_of(std::span<const std::string_view> valid) {
+  std::string text(valid[0]);
+  for (std::size_t i = 1; i < valid.size(); ++i)
+    text += concat(i + 1 < valid.size() ? ", " : " and ", valid[i]);
+  return text;
+}
 
 // What stands between the commas, all of which is among `valid`.
 static std::vector<std::string> chosen(const std::string& text, std::span<const std::string_view> valid,
@@ -37,7 +46,7 @@ static std::vector<std::string> chosen(const std::string& text, std::span<const 
     const std::size_t end = std::min(text.find(',', begin), text.size());
     names.push_back(text.substr(begin, end - begin));
     SHOAL_CHECK(std::ranges::find(valid, names.back()) != valid.end(), InvalidInput, option, " has \"",
-                names.back(), "\"; it takes ", valid[0], " and ", valid[1]);
+                names.back(), "\"; it takes ", words_of(valid));
     begin = end + 1;
   }
   return names;
@@ -171,7 +180,7 @@ int bench_ps(const BenchPs& options) {
     if (options.parts > 1) maps.emplace(store);
     const ps::Server server(key, {.maps = maps});
     if (maps) maps->begin(ps::first_map(server.endpoints(), {.parts = options.parts}));
-    ps::Client client(key, server.endpoints(), {.maps = maps});
+    ps::Client client(key, server.endpoints(), {.shares = transport == "shm", .maps = maps});
     const auto table = client.create(definition);
     const Tables target = {.pull = [&](auto keys, auto rows) { client.pull(table, keys, rows); },
                            .push = [&](const ps::Push& push) { client.push(table, push); },

@@ -16,7 +16,7 @@ struct BenchPs {
   std::int64_t batch = 4096;
   std::string format = "text";
   int repeats = 5;
-  std::uint32_t parts = 1;  // of the keys, of tcp; more than one by a map
+  std::uint32_t parts = 1;  // of the keys, of a server; more than one by a map
 };
 
 // Throws InvalidInput, with what is valid, where the options are not.

@@ -176,6 +176,7 @@ bool Answers::answer_checked(const wire::Head& head, std::span<const std::byte> 
     case Operation::Failed:
     case Operation::Older:
     case Operation::Follow:
+    case Operation::Share:
     case Operation::State:
     case Operation::Rows: break;
   }

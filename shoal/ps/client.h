@@ -22,6 +22,7 @@ struct ClientOptions {      // of one worker
   std::uint32_t epoch = 1;  // that of the servers
   // Of each answer, and for a lost connection to return.
   std::chrono::nanoseconds limit = std::chrono::seconds{10};
+  bool shares = true;  // payloads in memory, with loops on the same host (payloads_beside.h)
   // Where servers with copies have their map. Such a client goes on where a server has gone.
   std::optional<MapKeeper> maps = {};
 };

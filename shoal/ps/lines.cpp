@@ -84,10 +84,11 @@ void Lines::settle(std::size_t part) {
     read_answer(part, head);
     const Request request = std::move(line.under_way.front());
     line.under_way.pop_front();
+    if (request.is_beside) line.beside->take_back();
     if (head.operation != wire::Operation::Done)
       refused(head);
     else if (request.take)
-      request.take(head, payload_);
+      request.take(head, answer_);
   }
 }
 
@@ -105,7 +106,7 @@ void Lines::read_answer(std::size_t part, wire::Head& head) {
       const bool tries_again = map_.number > 0 ? rendezvous::Clock::now() < deadline : is_first;
       if (error.kind() != ErrorKind::PeerLost || !tries_again) throw;
     }
-    line.connection.reset();
+    line.close();
     if (map_.number == 0) continue;
     SHOAL_CHECK(rendezvous::Clock::now() < deadline, Timeout, "ps: part ", part,
                 " of the tables has no server ", "that says it has it, and the map is at ", map_.number);
@@ -119,7 +120,7 @@ void Lines::refused(const wire::Head& head) {
   if (refusal_) return;
   try {
     SHOAL_CHECK(head.operation == wire::Operation::Failed, Corrupt, "ps: a server answered with a request");
-    wire::throw_failure(payload_);
+    wire::throw_failure(answer_);
   } catch (const Error& error) {
     refusal_ = error;
   }
@@ -130,7 +131,7 @@ void Lines::give_up() {
   for (Line& line : lines_) {
     if (line.under_way.empty()) continue;
     line.under_way.clear();
-    line.connection.reset();  // answers that still come belong to nobody
+    line.close();  // answers that still come belong to nobody
   }
 }
 
@@ -156,14 +157,25 @@ std::unique_ptr<rendezvous::Connection> Lines::connected(int loop, const Endpoin
 
 // To who has the part; one where nobody listens has gone, and the map is to say so.
 void Lines::connect(std::size_t part) {
+  const auto deadline = rendezvous::deadline_after(options_.limit);
   for (;;) {
     const int loop = map_.parts[part].primary;
     SHOAL_CHECK(
         loop != ShardMap::kNone, Infeasible, "ps: the servers that had part ", part,
         " of the tables have gone, its copy too, and its rows are lost. Remedy: go on from a checkpoint");
     const Endpoint endpoint = map_.loops[static_cast<std::size_t>(loop)];
+    lines_[part].close();
     lines_[part].connection = connected(loop, endpoint);
-    if (lines_[part].connection) return;
+    if (lines_[part].connection) {
+      try {
+        return share(lines_[part]);
+      } catch (const Error& error) {  // it ended just now
+        lines_[part].close();
+        const bool tries_again = map_.number > 0 && rendezvous::Clock::now() < deadline;
+        if (error.kind() != ErrorKind::PeerLost || !tries_again) throw;
+        continue;
+      }
+    }
     adopt(options_.maps->replace(map_, without(map_, loop)));
   }
 }
@@ -175,7 +187,7 @@ void Lines::adopt(ShardMap map) {
   for (std::size_t part = 0; part < lines_.size(); ++part)
     if (!lines_[part].under_way.empty() ||
         map.endpoint_of(map.parts[part].primary) != map_.endpoint_of(map_.parts[part].primary))
-      lines_[part].connection.reset();
+      lines_[part].close();
   map_ = std::move(map);
 }
 
@@ -190,37 +202,79 @@ void Lines::seal(std::vector<std::byte>& frame) const {
 
 void Lines::send_again(std::size_t part) {
   connect(part);
-  const auto& line = lines_[part];
   for (Request& request : lines_[part].under_way) {
     seal(request.frame);
-    write(line, request.frame);
+    write(lines_[part], request);
   }
+}
+
+// Payloads lie in memory from now on, if the server is here and sees it.
+void Lines::share(Line& line) {
+  if (!options_.shares || !line.connection->is_of_one_host()) return;
+  std::unique_ptr<PayloadsBeside> beside;
+  try {
+    beside = std::make_unique<PayloadsBeside>();
+  } catch (const Error&) {  // there is no memory for it
+    return;
+  }
+  const auto deadline = rendezvous::deadline_after(options_.limit);
+  const auto frame =
+      wire::frame({.operation = wire::Operation::Share, .epoch = options_.epoch, .client = client_},
+                  std::array{std::as_bytes(std::span(&beside->id(), 1))});
+  line.connection->write({reinterpret_cast<const char*>(frame.data()), frame.size()}, deadline);
+  std::array<std::byte, sizeof(wire::Head)> begin;
+  line.connection->read(begin, deadline, "whether it shares memory");
+  const wire::Head head = wire::head_of(begin);
+  payload_.resize(head.bytes);
+  line.connection->read(payload_, deadline, "why it shares no memory");
+  wire::check_payload(head, payload_);
+  if (head.operation == wire::Operation::Done) line.beside = std::move(beside);
 }
 
 void Lines::write_last(Line& line) {
   try {
-    write(line, line.under_way.back().frame);
+    write(line, line.under_way.back());
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::PeerLost) throw;
-    line.connection.reset();
+    line.close();
   }
 }
 
-void Lines::write(const Line& line, const std::vector<std::byte>& frame) {
-  line.connection->write({reinterpret_cast<const char*>(frame.data()), frame.size()},
-                         rendezvous::deadline_after(options_.limit));
+void Lines::write(Line& line, Request& request) {
+  const auto deadline = rendezvous::deadline_after(options_.limit);
+  std::span<const std::byte> bytes = request.frame;
+  std::optional<std::uint64_t> place;
+  if (line.beside) {
+    place = line.beside->put(bytes.subspan(sizeof(wire::Head)));
+    if (place) bytes = bytes.first(sizeof(wire::Head));
+  }
+  request.is_beside = place.has_value();
+  const std::uint64_t said = place.value_or(kInStream);
+  const auto text = [](std::span<const std::byte> some) {
+    return std::string_view(reinterpret_cast<const char*>(some.data()), some.size());
+  };
+  if (!line.beside) return line.connection->write(text(bytes), deadline);
+  line.connection->write(text(std::as_bytes(std::span(&said, 1))), text(bytes), deadline);
 }
 
 void Lines::read(const Line& line, wire::Head& head) {
   const auto deadline = rendezvous::deadline_after(line.under_way.front().limit);
-  std::array<std::byte, sizeof(wire::Head)> begin;
+  std::array<std::byte, sizeof(std::uint64_t) + sizeof(wire::Head)> begin;
+  const auto room = line.beside ? std::span(begin) : std::span(begin).last(sizeof(wire::Head));
   wire::Head sent;
   std::memcpy(&sent, line.under_way.front().frame.data(), sizeof sent);
-  line.connection->read(begin, deadline, "an answer");
-  head = wire::head_of(begin);
-  payload_.resize(head.bytes);
-  line.connection->read(payload_, deadline, "the rest of an answer");
-  wire::check_payload(head, payload_);
+  line.connection->read(room, deadline, "an answer");
+  head = wire::head_of(room.last(sizeof(wire::Head)));
+  std::uint64_t place = kInStream;
+  if (line.beside) std::memcpy(&place, begin.data(), sizeof place);
+  if (place == kInStream) {
+    payload_.resize(head.bytes);
+    line.connection->read(payload_, deadline, "the rest of an answer");
+    answer_ = payload_;
+  } else {
+    answer_ = line.beside->answer(place, head.bytes);
+  }
+  wire::check_payload(head, answer_);
   SHOAL_CHECK(head.sequence == sent.sequence && head.client == sent.client, Corrupt,
               "ps: ", line.connection->where(), " answered what was not asked");
 }

@@ -15,6 +15,7 @@
 
 #include "shoal/base/error.h"
 #include "shoal/ps/client.h"
+#include "shoal/ps/payloads_beside.h"
 #include "shoal/ps/wire.h"
 #include "shoal/rendezvous/connection.h"
 
@@ -44,10 +45,17 @@ class Lines {
     std::vector<std::byte> frame;
     Take take;
     std::chrono::nanoseconds limit;  // of its answer
+    bool is_beside = false;          // its payload is not in the connection
   };
   struct Line {
     std::unique_ptr<rendezvous::Connection> connection;
+    std::unique_ptr<PayloadsBeside> beside;  // of that, where both ends are on one host
     std::deque<Request> under_way;
+
+    void close() {
+      connection.reset();
+      beside.reset();
+    }
   };
 
   void read_all();
@@ -60,8 +68,9 @@ class Lines {
   void adopt(ShardMap map);
   void seal(std::vector<std::byte>& frame) const;
   void send_again(std::size_t part);
+  void share(Line& line);
   void write_last(Line& line);
-  void write(const Line& line, const std::vector<std::byte>& frame);
+  void write(Line& line, Request& request);
   void read(const Line& line, wire::Head& head);
 
   const rendezvous::Key key_;
@@ -69,8 +78,9 @@ class Lines {
   const ClientOptions options_;
   std::uint64_t client_ = 0, sequence_ = 0;
   std::vector<Line> lines_;
-  std::vector<std::byte> payload_;
-  std::optional<Error> refusal_;  // the first, until it is thrown
+  std::vector<std::byte> payload_;     // of an answer
+  std::span<const std::byte> answer_;  // there, or beside
+  std::optional<Error> refusal_;       // the first, until it is thrown
 };
 
 }  // namespace shoal::ps

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <chrono>
+#include <cstring>
 #include <tuple>
 
 #include "shoal/base/error.h"
@@ -74,23 +75,58 @@ asio::awaitable<void> Loop::serve(tcp::socket socket) {
     const bool known = co_await door_.admits(socket);
     if (!known) co_return;
     Bytes begin(sizeof(wire::Head)), payload, reply;
+    std::optional<PayloadsOfClient> beside;
+    std::uint64_t place = kInStream;
     for (;;) {
-      co_await asio::async_read(socket, asio::buffer(begin), use_awaitable);
+      const auto its_place = [&] { return asio::buffer(&place, beside ? sizeof place : 0); };
+      co_await asio::async_read(socket, std::array{its_place(), asio::buffer(begin)}, use_awaitable);
       const wire::Head head = wire::head_of(begin);
       payload.resize(head.bytes);
-      co_await asio::async_read(socket, asio::buffer(payload), use_awaitable);
+      if (place == kInStream)
+        co_await asio::async_read(socket, asio::buffer(payload), use_awaitable);
+      else
+        beside->copy_request(place, payload);
+      if (head.operation == Operation::Share) {
+        reply = shared(head, payload, beside);
+        co_await asio::async_write(socket, asio::buffer(reply), use_awaitable);
+        continue;
+      }
       if (head.operation == Operation::Follow) {
         co_await follow(socket, head, payload);  // returns where it is refused
         older(head, reply);
       } else {
         co_await answer(head, payload, reply);
       }
-      co_await asio::async_write(socket, asio::buffer(reply), use_awaitable);
+      const auto its_payload = std::as_bytes(std::span(reply)).subspan(sizeof head);
+      const bool is_beside = beside && goes_beside(its_payload.size());
+      place = is_beside ? beside->put_answer(its_payload) : kInStream;
+      const std::size_t follows = is_beside ? sizeof head : reply.size();
+      co_await asio::async_write(socket, std::array{its_place(), asio::buffer(reply.data(), follows)},
+                                 use_awaitable);
+      place = kInStream;
     }
   } catch (const std::exception&) {  // the other end has gone, or does not speak frames
     asio::error_code ignored;
     std::ignore = socket.close(ignored);
   }
+}
+
+// Of a client that is on this host, as far as it knows.
+Loop::Bytes Loop::shared(const wire::Head& head, const Bytes& payload,
+                         std::optional<PayloadsOfClient>& beside) {
+  wire::check_payload(head, payload);
+  try {
+    comm::shm::SegmentId id;
+    SHOAL_CHECK(payload.size() == sizeof id && !beside, Corrupt, "ps: a client shares memory in ",
+                payload.size(), " bytes");
+    std::memcpy(&id, payload.data(), sizeof id);
+    beside.emplace(mappings_, id);
+  } catch (const Error& error) {
+    return wire::failure(head, error);
+  }
+  wire::Head done = head;
+  done.operation = Operation::Done;
+  return wire::frame(done, {});
 }
 
 void Loop::older(const wire::Head& head, Bytes& reply) const {

@@ -25,6 +25,7 @@
 #include "shoal/base/file_system.h"
 #include "shoal/ps/answers.h"
 #include "shoal/ps/moves.h"
+#include "shoal/ps/payloads_beside.h"
 #include "shoal/ps/server.h"
 #include "shoal/ps/wire.h"
 #include "shoal/rendezvous/door.h"
@@ -80,6 +81,7 @@ class Loop {
   Awaitable<void> answer(const wire::Head& head, const Bytes& payload, Bytes& reply);
   Awaitable<void> follow(Socket& socket, const wire::Head& head, const Bytes& payload);
   PartPtr asked(const wire::Head& head, bool of_primary);
+  Bytes shared(const wire::Head& head, const Bytes& payload, std::optional<PayloadsOfClient>& beside);
   void older(const wire::Head& head, Bytes& reply) const;
   void count_applied();
   void begin_saves(const PartPtr& part);
@@ -116,6 +118,7 @@ class Loop {
 
   // Of the thread.
   DiskFileSystem files_;
+  comm::shm::Mappings mappings_;  // of clients
   rendezvous::Door door_;
   ShardMap map_;
   bool tends_ = false;  // a coroutine does

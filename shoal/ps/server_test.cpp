@@ -134,7 +134,7 @@ TEST_CASE("one loop, four, and three servers have the bits of a table in process
   }
 }
 
-TEST_CASE("a push whose answer is lost is sent again and applied once") {
+TEST_CASE("a push whose answer is lost is sent again and applied once, and so is what lies beside it") {
   Servers servers({1});
   Relay relay(servers.endpoints[0]);
   Client client(servers.key, {relay.endpoint});
@@ -142,8 +142,9 @@ TEST_CASE("a push whose answer is lost is sent again and applied once") {
   Table local(definition());
   for (int i = 0; i < 10; ++i) {
     relay.swallows = i % 3 == 0;
-    const std::vector<std::uint64_t> keys = {1, 2, static_cast<std::uint64_t>(10 + i)};
-    const std::vector<float> gradients(9, 0.1f * static_cast<float>(i));
+    std::vector<std::uint64_t> keys(i < 5 ? 3 : 3000);
+    std::iota(keys.begin(), keys.end(), i);
+    const std::vector<float> gradients(3 * keys.size(), 0.1f * static_cast<float>(i));
     client.push(table, {.keys = keys, .gradients = gradients});
     local.push({.keys = keys, .gradients = gradients});
   }

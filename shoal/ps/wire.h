@@ -35,6 +35,8 @@
 //            (then the connection has the frames that change the part at its primary, in their order; each is
 //            answered with nothing. With count 1 this is to begin as a copy, and has so many changes as the
 //            sequence says: among the frames are then these two)
+//   share    the id of a segment                                ─► nothing: from now on each frame comes behind a
+//            (a client on the server's host; payloads_beside.h)       place, and large payloads do not follow it
 //   state    what Answers::state() gives                           ─► all that a part is but its rows
 //   rows     what Answers::rows() gives                            ─► those of one shard of a table
 //
@@ -59,7 +61,7 @@
 
 namespace shoal::ps::wire {
 
-constexpr std::string_view kMagic = "shoalp6\n";  // of the handshake
+constexpr std::string_view kMagic = "shoalp7\n";  // of the handshake
 constexpr std::uint32_t kMostBytes = 256U << 20;  // of a payload
 constexpr std::uint32_t kMostKeys = 1U << 22;     // of a frame
 constexpr std::uint32_t kMostText = 1U << 16;     // of a definition or an error
@@ -86,13 +88,14 @@ enum class Operation : std::uint8_t {
   Export,
   Describe,
   Saved,
-  LastSave
+  LastSave,
+  Share
 };
-constexpr Operation kLastOperation = Operation::LastSave;
+constexpr Operation kLastOperation = Operation::Share;
 
 struct Head {
   std::uint32_t magic = 0x46505353;  // "SSPF"
-  std::uint8_t version = 6;
+  std::uint8_t version = 7;
   Operation operation = Operation::Done;
   std::uint16_t part = 0;  // of the keys
   std::uint32_t table = 0, count = 0;

@@ -164,7 +164,7 @@ TEST_CASE("a frame that announces too much is refused before its payload is wait
   CHECK(refusal() == "ps: a frame announces 1 keys and 268435457 bytes");
   head.bytes = 0;
   head.version = 1;
-  CHECK(refusal() == "ps: a frame of version 1, wanted 6; do all processes run the same Shoal?");
+  CHECK(refusal() == "ps: a frame of version 1, wanted 7; do all processes run the same Shoal?");
 }
 
 TEST_CASE("a push or shrink that comes again is answered again and not done again") {

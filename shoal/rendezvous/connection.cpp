@@ -7,9 +7,11 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <thread>
@@ -133,11 +135,18 @@ void Connection::read(std::span<std::byte> to, Clock::time_point deadline, const
   }
 }
 
-void Connection::write(std::string_view bytes, Clock::time_point deadline) {
-  while (!bytes.empty()) {
-    const ssize_t sent = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+void Connection::write(std::string_view first, std::string_view then, Clock::time_point deadline) {
+  while (!first.empty() || !then.empty()) {
+    std::array<iovec, 2> parts = {
+        {{const_cast<char*>(first.data()), first.size()}, {const_cast<char*>(then.data()), then.size()}}};
+    msghdr message = {};
+    message.msg_iov = parts.data();
+    message.msg_iovlen = parts.size();
+    const ssize_t sent = ::sendmsg(socket_, &message, MSG_NOSIGNAL);
     if (sent > 0) {
-      bytes.remove_prefix(static_cast<std::size_t>(sent));
+      const std::size_t of_first = std::min(first.size(), static_cast<std::size_t>(sent));
+      first.remove_prefix(of_first);
+      then.remove_prefix(static_cast<std::size_t>(sent) - of_first);
       continue;
     }
     if (sent < 0 && errno == EINTR) continue;
@@ -146,6 +155,14 @@ void Connection::write(std::string_view bytes, Clock::time_point deadline) {
     SHOAL_CHECK(again, PeerLost, peer_.module, ": ", where_, " takes no more: ", std::strerror(errno), "; ",
                 peer_.host, " has ended, or is out of reach");
   }
+}
+
+bool Connection::is_of_one_host() const noexcept {
+  sockaddr_in here = {}, there = {};
+  socklen_t bytes = sizeof here, others = sizeof there;
+  return getsockname(socket_, reinterpret_cast<sockaddr*>(&here), &bytes) == 0 &&
+         getpeername(socket_, reinterpret_cast<sockaddr*>(&there), &others) == 0 &&
+         here.sin_addr.s_addr == there.sin_addr.s_addr;
 }
 
 }  // namespace shoal::rendezvous

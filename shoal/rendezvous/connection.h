@@ -41,6 +41,7 @@ class Connection {
   bool is_open() const { return socket_ >= 0; }
   void shut() const noexcept;
   const std::string& where() const { return where_; }
+  bool is_of_one_host() const noexcept;  // both ends have one address
 
   // Both sides prove the key. Throws InvalidInput where they have not the same; PeerLost where the other side
   // ends it, which it also does when too many wait at its door: one may try again.
@@ -49,7 +50,8 @@ class Connection {
   // All throw PeerLost where the other side has gone, or is silent until the deadline.
   std::string read(std::size_t bytes, Clock::time_point deadline, const char* what);
   void read(std::span<std::byte> to, Clock::time_point deadline, const char* what);
-  void write(std::string_view bytes, Clock::time_point deadline);
+  void write(std::string_view bytes, Clock::time_point deadline) { write(bytes, {}, deadline); }
+  void write(std::string_view first, std::string_view then, Clock::time_point deadline);
 
  private:
   Peer peer_;

@@ -30,7 +30,7 @@ def test_the_help_is_frozen():
 
 def test_csv_has_a_line_for_each_operation_and_transport():
     arguments = [
-        "--transport=memory,tcp",
+        "--transport=memory,tcp,shm",
         "--rows=20K",
         "--dim=8",
         "--batch=1000",
@@ -41,7 +41,8 @@ def test_csv_has_a_line_for_each_operation_and_transport():
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[0] == COLUMNS
     rows = list(csv.DictReader(io.StringIO(result.stdout)))
-    wanted = [("pull", "memory"), ("push", "memory"), ("pull", "tcp"), ("push", "tcp")]
+    wanted = [("pull", "memory"), ("push", "memory")]
+    wanted += [(op, transport) for transport in ("tcp", "shm") for op in ("pull", "push")]
     assert [(row["op"], row["transport"]) for row in rows] == wanted
     for row in rows:
         assert (row["rows"], row["dim"], row["batch"], row["bytes_per_row"]) == ("20000", "8", "1000", "64")
@@ -55,7 +56,7 @@ def test_csv_has_a_line_for_each_operation_and_transport():
     ("option", "message"),
     [
         ("--op=peek", '--op has "peek"; it takes pull and push'),
-        ("--transport=pigeon", '--transport has "pigeon"; it takes memory and tcp'),
+        ("--transport=pigeon", '--transport has "pigeon"; it takes memory, tcp and shm'),
         ("--rows=10X", '--rows is "10X"; it takes 1 to 2G'),
         ("--rows=0", '--rows is "0"; it takes 1 to 2G'),
         ("--rows=3G", '--rows is "3G"; it takes 1 to 2G'),
