@@ -308,8 +308,8 @@ Forecast forecast_of(const Recipe& recipe, const compile::Whole& whole, std::int
                                parameters + alone + 2 * kMeasuredMatrix * kMeasuredMatrix * width + kSeed,
                                "products of matrices"});
   }
-  std::int64_t beside =
-      forecast.batches + forecast.communicator + step.sources[MemoryKind::Constants] + kSeed;
+  std::int64_t& beside = forecast.beside;
+  beside = forecast.batches + forecast.communicator + step.sources[MemoryKind::Constants] + kSeed;
   std::vector<Kept> state = kept_of(whole, rank, ir::Role::OptimizerState);
   const std::int64_t in_flight =
       is_staged(parallelism) ? in_flight_bytes(forecast, parallelism, num_microbatches, rank) : 0;

@@ -77,7 +77,8 @@ PlayedStep play_step(const Recipe& recipe, const cost::Cluster& cluster, int ran
               "simulate: the recipe has [[tables]], and what servers take is not priced");
   PlayedStep step = programs_of(recipe, cluster, ranks);
   std::vector<simulate::Ranks> kinds;
-  for (const PlayedKind& kind : step.kinds) kinds.push_back({kind.ranks, runs_of(step, kind)});
+  for (const PlayedKind& kind : step.kinds)
+    kinds.push_back({kind.ranks, runs_of(step, kind), kind.forecast.beside});
   step.tasks = simulate::tasks_of(kinds, step.mesh, cluster);
   step.spans = simulate::play(step.tasks);
   return step;

@@ -62,11 +62,10 @@ static json to_json(const Comparison& comparison) {
           {"ops", std::move(ops)}};
 }
 
-void Prediction::look(observe::Trace& trace, bool keeps_on) {
+void Prediction::look(const observe::Trace& trace) {
   if (++steps_ != kComparedSteps) return;
   // The first half captures, and is checked.
   const Comparison comparison = simulate::compare(simulated_, trace, kComparedSteps / 2);
-  if (!keeps_on) trace.capacity = 0;
   json all = to_json(comparison);
   all["cluster"] = cost::to_toml(cluster_);
   all["hosts"] = hosts_;

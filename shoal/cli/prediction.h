@@ -20,9 +20,9 @@ class Prediction {
   // Plays the recipe's step. Throws InvalidInput where its cluster has fewer devices.
   Prediction(const Recipe& recipe, int ranks, std::filesystem::path folder);
 
-  // After each step of the first rank. After kComparedSteps says how it compares and writes simulated.json; from then
-  // on the trace takes no more unless `keeps_on`.
-  void look(observe::Trace& trace, bool keeps_on);
+  // After each step of the first rank. After kComparedSteps says how it compares and writes simulated.json.
+  void look(const observe::Trace& trace);
+  const observe::Trace& simulated() const { return simulated_; }
 
  private:
   cost::Cluster cluster_;

@@ -270,6 +270,8 @@ std::vector<Option> options_of(Recipe& recipe) {
        {"profiling", "enable_profiling", &profiling.enable_profiling, 0, 0, "write a Chrome trace"},
        {"profiling", "cluster", &profiling.cluster, 0, 0,
         "a file of shoal calibrate: 20 steps beside what is simulated"},
+       {"profiling", "timeline", &profiling.timeline, 0, 0,
+        "an HTML page to write: a step, and below it the one that cluster plays"},
        {"validation", "freq", &validation.freq, 0, 1e12, "steps between validations; 0: only at the end"},
        {"validation", "steps", &validation.steps, 1, 1e12, "batches of each; the last one takes all"},
        {"ps", "servers", &ps.servers, 0, 1024, "processes that have the [[tables]]; 0: in this one"},

@@ -123,9 +123,11 @@ int simulate(const Simulate& options) {
                 bubble.rate(), backward + weights, backward, weights);
   }
   if (!options.save.empty()) write(options.save, schedule::to_csv(timeline));
-  if (!options.timeline.empty())
+  if (!options.timeline.empty()) {
+    const observe::Trace trace = simulate::trace_of(tasks, spans);
     write(options.timeline,
-          observe::timeline_html(simulate::trace_of(tasks, spans), concat(name, ": ", sizes)));
+          observe::timeline_html({{.what = "", .trace = &trace}}, concat(name, ": ", sizes)));
+  }
   return 0;
 }
 

@@ -140,8 +140,9 @@ int simulate_step(const Recipe& recipe, const Simulate& options) {
   say_waiting(tasks, spans, end);
   say_memory(step, cluster);
   if (!options.timeline.empty()) {
+    const observe::Trace trace = simulate::trace_of(tasks, spans);
     const std::string html =
-        observe::timeline_html(simulate::trace_of(tasks, spans),
+        observe::timeline_html({{.what = "", .trace = &trace}},
                                concat(recipe.model.name, " on ", options.ranks, " of ", options.cluster));
     const auto file = files.create(options.timeline);
     file->write(std::as_bytes(std::span(html)));

@@ -210,7 +210,11 @@ int train(const Recipe& given, const Options& options) {
   const std::int64_t predicted_bytes = predicted(recipe, ranks, memory.end("data"));
   std::optional<Prediction> prediction;
   if (!recipe.profiling.cluster.empty() && ranks.is_first()) prediction.emplace(recipe, ranks.size(), folder);
-  const bool is_traced = (recipe.profiling.enable_profiling || prediction) && ranks.is_first();
+  const auto& profiling = recipe.profiling;
+  if (!profiling.timeline.empty() && ranks.is_first())
+    observe::write_file(profiling.timeline, "");  // or not at all
+  const bool is_traced =
+      (profiling.enable_profiling || prediction || !profiling.timeline.empty()) && ranks.is_first();
   observe::Trace* traced = is_traced ? &trace : nullptr;
   const auto tables = ranks.tables(recipe);
   Learner learner = make_learner(recipe, traced, ranks.parallelism(), tables.get());

@@ -201,7 +201,10 @@ void train_steps(TrainRun& run) {
                  " skipped: a gradient overflowed in float16, whose loss was scaled by ", result.loss_scale));
       continue;
     }
-    if (run.prediction != nullptr) run.prediction->look(*run.trace, recipe.profiling.enable_profiling);
+    if (run.prediction != nullptr) run.prediction->look(*run.trace);
+    const bool is_compared = result.step - run.first_step >= kComparedSteps;
+    if (run.trace != nullptr && !recipe.profiling.enable_profiling && is_compared)
+      run.trace->capacity = 0;  // it takes no more
     run.progress = {
         .step = result.step, .position = run.progress.position + run.sizes.samples(), .loss = result.loss};
     run.losses.push_back({result.step, result.loss});

@@ -11,9 +11,12 @@
 #include "shoal/cli/device.h"
 #include "shoal/cli/flops.h"
 #include "shoal/cli/interrupt.h"
+#include "shoal/cli/prediction.h"
 #include "shoal/cli/train_run.h"
 #include "shoal/observe/chrome_trace.h"
 #include "shoal/observe/summary.h"
+#include "shoal/observe/timeline.h"
+#include "shoal/simulate/comparison.h"
 
 namespace shoal::cli {
 
@@ -29,6 +32,16 @@ static std::string shown(const std::string& sample) {
 }
 
 // Says it too.
+// One of the steps that the trace has, of their median time; and what was played of it.
+static std::string timeline_of(const TrainRun& run, const observe::Trace& trace, std::size_t steps) {
+  const observe::Trace measured = simulate::median_step(trace, steps / 2);  // the first ones capture
+  std::vector<observe::Drawing> drawings = {{.what = run.prediction ? "measured" : "", .trace = &measured}};
+  if (run.prediction != nullptr)
+    drawings.push_back({.what = "simulated", .trace = &run.prediction->simulated()});
+  return observe::timeline_html(drawings, concat(run.recipe.model.name, ": a step of ", run.ranks.size(),
+                                                 run.ranks.size() == 1 ? " rank" : " ranks"));
+}
+
 static json memory_in(const TrainRun& run, std::int64_t most_of_others) {
   const MemoryLog::Phase& largest = run.memory->largest();
   const std::int64_t most = std::max(most_of_others, largest.peak);
@@ -129,6 +142,12 @@ void write_results(TrainRun& run, const observe::Trace& trace, double seconds_in
                       results.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
   say(concat("metrics: ", run.metrics->path().string()));
   say(concat("results: ", (run.folder / "results.json").string()));
+  const auto is_step = [](const observe::Event& event) { return event.name == "step"; };
+  const auto steps = static_cast<std::size_t>(std::ranges::count_if(trace.events, is_step));
+  if (const std::string& page = run.recipe.profiling.timeline; !page.empty() && steps > 0) {
+    observe::write_file(page, timeline_of(run, trace, steps));
+    say(concat("timeline: ", page));
+  }
 }
 
 std::string lines_up_to(std::int64_t step, const std::filesystem::path& path, TrainRun* run) {

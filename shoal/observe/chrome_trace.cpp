@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Google's "Trace Event Format": "X" is a span with a duration, "M" names processes and threads.
+// Google's "Trace Event Format": "X" is a span with a duration, "M" names processes and threads, "C" counts.
 #include "shoal/observe/chrome_trace.h"
 
 #include <algorithm>
@@ -28,6 +28,7 @@ std::string chrome_trace(const Trace& trace) {
     events += event.dump(-1, ' ', false, json::error_handler_t::replace);
   };
   std::map<std::pair<int, std::string>, int> threads;
+  std::map<int, std::int64_t> memory;  // by rank, as said last
   for (const Event& event : trace.events) {
     const auto next = static_cast<int>(threads.size());
     const auto [thread, is_new] = threads.try_emplace({event.rank, event.stream}, next);
@@ -43,6 +44,12 @@ std::string chrome_trace(const Trace& trace) {
                  {"dur", static_cast<double>(event.end - event.begin) / kNanosecondsPerMicrosecond}};
     if (event.bytes != 0) span["args"] = {{"bytes", event.bytes}};
     add(span);
+    if (event.memory > 0 && std::exchange(memory[event.rank], event.memory) != event.memory)
+      add({{"ph", "C"},
+           {"name", "memory"},
+           {"pid", event.rank},
+           {"ts", static_cast<double>(event.end - first) / kNanosecondsPerMicrosecond},
+           {"args", {{"bytes", event.memory}}}});
   }
   return R"({"otherData":)" + json{{"dropped", trace.dropped}}.dump() + R"(,"traceEvents":[)" + events + "]}";
 }

@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string_view>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -32,8 +35,9 @@ canvas { display: block; margin-top: 8px; width: 100%; cursor: grab; }
 </style>
 <h1></h1><div id="legend"></div><canvas></canvas><div id="tip"></div>
 <script>
-const LEFT = 132, TOP = 22, canvas = document.querySelector("canvas"), tip = document.getElementById("tip");
+const LEFT = lanes.some(lane => lane.what) ? 200 : 132, TOP = 22, canvas = document.querySelector("canvas"), tip = document.getElementById("tip");
 const pen = canvas.getContext("2d"), last = Math.max(1, ...lanes.map(lane => lane.last));
+const most = Math.max(1, ...lanes.flatMap(lane => lane.memory ? [lane.most] : []));
 let begin = 0, end = last, drag = null;
 
 // Nanoseconds as people read them; with the digits that tell ticks so far apart from each other.
@@ -46,7 +50,7 @@ function text(time, step) {
 let height = TOP;
 for (const lane of lanes) {
   lane.top = height + (lane.first ? 6 : 1);
-  lane.height = lane.stream === "compute" ? 22 : 11;
+  lane.height = lane.memory ? 34 : lane.stream === "compute" ? 22 : 11;
   height = lane.top + lane.height;
 }
 const x = time => LEFT + (time - begin) / (end - begin) * (canvas.clientWidth - LEFT);
@@ -60,6 +64,39 @@ function after(lane, time) {
     if (lane.events[middle][1] > time) high = middle; else low = middle + 1;
   }
   return low;
+}
+// The last of a lane's samples of memory that is not after a time; -1 where there is none yet.
+function held(lane, time) {
+  let low = 0, high = lane.memory.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (lane.memory[middle][0] <= time) low = middle + 1; else high = middle;
+  }
+  return low - 1;
+}
+function size(bytes) {
+  const power = Math.min(4, Math.floor(Math.log2(Math.max(bytes, 1)) / 10));
+  return (bytes / 1024 ** power).toFixed(power ? 1 : 0) + " " + ["B", "KiB", "MiB", "GiB", "TiB"][power];
+}
+// The most in each pixel.
+function drawMemory(lane, width) {
+  let column = -1, tallest = 0;
+  const flush = () => {
+    if (column >= 0) pen.fillRect(column, lane.top + lane.height - tallest, 1, tallest);
+  };
+  pen.fillStyle = "#8fa9c4";
+  for (let i = Math.max(held(lane, begin), 0); i < lane.memory.length && lane.memory[i][0] < end; ++i) {
+    const [from, bytes] = lane.memory[i], tall = bytes / most * lane.height;
+    const left = Math.floor(Math.max(x(from), LEFT));
+    const right = Math.floor(Math.min(i + 1 < lane.memory.length ? x(lane.memory[i + 1][0]) : x(lane.last), width));
+    if (left !== column) { flush(); column = left; tallest = 0; }
+    tallest = Math.max(tallest, tall);
+    if (right <= left) continue;
+    flush();
+    pen.fillRect(left + 1, lane.top + lane.height - tall, right - left - 1, tall);
+    column = right; tallest = tall;
+  }
+  flush();
 }
 function draw() {
   const ratio = window.devicePixelRatio || 1, width = canvas.clientWidth;
@@ -78,8 +115,12 @@ function draw() {
     const middle = lane.top + lane.height / 2;
     pen.textAlign = "left"; pen.fillStyle = "#555";
     if (lane.first) pen.fillText("rank " + lane.rank, 0, middle);
-    pen.fillText(lane.stream, 56, middle, LEFT - 60);
+    pen.fillText(lane.stream + (lane.what ? ", " + lane.what : ""), 56, middle, LEFT - 60);
     pen.fillStyle = "#f3f3f3"; pen.fillRect(LEFT, lane.top, width - LEFT, lane.height);
+    if (lane.memory) {
+      drawMemory(lane, width);
+      continue;
+    }
     pen.textAlign = "center";
     let drawn = -1;  // to this pixel: what is narrower and before it is not seen
     for (let i = after(lane, begin); i < lane.events.length && lane.events[i][0] < end; ++i) {
@@ -95,15 +136,22 @@ function draw() {
     }
   }
 }
+function saidOfEvent(lane, time) {
+  const hit = lane.events[after(lane, time)];
+  if (hit === undefined || hit[0] > time) return "";
+  return `${hit[3]}  ${text(hit[1] - hit[0])}\n${text(hit[0])} to ${text(hit[1])}`;
+}
+function saidOfMemory(lane, time) {
+  const at = held(lane, time);
+  return at < 0 || time > lane.last ? "" : `${size(lane.memory[at][1])} of ${size(lane.most)} at most\nfrom ${text(lane.memory[at][0])} on`;
+}
 function point(event) {
   const box = canvas.getBoundingClientRect(), px = event.clientX - box.left, py = event.clientY - box.top;
   const lane = lanes.find(lane => py >= lane.top && py < lane.top + lane.height);
-  const hit = lane && px >= LEFT ? lane.events[after(lane, time(px))] : undefined;
-  const is_there = hit !== undefined && hit[0] <= time(px);
-  tip.style.display = is_there ? "block" : "none";
-  if (!is_there) return;
-  tip.textContent = `${hit[3]}  ${text(hit[1] - hit[0])}\n${text(hit[0])} to ${text(hit[1])}` +
-                    `\nrank ${lane.rank}, ${lane.stream}`;
+  const said = lane && px >= LEFT ? (lane.memory ? saidOfMemory : saidOfEvent)(lane, time(px)) : "";
+  tip.style.display = said ? "block" : "none";
+  if (!said) return;
+  tip.textContent = `${said}\nrank ${lane.rank}, ${lane.stream}` + (lane.what ? ", " + lane.what : "");
   tip.style.left = Math.min(event.clientX + 12, window.innerWidth - tip.offsetWidth - 4) + "px";
   tip.style.top = event.clientY + 14 + "px";
 }
@@ -172,45 +220,101 @@ static std::string kind_of(const std::string& name) {
   return kind;
 }
 
-std::string timeline_html(const Trace& trace, const std::string& title) {
-  std::int64_t first = std::numeric_limits<std::int64_t>::max();
-  for (const Event& event : trace.events) first = std::min(first, event.begin);
+namespace {
 
-  // A rank's lanes are together, "compute" first.
-  std::map<std::pair<int, std::string>, std::vector<const Event*>> lanes;
-  for (const Event& event : trace.events)
-    lanes[{event.rank, event.stream == "compute" ? "" : event.stream}].push_back(&event);
+// The lanes of all drawings, as text; and the names that have a colour.
+class Lanes {
+ public:
+  explicit Lanes(const std::vector<Drawing>& drawings) {
+    // A rank's lanes are together, those of a drawing too, "compute" first.
+    for (std::size_t i = 0; i < drawings.size(); ++i)
+      for (const Event& event : drawings[i].trace->events)
+        lanes_[{event.rank, i, event.stream == "compute" ? "" : event.stream}].push_back(&event);
+    std::vector<std::int64_t> firsts;
+    for (const Drawing& drawing : drawings) {
+      firsts.push_back(std::numeric_limits<std::int64_t>::max());
+      for (const Event& event : drawing.trace->events) firsts.back() = std::min(firsts.back(), event.begin);
+    }
+    for (auto lane = lanes_.begin(); lane != lanes_.end(); ++lane) {
+      const auto& [rank, drawing, stream] = lane->first;
+      add(rank, drawings[drawing].what, stream, lane->second, firsts[drawing]);
+      const auto next = std::next(lane);
+      const bool is_last =
+          next == lanes_.end() || std::get<0>(next->first) != rank || std::get<1>(next->first) != drawing;
+      if (is_last) add_memory(rank, drawings[drawing].what);
+    }
+  }
+  const std::string& text() const { return text_; }
+  const std::vector<std::string>& kinds() const { return kinds_; }
 
-  std::vector<std::string> kinds;
-  std::unordered_map<std::string, std::size_t> place_of;
-  std::string text;
-  int last_rank = -1;
-  for (auto& [place, events] : lanes) {
+ private:
+  void add(int rank, const std::string& what, const std::string& stream, std::vector<const Event*>& events,
+           std::int64_t first) {
     std::ranges::stable_sort(events, {}, &Event::begin);
     std::int64_t last = 0;
     json rows = json::array();
     for (const Event* event : events) {
-      const auto [kind, is_new] = place_of.try_emplace(kind_of(event->name), kinds.size());
-      if (is_new) kinds.push_back(kind->first);
+      const auto [kind, is_new] = place_of_.try_emplace(kind_of(event->name), kinds_.size());
+      if (is_new) kinds_.push_back(kind->first);
       rows.push_back({event->begin - first, event->end - first, kind->second, event->name});
       last = std::max(last, event->end - first);
+      if (event->memory > 0) memory_.emplace_back(event->end - first, event->memory);
     }
-    text += concat(text.empty() ? "" : ",\n",
-                   text_of({{"rank", place.first},
-                            {"stream", place.second.empty() ? "compute" : place.second},
-                            {"first", place.first != last_rank},
-                            {"last", last},
-                            {"events", std::move(rows)}}));
-    last_rank = place.first;
+    put({{"rank", rank},
+         {"what", what},
+         {"stream", stream.empty() ? "compute" : stream},
+         {"first", std::exchange(last_rank_, rank) != rank},
+         {"last", last},
+         {"events", std::move(rows)}});
+    last_ = std::max(last_, last);
   }
+
+  void add_memory(int rank, const std::string& what) {
+    std::ranges::stable_sort(memory_);
+    json rows = json::array();
+    std::int64_t most = 0, now = -1;
+    for (const auto& [time, bytes] : memory_) {
+      if (std::exchange(now, bytes) != bytes) rows.push_back({time, bytes});
+      most = std::max(most, bytes);
+    }
+    if (!memory_.empty())
+      put({{"rank", rank},
+           {"what", what},
+           {"stream", "memory"},
+           {"first", false},
+           {"last", last_},
+           {"most", most},
+           {"memory", std::move(rows)}});
+    memory_.clear();
+    last_ = 0;
+  }
+
+  void put(const json& lane) { text_ += concat(text_.empty() ? "" : ",\n", text_of(lane)); }
+
+  std::map<std::tuple<int, std::size_t, std::string>, std::vector<const Event*>> lanes_;
+  std::vector<std::string> kinds_;
+  std::unordered_map<std::string, std::size_t> place_of_;
+  std::string text_;
+  std::optional<int> last_rank_;
+  // Of the rank and drawing whose lanes are added.
+  std::vector<std::pair<std::int64_t, std::int64_t>> memory_;  // when, bytes
+  std::int64_t last_ = 0;
+};
+
+}  // namespace
+
+std::string timeline_html(const std::vector<Drawing>& drawings, const std::string& title) {
+  const Lanes lanes(drawings);
   json legend = json::array();
-  const std::vector<std::string_view> colours = colours_of(kinds);
-  for (std::size_t i = 0; i < kinds.size(); ++i)
-    legend.push_back({{"name", kinds[i]}, {"colour", colours[i]}});
-  const std::string dropped = trace.dropped > 0 ? concat(" (", trace.dropped, " events were dropped)") : "";
+  const std::vector<std::string_view> colours = colours_of(lanes.kinds());
+  for (std::size_t i = 0; i < lanes.kinds().size(); ++i)
+    legend.push_back({{"name", lanes.kinds()[i]}, {"colour", colours[i]}});
+  std::int64_t num_dropped = 0;
+  for (const Drawing& drawing : drawings) num_dropped += drawing.trace->dropped;
+  const std::string dropped = num_dropped > 0 ? concat(" (", num_dropped, " events were dropped)") : "";
   return concat(
       "<!DOCTYPE html>\n<meta charset=\"utf-8\">\n<script>\nconst title = ", text_of(title + dropped),
-      ";\nconst kinds = ", text_of(legend), ";\nconst lanes = [", text, "];\n", kPage);
+      ";\nconst kinds = ", text_of(legend), ";\nconst lanes = [", lanes.text(), "];\n", kPage);
 }
 
 }  // namespace shoal::observe

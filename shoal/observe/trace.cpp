@@ -25,18 +25,18 @@ std::int64_t now() {
 
 Span::~Span() {
   if (trace_ == nullptr) return;
-  trace_->add({trace_->rank, std::string(stream_), std::string(name_), begin_, now(), bytes_});
+  trace_->add({trace_->rank, std::string(stream_), std::string(name_), begin_, now(), bytes_, memory_});
 }
 
 // trace rank 0 capacity 1048576 dropped 0
-// 0 "compute" "aten::mm" 1200 3400 64
+// 0 "compute" "aten::mm" 1200 3400 64 4096
 std::string to_text(const Trace& trace) {
   std::ostringstream out;
   out << "trace rank " << trace.rank << " capacity " << trace.capacity << " dropped " << trace.dropped
       << '\n';
   for (const auto& event : trace.events)
     out << event.rank << ' ' << std::quoted(event.stream) << ' ' << std::quoted(event.name) << ' '
-        << event.begin << ' ' << event.end << ' ' << event.bytes << '\n';
+        << event.begin << ' ' << event.end << ' ' << event.bytes << ' ' << event.memory << '\n';
   return std::move(out).str();
 }
 
@@ -55,7 +55,7 @@ Trace from_text(std::string_view text) {
     std::istringstream fields(line);
     Event event;
     fields >> event.rank >> std::quoted(event.stream) >> std::quoted(event.name) >> event.begin >>
-        event.end >> event.bytes;
+        event.end >> event.bytes >> event.memory;
     SHOAL_CHECK(fields, InvalidInput, "trace: line ", number, " is not an event: ", line);
     trace.events.push_back(std::move(event));
   }

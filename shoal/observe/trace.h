@@ -10,13 +10,14 @@
 
 namespace shoal::observe {
 
-struct Event {             // a span of time
-  int rank = 0;            // whose it is
-  std::string stream;      // "compute", …: what runs one after the other
-  std::string name;        // an instruction's op, "step", …
-  std::int64_t begin = 0;  // nanoseconds of a clock that never goes back
-  std::int64_t end = 0;    // likewise
-  std::int64_t bytes = 0;  // made or moved; 0 where that means nothing
+struct Event {              // a span of time
+  int rank = 0;             // whose it is
+  std::string stream;       // "compute", …: what runs one after the other
+  std::string name;         // an instruction's op, "step", …
+  std::int64_t begin = 0;   // nanoseconds of a clock that never goes back
+  std::int64_t end = 0;     // likewise
+  std::int64_t bytes = 0;   // made or moved; 0 where that means nothing
+  std::int64_t memory = 0;  // bytes that the rank has when it has ended; 0 where that is not known
   friend bool operator==(const Event&, const Event&) = default;
 };
 
@@ -44,6 +45,7 @@ class Span {
   Span(Trace* trace, std::string_view name, std::int64_t bytes = 0, std::string_view stream = "compute")
       : trace_(trace), name_(name), stream_(stream), bytes_(bytes), begin_(trace != nullptr ? now() : 0) {}
   ~Span();
+  void set_memory(std::int64_t bytes) { memory_ = bytes; }  // as in Event
   Span(const Span&) = delete;
   Span& operator=(const Span&) = delete;
 
@@ -51,7 +53,7 @@ class Span {
   Trace* trace_;             // borrowed
   std::string_view name_;    // borrowed: outlives the span
   std::string_view stream_;  // borrowed: outlives the span
-  std::int64_t bytes_;
+  std::int64_t bytes_, memory_ = 0;
   std::int64_t begin_;
 };
 

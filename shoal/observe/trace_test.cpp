@@ -27,8 +27,8 @@ TEST_CASE("a full trace counts what it drops") {
 }
 
 TEST_CASE("a trace reads back as it was written") {
-  Trace trace{.rank = 1, .capacity = 8, .events = {{1, "copy", "a \"name\"", 5, 9, 0}}, .dropped = 2};
-  CHECK(to_text(trace) == "trace rank 1 capacity 8 dropped 2\n1 \"copy\" \"a \\\"name\\\"\" 5 9 0\n");
+  Trace trace{.rank = 1, .capacity = 8, .events = {{1, "copy", "a \"name\"", 5, 9, 0, 7}}, .dropped = 2};
+  CHECK(to_text(trace) == "trace rank 1 capacity 8 dropped 2\n1 \"copy\" \"a \\\"name\\\"\" 5 9 0 7\n");
   CHECK(from_text(to_text(trace)) == trace);
   CHECK_THROWS_WITH(from_text("trace rank 1 capacity 8 dropped 2\n1 x\n"),
                     "trace: line 2 is not an event: 1 x");

@@ -224,18 +224,41 @@ TEST_CASE(
                                   {1, "compute", "1F0", 130, 140, 0},
                                   {0, "compute", "0F0", 100, 130, 0}},
                        .dropped = 2};
-  const std::string page = timeline_html(trace, "a </script> of 2");
+  const std::string page = timeline_html({{"", &trace}}, "a </script> of 2");
   CHECK(page.starts_with(
       "<!DOCTYPE html>\n<meta charset=\"utf-8\">\n<script>\n"
       "const title = \"a \\u003c/script> of 2 (2 events were dropped)\";\n"
       "const kinds = [{\"colour\":\"#4e79a7\",\"name\":\"F\"},{\"colour\":\"#e15759\",\"name\":\"I\"}];\n"
       "const lanes = [{\"events\":[[0,30,0,\"0F0\"],[30,60,0,\"0F1\"]],\"first\":true,\"last\":60,\"rank\":0,"
-      "\"stream\":\"compute\"},\n"
-      "{\"events\":[[60,70,1,\"1I0\"]],\"first\":false,\"last\":70,\"rank\":0,\"stream\":\"a link\"},\n"
-      "{\"events\":[[30,40,0,\"1F0\"]],\"first\":true,\"last\":40,\"rank\":1,\"stream\":\"compute\"}];\n"
+      "\"stream\":\"compute\",\"what\":\"\"},\n"
+      "{\"events\":[[60,70,1,\"1I0\"]],\"first\":false,\"last\":70,\"rank\":0,\"stream\":\"a "
+      "link\",\"what\":\"\"},\n"
+      "{\"events\":[[30,40,0,\"1F0\"]],\"first\":true,\"last\":40,\"rank\":1,\"stream\":\"compute\",\"what\":"
+      "\"\"}];\n"
       "</script>"));
   CHECK(page.find("http") == std::string::npos);  // it loads nothing
   CHECK(page.find("src=") == std::string::npos);
+}
+
+TEST_CASE("memory is a lane below a rank's others, and drawings lie below each other, each from 0 on") {
+  const Trace measured = {
+      .events = {{0, "compute", "mm", 1100, 1130, 0, 64}, {0, "a link", "send", 1110, 1150, 0}}};
+  const Trace simulated = {.events = {{0, "compute", "mm", 0, 20, 0, 32},
+                                      {0, "compute", "add", 20, 30, 0, 32},
+                                      {0, "compute", "mm", 30, 40, 0, 96},
+                                      {1, "compute", "mm", 0, 20, 0}}};
+  const std::string page = timeline_html({{"measured", &measured}, {"simulated", &simulated}}, "");
+  const auto has = [&](const std::string& text) { return page.find(text) != std::string::npos; };
+  CHECK(
+      has("{\"first\":false,\"last\":50,\"memory\":[[30,64]],\"most\":64,\"rank\":0,\"stream\":\"memory\","
+          "\"what\":"
+          "\"measured\"},\n{\"events\":[[0,20,0,\"mm\"]"));
+  CHECK(has(
+      "\"memory\":[[20,32],[40,96]],\"most\":96,\"rank\":0,\"stream\":\"memory\",\"what\":\"simulated\"},\n"
+      "{\"events\":[[0,20,0,\"mm\"]],\"first\":true,\"last\":20,\"rank\":1"));
+  CHECK(page.find("\"stream\":\"memory\"", page.find("\"rank\":1")) == std::string::npos);
+  CHECK(chrome_trace(measured).find(R"({"args":{"bytes":64},"name":"memory","ph":"C","pid":0,"ts":0.03})") !=
+        std::string::npos);
 }
 
 TEST_CASE("a timeline page gives other names other colours, while there are any") {
@@ -243,7 +266,7 @@ TEST_CASE("a timeline page gives other names other colours, while there are any"
   std::set<std::string> colours;
   for (int i = 0; i < 10; ++i)
     trace.add({0, "compute", std::string(1, static_cast<char>('a' + i * 2)), 0, 1});
-  std::string page = timeline_html(trace, "");
+  std::string page = timeline_html({{"", &trace}}, "");
   for (std::size_t at = 0; (at = page.find("\"colour\":\"", at)) != std::string::npos; ++at)
     colours.insert(page.substr(at, 18));
   CHECK(colours.size() == 10);

@@ -300,9 +300,10 @@ void Executor::run(std::size_t segment, std::size_t microbatch, observe::Trace* 
     }
     for (; at < actions.size(); ++at) {
       State::Action& action = actions[at];
-      const observe::Span span(action.message == nullptr ? trace : nullptr, action.name(),
-                               state.bytes_made(action));
+      observe::Span span(action.message == nullptr ? trace : nullptr, action.name(),
+                         state.bytes_made(action));
       state.run_action(action, slots, checks, trace);
+      span.set_memory(memory_counts().live_bytes);
     }
   };
   state.guarded(actions, at, run_all);

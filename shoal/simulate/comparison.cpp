@@ -37,13 +37,28 @@ static double uncovered(const Event& step, std::vector<const Event*> inside) {
   return seconds(free + std::max<std::int64_t>(0, step.end - at));
 }
 
-Comparison compare(const Trace& simulated, const Trace& measured, std::size_t skip) {
+static std::vector<const Event*> steps_in(const Trace& measured, std::size_t skip) {
   std::vector<const Event*> steps;
   for (const Event& event : measured.events)
     if (event.stream == "trainer" && event.name == "step") steps.push_back(&event);
   SHOAL_CHECK(steps.size() > skip, InvalidInput, "simulate: the trace has ", steps.size(),
               " steps, and the first ", skip, " are left out. Remedy: a trace of more");
   steps.erase(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(skip));
+  return steps;
+}
+
+Trace median_step(const Trace& measured, std::size_t skip) {
+  std::vector<const Event*> steps = steps_in(measured, skip);
+  std::ranges::stable_sort(steps, {}, [](const Event* step) { return step->end - step->begin; });
+  const Event& step = *steps[steps.size() / 2];
+  Trace of_step = {.rank = measured.rank};
+  for (const Event& event : measured.events)
+    if (step.begin <= event.begin && event.end <= step.end) of_step.events.push_back(event);
+  return of_step;
+}
+
+Comparison compare(const Trace& simulated, const Trace& measured, std::size_t skip) {
+  const std::vector<const Event*> steps = steps_in(measured, skip);
   Comparison comparison = {.rank = measured.rank, .steps = static_cast<int>(steps.size())};
   std::map<std::string, OpTimes> ops;
   for (const Event& event : simulated.events) {

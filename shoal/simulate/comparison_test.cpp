@@ -3,6 +3,10 @@
 
 #include <doctest/doctest.h>
 
+#include <utility>
+
+#include "shoal/base/error.h"
+
 namespace shoal::simulate {
 namespace {
 
@@ -32,6 +36,21 @@ observe::Trace simulated() {
   other.rank = 1;
   trace.events.push_back(other);
   return trace;
+}
+
+TEST_CASE("the step that is drawn is the one of median time, with what lies inside") {
+  observe::Trace measured = {.rank = 1};
+  for (const auto& [begin, end] :
+       {std::pair(0, 900), std::pair(1000, 1100), std::pair(2000, 2300), std::pair(3000, 3200)}) {
+    measured.events.push_back({1, "compute", "mm", begin + 10, begin + 50, 0, 7});
+    measured.events.push_back({1, "trainer", "step", begin, end});
+    measured.events.push_back({1, "compute", "between", end + 10, end + 20});
+  }
+  const observe::Trace step = median_step(measured, 1);
+  REQUIRE(step.events.size() == 2);
+  CHECK(step.events[0] == observe::Event{1, "compute", "mm", 3010, 3050, 0, 7});
+  CHECK(step.rank == 1);
+  CHECK_THROWS_AS(median_step(measured, 4), Error);
 }
 
 TEST_CASE("a step is held against what was said of it, by op") {

@@ -28,22 +28,22 @@ TEST_CASE("a pass on another rank starts when the transfer has ended, one on the
   const Tasks tasks = tasks_of(schedule::named("zbv").build(2, 1), times);
   CHECK(to_text(trace_of(tasks, play(tasks))) ==
         "trace rank 0 capacity 16 dropped 0\n"
-        "0 \"compute\" \"0F0\" 0 10 0\n"
-        "0 \"send to 1\" \"0F0\" 10 11 0\n"
-        "1 \"compute\" \"1F0\" 11 21 0\n"
-        "1 \"compute\" \"2F0\" 21 31 0\n"
-        "1 \"send to 0\" \"2F0\" 31 32 0\n"
-        "0 \"compute\" \"3F0\" 32 42 0\n"
-        "0 \"compute\" \"3I0\" 42 62 0\n"
-        "0 \"send to 1\" \"3I0\" 62 63 0\n"
-        "0 \"compute\" \"3W0\" 62 67 0\n"
-        "1 \"compute\" \"2I0\" 63 83 0\n"
-        "1 \"compute\" \"2W0\" 83 88 0\n"
-        "1 \"compute\" \"1I0\" 88 108 0\n"
-        "1 \"send to 0\" \"1I0\" 108 109 0\n"
-        "1 \"compute\" \"1W0\" 108 113 0\n"
-        "0 \"compute\" \"0I0\" 109 129 0\n"
-        "0 \"compute\" \"0W0\" 129 134 0\n");
+        "0 \"compute\" \"0F0\" 0 10 0 0\n"
+        "0 \"send to 1\" \"0F0\" 10 11 0 0\n"
+        "1 \"compute\" \"1F0\" 11 21 0 0\n"
+        "1 \"compute\" \"2F0\" 21 31 0 0\n"
+        "1 \"send to 0\" \"2F0\" 31 32 0 0\n"
+        "0 \"compute\" \"3F0\" 32 42 0 0\n"
+        "0 \"compute\" \"3I0\" 42 62 0 0\n"
+        "0 \"send to 1\" \"3I0\" 62 63 0 0\n"
+        "0 \"compute\" \"3W0\" 62 67 0 0\n"
+        "1 \"compute\" \"2I0\" 63 83 0 0\n"
+        "1 \"compute\" \"2W0\" 83 88 0 0\n"
+        "1 \"compute\" \"1I0\" 88 108 0 0\n"
+        "1 \"send to 0\" \"1I0\" 108 109 0 0\n"
+        "1 \"compute\" \"1W0\" 108 113 0 0\n"
+        "0 \"compute\" \"0I0\" 109 129 0 0\n"
+        "0 \"compute\" \"0W0\" 129 134 0 0\n");
 }
 
 // Qi et al., arXiv:2401.10241, tables 5 and 9, in which bubble rates are calculated from these times.

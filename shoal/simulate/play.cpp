@@ -73,7 +73,8 @@ observe::Trace trace_of(const Tasks& tasks, const std::vector<Span>& spans) {
     const Task& task = tasks.tasks[i];
     if (task.name.empty()) continue;
     const Stream& stream = tasks.streams[at(task.stream)];
-    trace.events.push_back({stream.rank, stream.name, task.name, spans[i].begin, spans[i].end, task.bytes});
+    trace.events.push_back(
+        {stream.rank, stream.name, task.name, spans[i].begin, spans[i].end, task.bytes, task.memory});
   }
   std::ranges::stable_sort(trace.events, {}, &observe::Event::end);
   return trace;

@@ -30,8 +30,9 @@ struct Task {
   int stream = 0;    // index of Tasks::streams
   std::string name;  // "": not for the trace
   std::int64_t nanoseconds = 0;
-  std::vector<int> after;  // indices of Tasks::tasks: those that it waits for
-  std::int64_t bytes = 0;  // made or moved, for the trace
+  std::vector<int> after;   // indices of Tasks::tasks: those that it waits for
+  std::int64_t bytes = 0;   // made or moved, for the trace
+  std::int64_t memory = 0;  // likewise, what its rank has when it has ended; 0: not known
 };
 
 struct Tasks {

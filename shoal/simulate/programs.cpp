@@ -9,10 +9,12 @@
 #include <optional>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "shoal/base/error.h"
 #include "shoal/cost/price.h"
 #include "shoal/program/aliases.h"
+#include "shoal/program/memory.h"
 #include "shoal/program/streams.h"
 #include "shoal/sharding/collective.h"
 
@@ -36,6 +38,7 @@ namespace {
 struct Kind {
   int first = 0;
   const std::vector<Run>* runs = nullptr;
+  std::int64_t memory = 0;               // beside programs
   std::vector<cost::Spread> spreads;     // by axis
   std::vector<std::vector<int>> groups;  // by axis: ranks
 };
@@ -82,7 +85,7 @@ class Maker {
     std::map<std::tuple<std::size_t, std::string, Spreads>, std::size_t> known;
     for (std::size_t i = 0; i < given.size(); ++i)
       for (const int rank : given[i].ranks) {
-        Kind kind = {.first = rank, .runs = &given[i].runs};
+        Kind kind = {.first = rank, .runs = &given[i].runs, .memory = given[i].memory};
         Spreads spreads;
         for (int axis = 0; axis < static_cast<int>(mesh_.axes.size()); ++axis) {
           kind.groups.push_back(mesh_.group(rank, {axis}));
@@ -116,8 +119,34 @@ class Maker {
     return row->second;
   }
 
+  // What it makes above what it reads: after each instruction, by segment.
+  struct Memory {
+    std::int64_t sources = 0;
+    std::vector<std::vector<std::int64_t>> made;
+  };
+  const Memory& memory(const program::Program& program) {
+    const auto [row, is_new] = memories_.try_emplace(&program);
+    Memory& memory = row->second;
+    if (!is_new) return memory;
+    const program::Memory all = program::memory_of(program, 1);  // threads take what is given back at once
+    memory.sources = all.sources.total();
+    for (std::size_t segment = 0; segment < program.segments.size(); ++segment) {
+      auto& made = memory.made.emplace_back();
+      std::size_t next = 0;
+      for (const program::Instruction& instruction : program.segments[segment].instructions) {
+        const bool is_free = std::holds_alternative<program::Free>(instruction);
+        made.push_back(is_free ? 0 : all.uses[segment][next].after - memory.sources);
+        next += is_free ? 0 : 1;
+      }
+    }
+    return memory;
+  }
+
   void add(std::size_t number) {
     const Kind& kind = kinds_[number];
+    std::map<Instance, std::int64_t> held;  // above what programs read
+    std::int64_t memory_now = kind.memory;
+    if (!kind.runs->empty()) memory_now += memory(*kind.runs->front().program).sources;
     std::map<Instance, std::vector<int>> made;  // the task that ends one of Order::tasks, by its number there
     std::optional<int> computed;
     if (const double seconds = cluster_.kind_of(kind.first).step_seconds; seconds > 0)
@@ -146,6 +175,10 @@ class Maker {
           for (const program::Slot slot : wait->slots) under_way.erase(slot);
         ends[i] = add_kernel(number, instruction, *program, message, std::move(after), !under_way.empty());
         computed = ends[i];
+        std::int64_t& here = held[{program, microbatch}];
+        const std::int64_t made_now = memory(*program).made[segment][task.instruction];
+        memory_now += made_now - std::exchange(here, made_now);
+        tasks_.tasks[at(*computed)].memory = memory_now;
       }
     }
   }
@@ -244,6 +277,7 @@ class Maker {
   std::vector<Received> receives_;
   std::map<std::pair<int, std::string>, int> streams_;
   std::map<const program::Program*, program::Order> orders_;
+  std::map<const program::Program*, Memory> memories_;
   Tasks tasks_;
 };
 

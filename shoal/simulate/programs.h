@@ -22,8 +22,9 @@ using program::Run;
 
 // Ranks that run alike.
 struct Ranks {
-  std::vector<int> ranks;  // in order
-  std::vector<Run> runs;   // in order
+  std::vector<int> ranks;   // in order
+  std::vector<Run> runs;    // in order
+  std::int64_t memory = 0;  // bytes of each beside what its programs have
 };
 
 // All segments of a program.
