@@ -26,7 +26,7 @@ RULES = [
     # that are threads of one process share: a group, pages, and what a progress thread and its works have in
     # common. And the tape that all tensors of a deferred model are made of, and the file that offloaded
     # ones lie in. And a part of tables, and a frame, that coroutines of a server's loop work on: any of
-    # them may be the last, when the part has gone to another server.
+    # them may be the last, when the part has gone to another server. And pages that a client shares with one.
     (
         r"shared_ptr<(?!torch::nn::)",
         r"^(shoal|models)/(?!.*_test\.)",

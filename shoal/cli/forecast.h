@@ -31,8 +31,8 @@ struct Forecast {
   // large.
   std::int64_t communicator =
       0;  // what it needs for itself, and what its pages are larger than what lies in them
-  std::int64_t beside =
-      0;  // in a step, beside the program: all of these, and the state of an update by itself
+  // In a step, beside the program: all of these, and the state of an update that is a program of its own.
+  std::int64_t beside = 0;
   std::vector<Phase> phases;  // the two above among them
   ir::Graph local;            // what the program is of
 

@@ -184,8 +184,8 @@ struct Recipe {
   struct {
     bool enable_profiling = false;
     std::string cluster;  // file; after kComparedSteps steps it is said how right it is
-    std::string
-        timeline;  // file: one of the first kComparedSteps steps as a page, and what the cluster plays below it
+    // File: one of the first kComparedSteps steps as a page, and below it what is played on the cluster.
+    std::string timeline;
   } profiling;
   struct {
     std::int64_t freq = 100;  // 0: only at the end

@@ -103,7 +103,6 @@ class C10dCommunicator final : public comm::RequestCommunicator, public Ends {
   void tag_next(const Numbered& numbered, Part part) const;
   void finish(const c10::intrusive_ptr<c10d::Work>& work) const;
   void meet() const;
-  void all_reduce_in_place(at::Tensor tensor, ReduceOp op) const;
   void exchange(std::int64_t count, at::ScalarType dtype,
                 const std::function<void(at::Tensor& to_each, std::int64_t first)>& send,
                 const std::function<void(const at::Tensor& of_each, std::int64_t first)>& receive) const;

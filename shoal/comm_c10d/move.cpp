@@ -41,14 +41,6 @@ void C10dCommunicator::meet() const {
   finish(engine_.backend->barrier(options));
 }
 
-void C10dCommunicator::all_reduce_in_place(at::Tensor tensor, ReduceOp op) const {
-  std::vector<at::Tensor> tensors = {tensor};
-  auto options = without_limit<c10d::AllreduceOptions>();
-  options.reduceOp = c10d_op(op);
-  finish(engine_.backend->allreduce(tensors, options));
-  if (op == ReduceOp::Average) tensor.div_(size());
-}
-
 // All-gathers and reduce-scatters of Gloo, as exchanges of small pieces: `send` fills what goes to each rank, [ranks,
 // elements of a piece], `receive` has what came of each. A message of megabytes in both directions at once takes up to
 // twice as long: what one rank sends delays what tells the other that its own has come.
@@ -128,7 +120,14 @@ void C10dCommunicator::move(const Request& request, const Numbered& numbered) {
       if (is_root && call.reduce == ReduceOp::Average) tensors[0].div_(size());
       return;
     }
-    case Op::AllReduce: return all_reduce_in_place(out()[0], call.reduce);
+    case Op::AllReduce: {
+      auto options = without_limit<c10d::AllreduceOptions>();
+      options.reduceOp = c10d_op(call.reduce);
+      auto tensors = out();
+      finish(backend.allreduce(tensors, options));
+      if (call.reduce == ReduceOp::Average) tensors[0].div_(size());
+      return;
+    }
     case Op::Gather: {
       auto options = without_limit<c10d::GatherOptions>();
       options.rootRank = call.peer;

@@ -35,7 +35,8 @@ canvas { display: block; margin-top: 8px; width: 100%; cursor: grab; }
 </style>
 <h1></h1><div id="legend"></div><canvas></canvas><div id="tip"></div>
 <script>
-const LEFT = lanes.some(lane => lane.what) ? 200 : 132, TOP = 22, canvas = document.querySelector("canvas"), tip = document.getElementById("tip");
+const LEFT = lanes.some(lane => lane.what) ? 200 : 132, TOP = 22;
+const canvas = document.querySelector("canvas"), tip = document.getElementById("tip");
 const pen = canvas.getContext("2d"), last = Math.max(1, ...lanes.map(lane => lane.last));
 const most = Math.max(1, ...lanes.flatMap(lane => lane.memory ? [lane.most] : []));
 let begin = 0, end = last, drag = null;
@@ -143,7 +144,8 @@ function saidOfEvent(lane, time) {
 }
 function saidOfMemory(lane, time) {
   const at = held(lane, time);
-  return at < 0 || time > lane.last ? "" : `${size(lane.memory[at][1])} of ${size(lane.most)} at most\nfrom ${text(lane.memory[at][0])} on`;
+  if (at < 0 || time > lane.last) return "";
+  return `${size(lane.memory[at][1])} of ${size(lane.most)} at most\nfrom ${text(lane.memory[at][0])} on`;
 }
 function point(event) {
   const box = canvas.getBoundingClientRect(), px = event.clientX - box.left, py = event.clientY - box.top;

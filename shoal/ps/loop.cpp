@@ -98,7 +98,9 @@ asio::awaitable<void> Loop::serve(tcp::socket socket) {
         co_await answer(head, payload, reply);
       }
       const auto its_payload = std::as_bytes(std::span(reply)).subspan(sizeof head);
-      const bool is_beside = beside && goes_beside(its_payload.size());
+      // Of errors several may be on their way, and there is room for one answer.
+      const bool is_beside = beside && goes_beside(its_payload.size()) &&
+                             wire::head_of(std::span(reply).first(sizeof head)).operation == Operation::Done;
       place = is_beside ? beside->put_answer(its_payload) : kInStream;
       const std::size_t follows = is_beside ? sizeof head : reply.size();
       co_await asio::async_write(socket, std::array{its_place(), asio::buffer(reply.data(), follows)},

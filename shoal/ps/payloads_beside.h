@@ -22,8 +22,8 @@
 namespace shoal::ps {
 
 inline constexpr std::uint64_t kInStream = ~std::uint64_t{0};
-inline constexpr std::size_t kAreaBytes =
-    8U << 20;  // of requests, and of an answer; pages come with their first use
+// Of requests, and as many of an answer. Pages come with their first use.
+inline constexpr std::size_t kAreaBytes = 8U << 20;
 inline constexpr std::size_t kLeastBeside = 4U << 10;  // what is smaller goes faster with its head
 
 inline bool goes_beside(std::size_t bytes) { return kLeastBeside <= bytes && bytes <= kAreaBytes; }

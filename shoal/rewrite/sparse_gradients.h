@@ -12,8 +12,8 @@
 //   …                                                         …
 //   %9 P(sum) = add(%8 P(sum), %5 P(sum))                     %9 R = add(%8 R, %5 R)
 //
-// Source: Kim et al., Parallax: Sparsity-aware Data Parallel Training of Deep Neural Networks (EuroSys 2019),
-// section 3.1, has tables whose gradient is of one kind; a tied one is of both here.
+// Kim et al., Parallax: Sparsity-aware Data Parallel Training of Deep Neural Networks (EuroSys 2019), choose by
+// variable, as Horovod does; a tied table is of both kinds here.
 #pragma once
 
 #include "shoal/rewrite/place.h"

@@ -108,10 +108,12 @@ Ran ran(const Kind& kind, const Way& way) {
       sent = {.step = step};
       const Batch& whole = wholes[static_cast<std::size_t>(step)];
       std::vector<Batch> microbatches;
-      const std::int64_t samples = kSamples / of_batch / way.microbatches;
+      const std::int64_t parts = of_batch * way.microbatches,
+                         rest = kSamples % parts;  // the first have one more
       for (int i = 0; i < way.microbatches; ++i)
         microbatches.push_back(map_tensors(whole, [&](const std::string&, const Tensor& tensor) {
-          return tensor.narrow(0, (i * of_batch + own) * samples, samples).clone();
+          const std::int64_t part = i * of_batch + own, samples = kSamples / parts + (part < rest ? 1 : 0);
+          return tensor.narrow(0, part * (kSamples / parts) + std::min(part, rest), samples).clone();
         }));
       if (way.microbatches == 1)
         trainer.step(microbatches[0]);
@@ -133,7 +135,8 @@ Ran ran(const Kind& kind, const Way& way) {
   return all;
 }
 
-const std::vector<Way> kWays = {{"data parallel", 4, 1, 1, 0},   {"ZeRO-1", 1, 4, 1, 1},
+const std::vector<Way> kWays = {{"data parallel", 4, 1, 1, 0},   {"of three", 3, 1, 1, 0},
+                                {"ZeRO-3 of three", 1, 3, 1, 3}, {"ZeRO-1", 1, 4, 1, 1},
                                 {"ZeRO-2", 1, 4, 1, 2},          {"ZeRO-3", 1, 4, 1, 3},
                                 {"hybrid", 2, 2, 1, 3},          {"tensor", 2, 1, 2, 0},
                                 {"tensor x ZeRO-3", 1, 2, 2, 3}, {"micro-batches", 2, 2, 1, 2, 2}};
