@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -46,6 +47,9 @@ static bool are_every(std::int64_t bags, std::int64_t length, const std::string&
 
 namespace {
 
+// Ids with one of padding after them, by ids and padding: what backward looks up is what forward did.
+using PaddedIds = std::map<std::pair<ValueId, std::int64_t>, ValueId>;
+
 class Bags {
  public:
   Bags(const Graph& graph, const std::vector<std::string>& parameters) : graph_(graph), names_(parameters) {}
@@ -83,20 +87,33 @@ class Bags {
   const Graph& graph_;
   const std::vector<std::string>& names_;
   std::vector<ValueId> bag_sizes_;  // outputs of bags that are written out, by which backward knows them
+  PaddedIds padded_;
 };
 
-// A bag over the rows that it reads, one for each of its ids: of any length, and of any mode.
+// A bag over the rows that it reads, one for each of its ids: of any length, and of any mode. Where an id is that of
+// padding, there is one row more, of that id, and the bag skips it:
+//
+//   ids [7, 2, 7, 5], padding 7   ─►   rows of [7, 2, 7, 5, 7], indices [4, 1, 4, 3], padding 4
 class OverRows {
  public:
-  OverRows(const Graph& old, Graph& made, const Node& node, const ir::Mapped& in)
+  OverRows(const Graph& old, Graph& made, const Node& node, const ir::Mapped& in, PaddedIds& padded)
       : old_(old), node_(node), ids_(in(*argument_in<ValueId>(node, "indices"))), write_(made, node) {
+    ValueId places = write_.arange(write_.type(ids_).shape.at(0), write_.type(ids_).dtype);
+    if (has_padding(node)) {
+      padding_ = *argument_in<std::int64_t>(node, "padding_idx");
+      places = skipping(places);
+      const auto [found, is_new] = padded.try_emplace({ids_, padding_}, ids_);
+      if (is_new) found->second = with_padding();
+      ids_ = found->second;
+    }
     count_ = write_.type(ids_).shape.at(0);
     mapped_ = ir::with_inputs(node, [&](ValueId value) { return in(value); });
     for (auto& argument : mapped_.arguments) {
-      if (argument.name == "indices") argument.value = write_.arange(count_, write_.type(ids_).dtype);
+      if (argument.name == "indices") argument.value = places;
       if (argument.name == "weight")
-        argument.value = write_.embedding(std::get<ValueId>(argument.value), ids_);
+        argument.value = write_.embedding(std::get<ValueId>(argument.value), ids_, padding_);
       if (argument.name == "num_weights") argument.value = count_;
+      if (argument.name == "padding_idx" && padding_ >= 0) argument.value = count_ - 1;
     }
   }
 
@@ -109,19 +126,33 @@ class OverRows {
   Outputs backward() {
     const ir::TensorType& whole = old_.at(*node_.outputs.at(0)).type;
     const ValueId rows = *written({ir::contiguous(whole.dtype, {count_, whole.shape.at(1)})}).at(0);
-    return {write_.embedding_backward(rows, ids_, whole)};
+    return {write_.embedding_backward(rows, ids_, whole, padding_)};
   }
 
  private:
+  // The last row, where there is padding.
+  ValueId skipping(ValueId places) {
+    const std::int64_t count = write_.type(ids_).shape.at(0);
+    const ValueId is = write_.value("aten::eq.Scalar", {{"self", ids_}, {"other", padding_}},
+                                    ir::contiguous(DType::Bool, {count}));
+    return write_.value("aten::masked_fill.Scalar", {{"self", places}, {"mask", is}, {"value", count}},
+                        write_.type(places));
+  }
+  ValueId with_padding() {
+    const auto [dtype, shape, strides] = write_.type(ids_);
+    const ValueId more = write_.full({1}, padding_, dtype);
+    return write_.value("aten::cat", {{"tensors", ir::ValueList{ids_, more}}, {"dim", std::int64_t{0}}},
+                        ir::contiguous(dtype, {shape.at(0) + 1}));
+  }
   Outputs written(const std::vector<std::optional<ir::TensorType>>& types) {
     return write_.graph().at(write_.node(mapped_.op, mapped_.arguments, types)).outputs;
   }
 
   const Graph& old_;
   const Node& node_;
-  const ValueId ids_;
+  ValueId ids_;
   Writer write_;
-  std::int64_t count_ = 0;
+  std::int64_t count_ = 0, padding_ = -1;
   Node mapped_;
 };
 
@@ -222,10 +253,10 @@ std::optional<Outputs> Bags::write(Graph& made, const Node& node, const ir::Mapp
   if (!reads && !is_backward) return std::nullopt;
   const auto length = length_of(node);
   const auto* scales = argument_in<bool>(node, "scale_grad_by_freq");
-  if ((scales != nullptr && *scales) || (!length && has_padding(node))) return std::nullopt;
+  if (scales != nullptr && *scales) return std::nullopt;
   if (node.op == kForward) bag_sizes_.push_back(*node.outputs.at(2));
   if (!length) {
-    OverRows over(graph_, made, node, in);
+    OverRows over(graph_, made, node, in, padded_);
     return is_backward ? over.backward() : over.forward();
   }
   Writing writing(graph_, made, node, in, *length);

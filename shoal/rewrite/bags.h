@@ -18,8 +18,7 @@
 
 namespace shoal::rewrite {
 
-// Of a captured graph: those of these parameters. Others stay as they are: with ids of padding in bags of different
-// lengths or of mode max, and those that scale gradients by how often an id is there.
+// Of a captured graph: those of these parameters. What scales gradients by how often an id is there stays as it is.
 ir::Graph bags_as_lookups(ir::Graph graph, const std::vector<std::string>& parameters);
 
 }  // namespace shoal::rewrite

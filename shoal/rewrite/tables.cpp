@@ -100,10 +100,9 @@ class PlacingTables {
       SHOAL_CHECK(
           !node.op.starts_with("aten::_embedding_bag"), InvalidInput, "tables: parameter ", name,
           " is read by an EmbeddingBag in module \"", node.module,
-          "\" that scales gradients by how often an id is in the batch (scale_grad_by_freq), or skips ids "
-          "(padding_idx) in bags of different lengths or of mode max, which its servers do not. Remedy: ids "
-          "of "
-          "[samples, length], with padding_idx where there are fewer");
+          "\" that scales gradients by how often an id is in the batch (scale_grad_by_freq), which its "
+          "servers do not",
+          kRemedy);
       SHOAL_CHECK(node.op == "aten::embedding", Internal, "tables: ", name, " is read by ", node.op,
                   " yet (read_whole.h)");
       SHOAL_CHECK(!is_true(node, "scale_grad_by_freq"), InvalidInput, "tables: the embedding of ", name,
@@ -188,10 +187,12 @@ class PlacingTables {
     return found == stands_for_.end() ? value : found->second;  // sources keep their ids
   }
 
-  // The input that has the clicks of the samples that these ids are of: as many as the ids' first dim is long.
-  std::optional<ValueId> clicks_of(const Lookup& lookup) const {
+  // The input that has the clicks of the samples that these ids are of: as many as the ids' first dim is long, or as
+  // there are bags of them.
+  std::optional<ValueId> clicks_of(const Lookup& lookup, Writer& write) const {
     const auto& [name, input] = tables_.at(lookup.table);
     if (input.empty()) return std::nullopt;
+    const Node* const bags = bags_of(lookup);
     std::string there;
     for (const auto& source : old_.sources) {
       const ir::Value& value = old_.at(source.value);
@@ -199,35 +200,61 @@ class PlacingTables {
       there += concat(there.empty() ? "" : ", ", source.name);
       if (source.name != input) continue;
       const auto &shape = value.type.shape, &ids = old_.at(lookup.ids).type.shape;
+      const std::int64_t samples = bags != nullptr ? num_bags(*bags) : ids.empty() ? -1 : ids[0];
       const bool is_of_samples =
-          !ids.empty() && !shape.empty() && shape[0] == ids[0] &&
+          !shape.empty() && shape[0] == samples &&
           std::ranges::all_of(shape.begin() + 1, shape.end(), [](std::int64_t size) { return size == 1; });
-      SHOAL_CHECK(is_of_samples && !is_in_bags(lookup), InvalidInput, "tables: clicks of ", name,
-                  " are input ", input, " of ", ir::to_text(value.type), ", and its ids are ",
-                  ir::to_text(old_.at(lookup.ids).type), is_in_bags(lookup) ? " in bags of any length" : "",
-                  "; wanted [samples] of each, and ids of [samples] or [samples, …]");
-      return source.value;
+      SHOAL_CHECK(is_of_samples, InvalidInput, "tables: clicks of ", name, " are input ", input, " of ",
+                  ir::to_text(value.type), ", and its ids are ", ir::to_text(old_.at(lookup.ids).type),
+                  bags != nullptr ? concat(" in ", samples, " bags") : "",
+                  "; wanted [samples] of each, and ids of [samples], [samples, …] or a bag for each sample");
+      return bags != nullptr ? of_ids(source.value, *bags, ids[0], write) : source.value;
     }
     fail(ErrorKind::InvalidInput, "tables: clicks of ", name, " are input \"", input,
          "\", which the step does not read; it reads ", there.empty() ? "none" : there);
   }
 
-  // What the ids' rows are read by: bags, which say which sample an id is of.
-  bool is_in_bags(const Lookup& lookup) const {
-    return std::ranges::any_of(readers_[lookup.table.index], [&](NodeId at) {
+  // What the ids' rows are read by, where that is bags of any length: it says which sample an id is of.
+  const Node* bags_of(const Lookup& lookup) const {
+    for (const NodeId at : readers_[lookup.table.index]) {
       const Node& node = old_.at(at);
-      if (node.op != "aten::embedding" || lookup_of(node, lookup.table) != lookup) return false;
-      return std::ranges::any_of(readers_[node.outputs[0]->index], [&](NodeId reader) {
-        return old_.at(reader).op.starts_with("aten::_embedding_bag");
-      });
-    });
+      if (node.op != "aten::embedding" || lookup_of(node, lookup.table) != lookup) continue;
+      for (const NodeId reader : readers_[node.outputs[0]->index])
+        if (old_.at(reader).op.starts_with("aten::_embedding_bag")) return &old_.at(reader);
+    }
+    return nullptr;
+  }
+  std::int64_t num_bags(const Node& bags) const {
+    return old_.at(value_in(bags, "offsets")).type.shape.at(0) -
+           (is_true(bags, "include_last_offset") ? 1 : 0);
+  }
+  // Of so many ids: the numbers of their bags. One of padding that is after the last counts for nothing.
+  ValueId of_ids(ValueId of_bags, const Node& bags, std::int64_t count, Writer& write) const {
+    const ValueId offsets = in_made(value_in(bags, "offsets"));
+    const ir::TensorType type = ir::contiguous(DType::Int64, {count});
+    const ValueId after = write.value("aten::searchsorted.Tensor",
+                                      {{"sorted_sequence", offsets},
+                                       {"self", write.arange(count, write.type(offsets).dtype)},
+                                       {"out_int32", false},
+                                       {"right", true},
+                                       {"side", {}},
+                                       {"sorter", {}}},
+                                      type);
+    const ValueId bag = write.value(
+        "aten::sub.Scalar", {{"self", after}, {"other", std::int64_t{1}}, {"alpha", std::int64_t{1}}}, type);
+    const ValueId within = write.value("aten::clamp_max", {{"self", bag}, {"max", num_bags(bags) - 1}}, type);
+    auto [dtype, shape, strides] = write.type(of_bags);
+    shape[0] = count;
+    return write.value("aten::index_select", {{"self", of_bags}, {"dim", std::int64_t{0}}, {"index", within}},
+                       ir::contiguous(dtype, shape));
   }
 
   void append(Graph& made, RowGradients then) {
     Node node{.op = then == RowGradients::Push ? "shoal::push_rows" : "shoal::add_up_rows",
               .phase = ir::Phase::Update};
     ir::ValueList tables, ids, places, gradients, clicks;
-    const ValueId once = Writer(made, node).full({}, 1, DType::Float64);
+    Writer write(made, node);
+    const ValueId once = write.full({}, 1.0, DType::Float64);
     std::vector<std::int64_t> of;
     for (const auto& [lookup, gradient] : gradients_) {
       const auto pulled = pulled_.find(lookup);
@@ -239,7 +266,7 @@ class PlacingTables {
       ids.emplace_back(in_made(lookup.ids));
       places.emplace_back(pulled->second.places);
       gradients.emplace_back(in_made(gradient));
-      clicks.push_back(clicks_of(lookup));
+      clicks.push_back(clicks_of(lookup, write));
     }
     ir::ValueList counts(ids.size(), once);
     node.arguments = {{"tables", std::move(tables)},

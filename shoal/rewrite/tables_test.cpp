@@ -94,7 +94,7 @@ return loss "loss" %5, gradient "emb.weight" %6
   CHECK(error_of([&] { with("weights"); }) ==
         "tables: clicks of emb.weight are input weights of f32[8, 3], and its ids are i64[8, 3]; wanted "
         "[samples] "
-        "of each, and ids of [samples] or [samples, …]");
+        "of each, and ids of [samples], [samples, …] or a bag for each sample");
 }
 
 // The error after `line` was put in place of the line that begins with `begin`.

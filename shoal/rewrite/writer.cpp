@@ -157,10 +157,10 @@ ValueId Writer::arange(std::int64_t count, DType dtype) {
                ir::contiguous(dtype, {count}));
 }
 
-ValueId Writer::full(Sizes shape, double number, DType dtype) {
+ValueId Writer::full(Sizes shape, ir::Attribute number, DType dtype) {
   return value("aten::full",
                {{"size", shape},
-                {"fill_value", number},
+                {"fill_value", std::move(number)},
                 {"dtype", dtype},
                 {"layout", {}},
                 {"device", {}},

@@ -42,7 +42,7 @@ class Writer {
   ir::ValueId view(ir::ValueId a, std::vector<std::int64_t> shape);
   // 0, 1, …: of so many.
   ir::ValueId arange(std::int64_t count, DType dtype = DType::Int64);
-  ir::ValueId full(std::vector<std::int64_t> shape, double number, DType dtype);
+  ir::ValueId full(std::vector<std::int64_t> shape, ir::Attribute number, DType dtype);
   // Rows of a matrix, for ids of whatever shape; and the gradient of that matrix, which has this type.
   ir::ValueId embedding(ir::ValueId weight, ir::ValueId ids, std::int64_t padding = -1);
   ir::ValueId embedding_backward(ir::ValueId gradient, ir::ValueId ids, const ir::TensorType& type,

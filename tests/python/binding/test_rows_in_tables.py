@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-import tables_on_ranks
 import torch
 from built import BUILD, ROOT
 from torch import nn
@@ -131,64 +130,6 @@ def test_ids_without_a_bound_take_no_memory(tmp_path):
         model.emb.weight.sum()
 
 
-def numbers_of_bags(losses, weight, share):
-    return [*losses, *weight[:8].flatten().tolist(), *share.flatten().tolist()]
-
-
-def test_bags_of_one_length_are_tables_too(tmp_path):
-    dense = tables_on_ranks.made()
-    losses, _ = tables_on_ranks.trained(dense)
-    wanted = numbers_of_bags(losses, dense.bag.weight, dense.share.weight)
-    losses, trainer = tables_on_ranks.trained(tables_on_ranks.made(), tables=shoal.Table("bag.weight"))
-    got = numbers_of_bags(losses, trainer.rows("bag.weight"), trainer.model.share.weight)
-    assert got == pytest.approx(wanted, rel=1e-11, abs=1e-13)
-    command = [BUILD / "shoal", "run", "-n", 2, "--servers=2", "--limit=60", sys.executable]
-    result = run(*command, tables_on_ranks.__file__, cwd=tmp_path)
-    assert result.returncode == 0, result.stderr[-3000:]
-    said = result.stdout.removeprefix("[0] ").split()
-    assert [float(number) for number in said] == pytest.approx(wanted, rel=1e-11, abs=1e-13)
-
-
-def bag_of(mode, **options):
-    torch.manual_seed(3)
-    return nn.EmbeddingBag(IDS, WIDTH, mode=mode, dtype=torch.float64, **options)
-
-
-def squares(bag, batch):
-    return bag(*batch).square().sum()
-
-
-@pytest.mark.parametrize("mode", ["sum", "mean", "max", "weighted"])
-def test_bags_of_different_lengths_are_read_over_their_rows(mode):
-    ours, theirs = (bag_of("sum" if mode == "weighted" else mode) for _ in range(2))
-    trainer = shoal.Trainer(
-        ours, torch.optim.SGD(ours.parameters(), lr=0.1), squares, tables=shoal.Table("weight")
-    )
-    optimizer = torch.optim.SGD(theirs.parameters(), lr=0.1)
-    for step in range(6):
-        count = 5 + step // 2
-        ids, offsets = torch.randint(IDS, (count,)), torch.tensor([0, 1 + step % 3, 4])
-        batch = (
-            (ids, offsets, torch.rand(count, dtype=torch.float64)) if mode == "weighted" else (ids, offsets)
-        )
-        optimizer.zero_grad()
-        loss = squares(theirs, batch)
-        loss.backward()
-        optimizer.step()
-        assert trainer.step(batch).loss == pytest.approx(loss.item(), rel=1e-12)
-    torch.testing.assert_close(trainer.rows("weight"), theirs.weight.detach(), rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("options", [{"padding_idx": 0}, {"scale_grad_by_freq": True}])
-def test_bags_that_a_table_does_not_know_are_refused(options):
-    bag = bag_of("sum", **options)
-    trainer = shoal.Trainer(
-        bag, torch.optim.SGD(bag.parameters(), lr=0.1), squares, tables=shoal.Table("weight")
-    )
-    with pytest.raises(shoal.InvalidInput, match=r"EmbeddingBag .* Remedy: ids of \[samples, length\]"):
-        trainer.step((torch.tensor([1, 2, 3, 4]), torch.tensor([0, 3])))
-
-
 def clicked(clicks="clicked", scored=True):
     table = shoal.Table(
         "emb.weight",
@@ -229,15 +170,6 @@ def test_clicks_that_cannot_be_are_refused_by_name():
     trainer = clicked()
     with pytest.raises(shoal.InvalidInput, match="shows or clicks of key 2 are not numbers from 0 on"):
         trainer.step(samples(1, -1, 0))
-    bag = bag_of("sum")
-    trainer = shoal.Trainer(
-        bag,
-        torch.optim.SGD(bag.parameters(), lr=0.1),
-        squares,
-        tables=shoal.Table("weight", optimizer="sgd", scored=True, clicks="2"),
-    )
-    with pytest.raises(shoal.InvalidInput, match="in bags of any length"):
-        trainer.step((torch.arange(4), torch.tensor([0, 3]), torch.ones(4, dtype=torch.float64)))
 
 
 def test_what_is_multiplied_and_convolved_is_in_tables_too(tmp_path):
