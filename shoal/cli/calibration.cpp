@@ -5,13 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -19,19 +19,15 @@
 
 #include "shoal/base/error.h"
 #include "shoal/base/text.h"
-#include "shoal/cli/forecast.h"
-#include "shoal/cli/hollow.h"
+#include "shoal/cli/learned_steps.h"
 #include "shoal/cli/machine.h"
 #include "shoal/cli/run_checkpoints.h"
-#include "shoal/cli/verbs.h"
 #include "shoal/comm/communicator.h"
 #include "shoal/comm_c10d/of_hosts.h"
-#include "shoal/compile/compile.h"
 #include "shoal/cost/cluster.h"
-#include "shoal/cost/price.h"
 #include "shoal/elastic/join.h"
-#include "shoal/runtime/measure.h"
 #include "shoal/runtime/product_kernels.h"
+#include "shoal/simulate/comparison.h"
 #include "shoal/train/half_products.h"
 
 namespace shoal::cli {
@@ -85,42 +81,6 @@ Sample Peers::time(const std::function<void()>& call) const {
 
 namespace {
 
-// A model whose ops are learned from.
-struct Reference {
-  const char* name;
-  models::Config config;
-  DatasetName dataset;
-  std::int64_t batch, seq_len;
-};
-
-std::vector<Reference> references() {
-  return {
-      {"gpt2",
-       models::Gpt2Config{.vocab_size = 4096, .n_positions = 128, .n_embd = 256, .n_layer = 2, .n_head = 4},
-       DatasetName::Text, 8, 128},
-      {"llama",
-       models::LlamaConfig{.vocab_size = 2048,
-                           .hidden_size = 256,
-                           .intermediate_size = 704,
-                           .num_hidden_layers = 2,
-                           .num_attention_heads = 4,
-                           .num_key_value_heads = 2,
-                           .max_position_embeddings = 128},
-       DatasetName::Text, 8, 128},
-      {"bert",
-       models::BertConfig{.vocab_size = 512,
-                          .hidden_size = 192,
-                          .num_hidden_layers = 2,
-                          .num_attention_heads = 6,
-                          .intermediate_size = 768,
-                          .max_position_embeddings = 64},
-       DatasetName::MaskedText, 32, 64},
-      {"lstm", models::LstmConfig{.vocab_size = 1024, .embedding_size = 192, .hidden_size = 256},
-       DatasetName::Text, 16, 64},
-      {"resnet", *models::find("resnet", "18"), DatasetName::RandomImages, 4, 0},
-  };
-}
-
 class Calibration {
  public:
   explicit Calibration(const Peers& peers) : peers_(peers) {}
@@ -135,10 +95,10 @@ class Calibration {
     measure_products(DType::Float32, at::kFloat);
     if (!train::product_instructions(DType::BFloat16).empty())
       measure_products(DType::BFloat16, at::kBFloat16);
-    learn();
     cluster.kinds.emplace(kind_.name, kind_);
     add_hosts(cluster);
     if (peers_.size() > 1) measure_links(cluster);
+    learn(cluster);
     return cluster;
   }
 
@@ -161,13 +121,27 @@ class Calibration {
     tell("a kernel", 1e6 * sample.seconds, "us", sample);
   }
 
+  using Triple = std::array<at::Tensor, 3>;  // two operands and a result
+
+  // So many that a step's worth of memory is touched before one comes again: it is in no cache of a core's by then.
+  static std::vector<Triple> as_in_a_step(std::int64_t bytes, const std::function<at::Tensor()>& make) {
+    constexpr std::int64_t kStep = 64 << 20, kMost = 2048;
+    std::vector<Triple> all(static_cast<std::size_t>(std::clamp(kStep / bytes, std::int64_t{1}, kMost)));
+    for (Triple& each : all)
+      for (at::Tensor& tensor : each) tensor = make();
+    return all;
+  }
+
   void measure_memory() {
     std::vector<std::pair<double, double>> rates;  // bytes, bytes a second
     for (const std::int64_t elements : {std::int64_t{1} << 12, std::int64_t{1} << 15, std::int64_t{1} << 18,
                                         std::int64_t{1} << 21, std::int64_t{1} << 24}) {
-      const at::Tensor a = at::ones({elements}), b = at::ones({elements});
-      at::Tensor sum = at::ones({elements});
-      const Sample sample = peers_.time([&] { at::add_out(sum, a, b); });
+      std::vector<Triple> all = as_in_a_step(3 * 4 * elements, [&] { return at::ones({elements}); });
+      std::size_t next = 0;
+      const Sample sample = peers_.time([&] {
+        auto& [a, b, sum] = all[next++ % all.size()];
+        at::add_out(sum, a, b);
+      });
       const auto bytes = static_cast<double>(3 * 4 * elements);
       rates.emplace_back(bytes,
                          bytes / std::max(sample.seconds - kind_.kernel_seconds, 0.1 * sample.seconds));
@@ -179,9 +153,14 @@ class Calibration {
   void measure_products(DType dtype, at::ScalarType type) {
     std::vector<std::pair<double, double>> rates;
     for (const std::int64_t size : {32, 64, 128, 256, 512, 1024}) {
-      const at::Tensor a = at::ones({size, size}, type), b = at::ones({size, size}, type);
-      at::Tensor product = at::empty({size, size}, type);
-      const Sample sample = peers_.time([&] { runtime::multiply(a, b, product); });
+      std::vector<Triple> all =
+          as_in_a_step(3 * size * size * static_cast<std::int64_t>(c10::elementSize(type)),
+                       [&] { return at::ones({size, size}, type); });
+      std::size_t next = 0;
+      const Sample sample = peers_.time([&] {
+        auto& [a, b, product] = all[next++ % all.size()];
+        runtime::multiply(a, b, product);
+      });
       const double operations = 2 * std::pow(static_cast<double>(size), 3);
       rates.emplace_back(operations,
                          operations / std::max(sample.seconds - kind_.kernel_seconds, 0.1 * sample.seconds));
@@ -198,48 +177,27 @@ class Calibration {
     return rate;
   }
 
-  struct Learned {
-    double measured = 0, said = 0;  // seconds without the floor
-  };
-
-  void learn() {
-    std::map<std::string, Learned> ops;
-    for (const Reference& reference : references()) learn_from(reference, ops);
-    for (const auto& [op, learned] : ops) {
-      const double measured = peers_.mean(std::max(learned.measured, 0.0));
-      if (learned.said > 0) kind_.slower[op] = std::max(measured / learned.said, 1e-3);
+  // Of steps that each rank trains alone, all at once, ops and what a step takes beside them; then of steps that ranks
+  // train together their messages, at the pace at which a step has them, and what it takes beside these.
+  void learn(cost::Cluster& cluster) const {
+    const int hosts = static_cast<int>(cluster.hosts.size());
+    const simulate::Comparison alone = of_all(learned_alone(peers_, cluster));
+    cluster = simulate::learned(std::move(cluster), alone, 1);
+    if (peers_.size() > 1) {
+      simulate::Comparison together = of_all(learned_together(peers_, cluster));
+      std::erase_if(together.ops, [](const simulate::OpTimes& op) { return !op.is_message; });
+      cluster = simulate::learned(std::move(cluster), together, hosts);
     }
-    if (peers_.rank() == 0) say(concat("learned ", kind_.slower.size(), " ops from steps of small models"));
+    if (peers_.rank() == 0)
+      say(concat("learned ", cluster.kinds.at("cpu").slower.size(), " ops from steps of small models"));
   }
 
-  void learn_from(const Reference& reference, std::map<std::string, Learned>& ops) const {
-    Recipe recipe;
-    recipe.model.name = reference.name;
-    recipe.model.config = reference.config;
-    recipe.dataset.name = reference.dataset;
-    recipe.training.local_batch_size = reference.batch;
-    if (reference.seq_len > 0) recipe.training.seq_len = reference.seq_len;
-    const torch::nn::AnyModule model = hollow_model(recipe);
-    const OptimizerPart part{{}, optimizer_of(recipe)};
-    const compile::Settings settings = settings_of(recipe, part, "");
-    const auto compiled =
-        compile::compile(captured_step(recipe, model, reference.batch).graph, {}, {}, 0, settings);
-    peers_.meet();
-    constexpr int kRuns = 5;
-    constexpr double kLeastSeconds = 5e-6;  // what is shorter is mostly the floor
-    const auto times = runtime::time(compiled.program, kRuns);
-    for (std::size_t segment = 0; segment < times.size(); ++segment) {
-      std::size_t next = 0;
-      for (const auto& instruction : compiled.program.segments[segment].instructions) {
-        if (std::holds_alternative<program::Free>(instruction)) continue;
-        const double measured = times[segment].at(next++);
-        const auto* compute = std::get_if<program::Compute>(&instruction);
-        const double said = cost::seconds_of(instruction, compiled.program, kind_);
-        if (compute == nullptr || said < kind_.kernel_seconds + kLeastSeconds) continue;
-        ops[compute->op].measured += measured - kind_.kernel_seconds;
-        ops[compute->op].said += said - kind_.kernel_seconds;
-      }
-    }
+  // The mean of what ranks have seen.
+  simulate::Comparison of_all(simulate::Comparison comparison) const {
+    std::ranges::sort(comparison.ops, {}, &simulate::OpTimes::op);  // alike on all
+    for (simulate::OpTimes& op : comparison.ops) op.measured = peers_.mean(op.measured);
+    comparison.beside = peers_.mean(comparison.beside);
+    return comparison;
   }
 
   void add_hosts(cost::Cluster& cluster) const {

@@ -4,14 +4,12 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
-#include <limits>
 #include <memory>
 #include <optional>
 
 #include "shoal/aten/types.h"
 #include "shoal/base/error.h"
 #include "shoal/comm/record/record.h"
-#include "shoal/observe/trace.h"
 #include "shoal/runtime/allocator.h"
 #include "shoal/runtime/executor.h"
 
@@ -74,26 +72,6 @@ Measured measure(const program::Program& program, const program::Memory& said, c
     }
   }
   return measured;
-}
-
-std::vector<std::vector<double>> time(const program::Program& program, int runs) {
-  install_allocator();
-  Executor executor(program, nullptr, nullptr);
-  for (const auto& source : program.sources)
-    executor.bind(source.slot, source_of(source, program.types.at(source.slot.index), nullptr));
-  std::vector<std::vector<double>> seconds(program.segments.size());
-  for (int run = 0; run <= runs; ++run) {
-    for (std::size_t segment = 0; segment < program.segments.size(); ++segment) {
-      observe::Trace trace;
-      executor.run(segment, 0, &trace);
-      seconds[segment].resize(trace.events.size(), std::numeric_limits<double>::infinity());
-      for (std::size_t at = 0; at < trace.events.size() && run > 0; ++at)
-        seconds[segment][at] = std::min(
-            seconds[segment][at], 1e-9 * static_cast<double>(trace.events[at].end - trace.events[at].begin));
-    }
-    executor.release();
-  }
-  return seconds;
 }
 
 std::string to_text(const Measured& measured) {

@@ -28,8 +28,4 @@ Measured measure(const program::Program& program, const program::Memory& said, c
 
 std::string to_text(const Measured& measured);
 
-// Seconds that each instruction but a Free takes, by segment, of a program without messages: the least of so many
-// runs. The first run is not counted.
-std::vector<std::vector<double>> time(const program::Program& program, int runs);
-
 }  // namespace shoal::runtime

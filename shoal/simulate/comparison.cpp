@@ -105,9 +105,28 @@ Comparison compare(const Trace& simulated, const Trace& measured, std::size_t sk
   return comparison;
 }
 
+// Whether the floor of a kernel is nearly all that was said of it.
+static bool is_floor(const OpTimes& op, const cost::Kind& kind) {
+  constexpr double kMore = 5e-6;  // of a call
+  return !op.is_message && op.simulated > 0 && op.simulated < op.calls * (kind.kernel_seconds + kMore);
+}
+
+// What those take of which it is nearly all.
+static double floor_of(const Comparison& comparison, const cost::Kind& kind) {
+  double measured = 0;
+  int calls = 0;
+  for (const OpTimes& op : comparison.ops) {
+    if (!is_floor(op, kind) || op.measured <= 0) continue;
+    measured += op.measured;
+    calls += op.calls;
+  }
+  return calls > 0 ? measured / calls : kind.kernel_seconds;
+}
+
 cost::Cluster learned(cost::Cluster cluster, const Comparison& comparison, int hosts) {
   cost::Kind& kind = cluster.kinds.at(cluster.kind_of(comparison.rank).name);
   cost::Link& link = hosts > 1 ? cluster.between : cluster.inside;
+  const double floor = floor_of(comparison, kind);
   for (const OpTimes& op : comparison.ops) {
     if (op.is_message) {
       if (op.simulated <= 0 || op.measured <= 0) continue;
@@ -115,12 +134,13 @@ cost::Cluster learned(cost::Cluster cluster, const Comparison& comparison, int h
       link.slower.try_emplace(collective, 1).first->second *= op.measured / op.simulated;
       continue;
     }
-    const double floor = op.calls * kind.kernel_seconds;
-    if (op.simulated <= floor) continue;
+    if (op.simulated <= 0 || is_floor(op, kind)) continue;
     constexpr double kLeast = 1e-3;  // of what bytes and operations say
     double& times = kind.slower.try_emplace(op.op, 1).first->second;
-    times = std::max(times * (op.measured - floor) / (op.simulated - floor), kLeast);
+    times = std::max(
+        times * (op.measured - op.calls * floor) / (op.simulated - op.calls * kind.kernel_seconds), kLeast);
   }
+  kind.kernel_seconds = floor;
   kind.step_seconds = comparison.beside;
   return cluster;
 }

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shoal/cli/learned_steps.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "shoal/cli/played_step.h"
+#include "shoal/cli/ranks.h"
+#include "shoal/cli/recipe.h"
+#include "shoal/cli/task.h"
+#include "shoal/cli/verbs.h"
+#include "shoal/observe/trace.h"
+#include "shoal/simulate/play.h"
+#include "shoal/world/world.h"
+
+namespace shoal::cli {
+
+namespace {
+
+struct Reference {
+  const char* name;
+  models::Config config;
+  DatasetName dataset;
+  std::int64_t batch, seq_len;
+};
+
+std::vector<Reference> references() {
+  return {
+      {"gpt2",
+       models::Gpt2Config{.vocab_size = 4096, .n_positions = 128, .n_embd = 256, .n_layer = 2, .n_head = 4},
+       DatasetName::Text, 8, 128},
+      {"llama",
+       models::LlamaConfig{.vocab_size = 2048,
+                           .hidden_size = 256,
+                           .intermediate_size = 704,
+                           .num_hidden_layers = 2,
+                           .num_attention_heads = 4,
+                           .num_key_value_heads = 2,
+                           .max_position_embeddings = 128},
+       DatasetName::Text, 8, 128},
+      {"bert",
+       models::BertConfig{.vocab_size = 512,
+                          .hidden_size = 192,
+                          .num_hidden_layers = 2,
+                          .num_attention_heads = 6,
+                          .intermediate_size = 768,
+                          .max_position_embeddings = 64},
+       DatasetName::MaskedText, 32, 64},
+      {"lstm", models::LstmConfig{.vocab_size = 1024, .embedding_size = 192, .hidden_size = 256},
+       DatasetName::Text, 16, 64},
+      {"resnet", *models::find("resnet", "18"), DatasetName::RandomImages, 4, 0},
+  };
+}
+
+}  // namespace
+
+static Recipe recipe_of(const Reference& reference) {
+  Recipe recipe;
+  recipe.model.name = reference.name;
+  recipe.model.config = reference.config;
+  recipe.dataset.name = reference.dataset;
+  recipe.training.local_batch_size = reference.batch;
+  if (reference.seq_len > 0) recipe.training.seq_len = reference.seq_len;
+  return recipe;
+}
+
+// What the simulator says of a step, beside what a trainer takes for it.
+static simulate::Comparison compared(const Recipe& recipe, Parallelism parallelism,
+                                     const cost::Cluster& cluster) {
+  constexpr int kLeftOut = 8, kSteps = 17;  // the first ones capture, and are checked
+  const int ranks = parallelism.mesh.size();
+  const PlayedStep step = play_step(recipe, cluster, ranks);
+  const Batch batch = part_of(random_batch(recipe, step.sizes.microbatch, 1), parallelism);
+  observe::Trace trace;
+  Learner learner = make_learner(recipe, &trace, std::move(parallelism));
+  for (int i = 0; i < kSteps; ++i) learner.trainer.step(batch);
+  auto comparison = simulate::compare(simulate::trace_of(step.tasks, step.spans), trace, kLeftOut);
+  // What was not simulated others may not have.
+  std::erase_if(comparison.ops, [](const simulate::OpTimes& op) { return op.calls == 0; });
+  return comparison;
+}
+
+static simulate::Comparison sum_of(const std::vector<simulate::Comparison>& comparisons) {
+  simulate::Comparison sum;
+  for (const simulate::Comparison& each : comparisons) {
+    sum.steps += each.steps;
+    sum.beside += each.beside / static_cast<double>(comparisons.size());
+    for (const simulate::OpTimes& op : each.ops) {
+      auto found = std::ranges::find(sum.ops, op.op, &simulate::OpTimes::op);
+      if (found == sum.ops.end()) found = sum.ops.insert(found, {.op = op.op, .is_message = op.is_message});
+      found->calls += op.calls;
+      found->simulated += op.simulated;
+      found->measured += op.measured;
+    }
+  }
+  return sum;
+}
+
+simulate::Comparison learned_alone(const Peers& peers, const cost::Cluster& cluster) {
+  std::vector<simulate::Comparison> comparisons;
+  for (const Reference& reference : references()) {
+    const Recipe recipe = recipe_of(reference);
+    peers.meet();
+    comparisons.push_back(compared(recipe, parallelism_of(recipe, 1), cluster));
+  }
+  return sum_of(comparisons);
+}
+
+simulate::Comparison learned_together(const Peers& peers, const cost::Cluster& cluster) {
+  using Degrees = decltype(Recipe::parallelism);
+  const bool is_near = cluster.host_of(peers.size() - 1) == 0;
+  const std::vector<Reference> all = references();
+  std::vector<simulate::Comparison> comparisons;
+  for (const Reference& reference : std::span(all).first(is_near ? 2 : 1)) {  // links may be slow
+    for (auto degree : {&Degrees::data_parallel_replicate_degree, &Degrees::data_parallel_shard_degree,
+                        &Degrees::tensor_parallel_degree}) {
+      Recipe recipe = recipe_of(reference);
+      recipe.training.local_batch_size = std::max<std::int64_t>(1, reference.batch / 2);
+      recipe.parallelism.*degree = peers.size();
+      Parallelism parallelism = parallelism_of(recipe, peers.size());
+      parallelism.world = peers.world();
+      parallelism.limit = peers.limit();
+      peers.meet();
+      comparisons.push_back(compared(recipe, std::move(parallelism), cluster));
+    }
+  }
+  return sum_of(comparisons);
+}
+
+}  // namespace shoal::cli

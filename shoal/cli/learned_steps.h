@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps of small models that `shoal calibrate` learns from: trained as those of any recipe are, and held against what
+// the simulator says of them. Called by all ranks at once.
+#pragma once
+
+#include "shoal/cli/calibration.h"
+#include "shoal/cost/cluster.h"
+#include "shoal/simulate/comparison.h"
+
+namespace shoal::cli {
+
+// Of steps that each rank trains by itself: sums over the models, and the mean of what is in no op.
+simulate::Comparison learned_alone(const Peers& peers, const cost::Cluster& cluster);
+// Likewise, of steps that they train together: data parallel, with ZeRO-3 and with tensor parallel.
+simulate::Comparison learned_together(const Peers& peers, const cost::Cluster& cluster);
+
+}  // namespace shoal::cli
