@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <set>
 #include <utility>
 
 #include "shoal/base/error.h"
@@ -54,19 +53,25 @@ bool is_sanitized() {
 }
 
 std::vector<Cell> cover(const std::vector<Cell>& all) {
-  const auto brings = [](const Cell& cell) { return is_sanitized() ? cell.settings : pairs_of(cell); };
-  std::set<std::string> missing;
-  for (const Cell& cell : all)
-    for (const auto& what : brings(cell)) missing.insert(what);
+  std::map<std::string, std::size_t> numbers;  // of what cells bring
+  std::vector<std::vector<std::size_t>> brings;
+  for (const Cell& cell : all) {
+    auto& of_cell = brings.emplace_back();
+    for (const auto& what : is_sanitized() ? cell.settings : pairs_of(cell))
+      of_cell.push_back(numbers.try_emplace(what, numbers.size()).first->second);
+  }
+  std::vector<bool> is_missing(numbers.size(), true);
   std::vector<Cell> chosen;
-  while (!missing.empty()) {
-    const auto worth = [&](const Cell& cell) {
-      const auto found = brings(cell);
-      return std::pair(std::ranges::count_if(found, [&](const auto& what) { return missing.contains(what); }),
+  for (std::size_t missing = numbers.size(); missing > 0;) {
+    const auto worth = [&](const auto& found) {
+      const auto& cell = all[static_cast<std::size_t>(&found - brings.data())];
+      return std::pair(std::ranges::count_if(found, [&](std::size_t what) { return is_missing[what]; }),
                        -cell.strategy.ranks());
     };
-    chosen.push_back(*std::ranges::max_element(all, {}, worth));
-    for (const auto& what : brings(chosen.back())) missing.erase(what);
+    const auto best = std::ranges::max_element(brings, {}, worth);
+    chosen.push_back(all[static_cast<std::size_t>(best - brings.begin())]);
+    for (const std::size_t what : *best)
+      if (is_missing[what]) is_missing[what] = false, --missing;
   }
   return chosen;
 }
