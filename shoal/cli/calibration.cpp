@@ -177,16 +177,16 @@ class Calibration {
     return rate;
   }
 
-  // Of steps that each rank trains alone, all at once, ops and what a step takes beside them; then of steps that ranks
-  // train together their messages, at the pace at which a step has them, and what it takes beside these.
+  // Of steps that each rank trains alone, all at once, ops and what a step takes beside them; then, on one host, of steps
+  // that ranks train together their messages, at the pace at which a step has them, and what it takes beside these.
+  // Between hosts messages go on beside what computes: how long one is under way says little of the link.
   void learn(cost::Cluster& cluster) const {
-    const int hosts = static_cast<int>(cluster.hosts.size());
     const simulate::Comparison alone = of_all(learned_alone(peers_, cluster));
     cluster = simulate::learned(std::move(cluster), alone, 1);
-    if (peers_.size() > 1) {
+    if (peers_.size() > 1 && cluster.hosts.size() == 1) {
       simulate::Comparison together = of_all(learned_together(peers_, cluster));
       std::erase_if(together.ops, [](const simulate::OpTimes& op) { return !op.is_message; });
-      cluster = simulate::learned(std::move(cluster), together, hosts);
+      cluster = simulate::learned(std::move(cluster), together, 1);
     }
     if (peers_.rank() == 0)
       say(concat("learned ", cluster.kinds.at("cpu").slower.size(), " ops from steps of small models"));

@@ -11,7 +11,7 @@ namespace shoal::cli {
 
 // Of steps that each rank trains by itself: sums over the models, and the mean of what is in no op.
 simulate::Comparison learned_alone(const Peers& peers, const cost::Cluster& cluster);
-// Likewise, of steps that they train together: data parallel, with ZeRO-3 and with tensor parallel.
+// Likewise, of steps that those of a host train together: data parallel, with ZeRO-3 and with tensor parallel.
 simulate::Comparison learned_together(const Peers& peers, const cost::Cluster& cluster);
 
 }  // namespace shoal::cli

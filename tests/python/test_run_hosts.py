@@ -181,7 +181,7 @@ def test_hosts_have_the_losses_of_one_device(hosts, strategy, tmp_path):
 def test_hosts_are_calibrated(hosts, tmp_path):
     path = tmp_path / "here.toml"
     processes = on_hosts(hosts, SHOAL, "calibrate", "-o", path, apart=True)
-    outputs = outputs_of(processes, limit=200)
+    outputs = outputs_of(processes, limit=400)
     assert [process.returncode for process in processes] == [0, 0], outputs
     cluster = tomllib.loads(path.read_text())
     assert [host["devices"] for host in cluster["hosts"]] == [2, 2]
