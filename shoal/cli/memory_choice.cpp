@@ -64,10 +64,10 @@ struct WithinLimit::Candidate {
 // A recipe with micro-batches of one size.
 class WithinLimit::Sized {
  public:
-  Sized(Recipe recipe, int ranks, int threads)
+  Sized(Recipe recipe, int ranks, int threads, bool overlaps)
       : recipe_(std::move(recipe)),
         threads_(threads),
-        parallelism_(parallelism_of(recipe_, ranks)),
+        parallelism_(parallelism_of(recipe_, ranks, overlaps)),
         sizes_(sizes_of(recipe_, parallelism_)),
         part_{{}, optimizer_of(recipe_)} {
     compile::Settings settings = settings_of(recipe_, part_, "");
@@ -171,10 +171,11 @@ class WithinLimit::Sized {
 
 class WithinLimit::Search {
  public:
-  Search(const Recipe& recipe, int ranks, int threads)
+  Search(const Recipe& recipe, int ranks, int threads, bool overlaps)
       : recipe_(recipe),
         ranks_(ranks),
         threads_(threads),
+        overlaps_(overlaps),
         as_given_(sizes_of(recipe, parallelism_of(recipe, ranks))),
         data_ranks_(data_ranks_of(parallelism_of(recipe, ranks))),
         offloads_(offloads_for(recipe)) {}
@@ -233,7 +234,7 @@ class WithinLimit::Search {
   }
   Sized& sized(std::int64_t count) {
     auto& known = sized_[count];
-    if (known == nullptr) known = std::make_unique<Sized>(in(count), ranks_, threads_);
+    if (known == nullptr) known = std::make_unique<Sized>(in(count), ranks_, threads_, overlaps_);
     return *known;
   }
   Recipe in(std::int64_t count) const {
@@ -317,6 +318,7 @@ class WithinLimit::Search {
 
   const Recipe& recipe_;
   int ranks_, threads_;
+  bool overlaps_;
   DataMemory data_ = {};
   std::int64_t limit_ = 0;
   StepSizes as_given_;
@@ -357,8 +359,8 @@ Phase DataMemory::beside(Phase largest) const {
   return largest.bytes >= most ? std::move(largest) : Phase{"the data", most, "while they are read"};
 }
 
-WithinLimit::WithinLimit(Recipe recipe, int ranks, int threads)
-    : recipe_(std::move(recipe)), ranks_(ranks), threads_(threads) {}
+WithinLimit::WithinLimit(Recipe recipe, int ranks, int threads, bool overlaps)
+    : recipe_(std::move(recipe)), ranks_(ranks), threads_(threads), overlaps_(overlaps) {}
 WithinLimit::~WithinLimit() = default;
 
 MemoryChoice WithinLimit::choose(DataMemory data) {
@@ -368,7 +370,7 @@ MemoryChoice WithinLimit::choose(DataMemory data) {
   SHOAL_CHECK(parallelism_of(recipe_, ranks_).plan.recompute.mode == RecomputeMode::None, InvalidInput,
               "memory.auto chooses what is made again, and recompute is said. Remedy: leave one of them out");
   check_device_of_limit(recipe_);
-  if (search_ == nullptr) search_ = std::make_unique<Search>(recipe_, ranks_, threads_);
+  if (search_ == nullptr) search_ = std::make_unique<Search>(recipe_, ranks_, threads_, overlaps_);
   Candidate chosen = search_->run(data);
   std::string text = text_of(chosen);
   return {std::move(chosen.recipe), std::move(text), chosen.bytes};

@@ -24,10 +24,10 @@ struct DataMemory {
   Phase beside(Phase largest) const;  // the largest with these
 };
 
-// For a job of so many ranks, each of so many threads. Without memory.auto nothing is chosen.
+// For a job of so many ranks, each of so many threads; `overlaps`: parallelism_of. Without memory.auto nothing is chosen.
 class WithinLimit {
  public:
-  WithinLimit(Recipe recipe, int ranks, int threads);
+  WithinLimit(Recipe recipe, int ranks, int threads, bool overlaps = false);
   WithinLimit(const WithinLimit&) = delete;
   WithinLimit& operator=(const WithinLimit&) = delete;
   ~WithinLimit();
@@ -44,6 +44,7 @@ class WithinLimit {
 
   Recipe recipe_;
   int ranks_, threads_;
+  bool overlaps_;
   std::unique_ptr<Search> search_;
 };
 

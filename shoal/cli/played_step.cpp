@@ -25,8 +25,7 @@ static bool overlaps(const cost::Cluster& cluster, int ranks) {
 }
 
 static PlayedStep programs_of(const Recipe& recipe, const cost::Cluster& cluster, int ranks) {
-  Parallelism parallelism = parallelism_of(recipe, ranks);
-  if (ranks > 1 && overlaps(cluster, ranks)) compile::resolve_overlap(parallelism.plan);
+  const Parallelism parallelism = parallelism_of(recipe, ranks, ranks > 1 && overlaps(cluster, ranks));
   const StepSizes sizes = sizes_of(recipe, parallelism);
   const torch::nn::AnyModule model = hollow_model(recipe);
   auto [graph, captured] = captured_step(recipe, model, sizes.microbatch);

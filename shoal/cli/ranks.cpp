@@ -162,8 +162,9 @@ static void check_annotations(const Recipe& recipe, const Parallelism& paralleli
                 compile::text_of_axes(parallelism.plan, parallelism.mesh), ". Remedy: that number, or none");
 }
 
-Parallelism parallelism_of(const Recipe& recipe, int ranks) {
+Parallelism parallelism_of(const Recipe& recipe, int ranks, bool overlaps) {
   Parallelism parallelism{.plan = plan_of(recipe)};
+  if (overlaps) compile::resolve_overlap(parallelism.plan);
   parallelism.mesh = mesh_of(recipe, parallelism.plan, ranks);
   if (!recipe.parallelism.plan.empty()) parallelism.plan_name = recipe.parallelism.plan;
   parallelism.offload_folder = recipe.offload.folder;

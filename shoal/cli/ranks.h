@@ -15,9 +15,10 @@
 
 namespace shoal::cli {
 
-// What a recipe's degrees, its ZeRO stage and its plan file make of so many ranks: all but `world`. Throws
-// InvalidInput where they make no mesh, or say different things.
-Parallelism parallelism_of(const Recipe& recipe, int ranks);
+// What a recipe's degrees, its ZeRO stage and its plan file make of so many ranks: all but `world`. `overlaps`: over a
+// communicator whose messages go on beside what computes. Throws InvalidInput where they make no mesh, or say different
+// things.
+Parallelism parallelism_of(const Recipe& recipe, int ranks, bool overlaps = false);
 
 int data_ranks_of(const Parallelism& parallelism);  // that share a batch out
 

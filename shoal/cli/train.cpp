@@ -111,12 +111,15 @@ static Task make_task(Recipe recipe, const StepSizes& sizes, const Ranks& ranks)
   return task ? std::move(*task) : make_task(recipe);
 }
 
+static bool overlaps(const Ranks& ranks) {
+  const comm::Communicator* world = ranks.parallelism().world;
+  return world != nullptr && world->is_asynchronous();
+}
+
 // The most of any rank. Throws where that is above the limit.
 static std::int64_t predicted(const Recipe& recipe, const Ranks& ranks, std::int64_t most_of_data) {
   const DataMemory data = {.kept = runtime::memory_counts().live_bytes, .most = most_of_data};
-  Parallelism parallelism = ranks.parallelism();
-  if (parallelism.world != nullptr && parallelism.world->is_asynchronous())
-    compile::resolve_overlap(parallelism.plan);
+  const Parallelism parallelism = parallelism_of(recipe, ranks.size(), overlaps(ranks));
   Phase largest =
       data.beside(forecast_of(recipe, parallelism, ranks.rank(), at::get_num_threads()).largest());
   largest.bytes = ranks.largest(largest.bytes);  // all refuse, or none does
@@ -148,7 +151,7 @@ static std::variant<MemoryChoice, Error> chosen_for_memory(WithinLimit& search, 
 // Its data are made as the choice says, and may be too much for it.
 static MemoryChoice choose(const Recipe& given, Ranks& ranks, StepSizes& sizes, std::optional<Task>& task,
                            MemoryLog& memory) {
-  WithinLimit search(given, ranks.size(), at::get_num_threads());
+  WithinLimit search(given, ranks.size(), at::get_num_threads(), overlaps(ranks));
   MemoryChoice choice = {.recipe = given, .text = ""};
   bool is_found = false;
   if (given.memory.automatic) {
