@@ -15,6 +15,7 @@
 #include "shoal/compile/scopes.h"
 #include "shoal/ir/text.h"
 #include "shoal/ir/verify.h"
+#include "shoal/rewrite/bag_offsets.h"
 #include "shoal/rewrite/buckets.h"
 #include "shoal/rewrite/cleanup.h"
 #include "shoal/rewrite/gather_ahead.h"
@@ -87,6 +88,17 @@ static void place_in_tables(Unit& unit) {
                                 unit.then() == Then::Update       ? Push
                                 : unit.then() == Then::Accumulate ? AddUp
                                                                   : None);
+}
+
+static void check_offsets(Unit& unit) {
+  Whole& whole = unit.whole();
+  std::int64_t ranks = 1;
+  for (const sharding::Axis& axis : whole.mesh.axes)
+    if (is_batch_axis(whole.plan, axis.name)) ranks *= axis.size;
+  if (ranks == 1) return;
+  whole.graph = rewrite::check_bag_offsets(
+      whole.graph, ranks,
+      [&](const std::string& input, std::size_t num_dims) { return is_cut(whole.plan, input, num_dims); });
 }
 
 static void lower_precision(Unit& unit) {
@@ -270,6 +282,7 @@ static void recompute(Unit& unit) {
 
 static constexpr Move kMoves[] = {
     {"tables", Move::Of::All, Move::On::Any, has_forward, place_in_tables},
+    {"bag_offsets", Move::Of::All, Move::On::Ranks, has_forward, check_offsets},
     {"precision", Move::Of::All, Move::On::Any, has_forward, lower_precision},
     {"cleanup", Move::Of::All, Move::On::Any, has_forward, clean},
     {"stages", Move::Of::All, Move::On::Stages, has_forward, stages},

@@ -61,7 +61,7 @@ TEST_CASE("the moves are run in their order, and each can be looked at") {
   };
   const auto made =
       compile::compile(ir::from_text(kStep), {}, sharding::mesh_from_text("replicate=2"), 0, settings);
-  CHECK(seen == std::vector<std::string>{"tables", "precision", "cleanup", "update", "place",
+  CHECK(seen == std::vector<std::string>{"tables", "bag_offsets", "precision", "cleanup", "update", "place",
                                          "sparse_gradients", "partition", "recompute", "gather_ahead",
                                          "buckets", "packing", "offload", "lower"});
   CHECK(made.whole.times.size() == seen.size());

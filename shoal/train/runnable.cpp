@@ -6,7 +6,6 @@
 #include <ATen/ops/stack.h>
 
 #include <algorithm>
-#include <tuple>
 
 #include "shoal/aten/memory.h"
 #include "shoal/base/error.h"
@@ -14,7 +13,6 @@
 #include "shoal/compile/pins.h"
 #include "shoal/rewrite/loss_scale.h"
 #include "shoal/rewrite/tables.h"
-#include "shoal/train/distribution.h"
 #include "shoal/train/shared_batch.h"
 
 namespace shoal::train {
@@ -32,15 +30,6 @@ std::vector<capture::NamedTensor> inputs_of(const Batch& batch) {
 Runnable::Runnable(compile::Compiled compiled, const std::vector<std::string>& inputs,
                    const runtime::Groups* groups, runtime::FileMemory* files, const runtime::RowTables* rows)
     : whole_(std::move(compiled.whole)), executor_(std::move(compiled.program), groups, files, rows) {
-  for (const ir::Node& node : whole_.graph.nodes) {
-    const auto* found = node.op.starts_with("aten::_embedding_bag") ? ir::find(node, "offsets") : nullptr;
-    const auto* offsets = found == nullptr ? nullptr : std::get_if<ir::ValueId>(found);
-    if (offsets == nullptr) continue;
-    for (const auto& source : whole_.graph.sources)
-      if (const auto input = std::ranges::find(inputs, source.name);
-          source.value == *offsets && input != inputs.end())
-        offsets_.push_back(static_cast<std::size_t>(input - inputs.begin()));
-  }
   whole_.settings = {};  // it borrows
   whole_.graph = {};
   if constexpr (SHOAL_CHECKS_TYPES)
@@ -171,24 +160,6 @@ void Runnable::check_can_write(const Batch& given, const Batch& part) const {
                   "trainer: the model writes to ", display_name(name), ", which shares memory with ",
                   display_name(theirs[other].name),
                   ", and would not see it there; give it a clone() of one of them");
-  }
-}
-
-void Runnable::check_offsets(const Batch& given, const Distribution& ranks) const {
-  if (offsets_.empty()) return;
-  const auto& [mesh, plan] = std::tie(ranks.parallelism().mesh, ranks.parallelism().plan);
-  const int rank = ranks.rank().number;
-  if (samples_of(mesh, rank, mesh.size(), plan).begin == 0) return;
-  const auto inputs = inputs_of(given);
-  for (const std::size_t input : offsets_) {
-    const auto& [name, tensor] = inputs[input];
-    SHOAL_CHECK(
-        !compile::is_cut(plan, name, static_cast<std::size_t>(tensor.dim())) || tensor.numel() == 0 ||
-            tensor.flatten()[0].item<std::int64_t>() != 0,
-        InvalidInput, "trainer: ", display_name(name), " are offsets of bags, and those of rank ", rank,
-        " begin at 0, where the ids of other ranks are. Remedy: part_of() of a batch that all ranks have "
-        "(offsets count the ids of all ranks), ids of [samples, length] with padding_idx, or the whole "
-        "batch on every rank, named in replicated_inputs");
   }
 }
 

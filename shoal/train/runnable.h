@@ -66,9 +66,6 @@ class Runnable {
   // written into the copies that other ranks' samples are put together in.
   void check_can_write(const Batch& given, const Batch& part) const;
   void write_inputs(const Batch& batch, const Distribution* ranks, std::size_t microbatch = 0) const;
-  // Throws InvalidInput where a later rank's offsets of bags begin at 0: they count the ids of all ranks, as one device
-  // that has them would, and not those of its part.
-  void check_offsets(const Batch& given, const Distribution& ranks) const;
   // Throws InvalidInput where micro-batches that are under way at once would write to one tensor.
   void check_writes_apart(const Batch& batch, const compile::Plan& plan) const;
   // Which arguments follow numbers, and what is in them from now on.
@@ -81,7 +78,6 @@ class Runnable {
   runtime::Executor executor_;
   std::vector<std::optional<program::Slot>> inputs_;            // of the batch's tensors
   std::vector<std::pair<std::size_t, program::Slot>> written_;  // of these, where the model has written
-  std::vector<std::size_t> offsets_;                            // of these, where bags begin
   std::vector<Hole> holes_;
   bool has_grad_norm_ = false;
   bool is_random_ = false;

@@ -671,7 +671,6 @@ class Trainer::State {
         text && (!ranks_ || ranks_->rank().number == 0))
       TORCH_WARN(*text);
     ready.runnable->check_can_write(batch, ready.shared.part);
-    if (ranks_) ready.runnable->check_offsets(batch, *ranks_);
     ready.runnable->bind_batch(ready.shared.part, of_executor);
     if (loss_scale_) ready.runnable->bind_loss_scale(loss_scale_->tensor(), of_executor);
     if (ready.runnable->is_random()) ready.runnable->bind_draws(seed_of(microbatch), number, of_executor);
