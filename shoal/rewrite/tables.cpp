@@ -192,7 +192,7 @@ class PlacingTables {
   std::optional<ValueId> clicks_of(const Lookup& lookup, Writer& write) const {
     const auto& [name, input] = tables_.at(lookup.table);
     if (input.empty()) return std::nullopt;
-    const Node* const bags = bags_of(lookup);
+    const Node* const bags = bags_of(lookup, name);
     std::string there;
     for (const auto& source : old_.sources) {
       const ir::Value& value = old_.at(source.value);
@@ -205,8 +205,8 @@ class PlacingTables {
           !shape.empty() && shape[0] == samples &&
           std::ranges::all_of(shape.begin() + 1, shape.end(), [](std::int64_t size) { return size == 1; });
       SHOAL_CHECK(is_of_samples, InvalidInput, "tables: clicks of ", name, " are input ", input, " of ",
-                  ir::to_text(value.type), ", and its ids are ", ir::to_text(old_.at(lookup.ids).type),
-                  bags != nullptr ? concat(" in ", samples, " bags") : "",
+                  ir::to_text(value.type), ", and its ids are ",
+                  bags != nullptr ? concat("in ", samples, " bags") : ir::to_text(old_.at(lookup.ids).type),
                   "; wanted [samples] of each, and ids of [samples], [samples, …] or a bag for each sample");
       return bags != nullptr ? of_ids(source.value, *bags, ids[0], write) : source.value;
     }
@@ -215,14 +215,22 @@ class PlacingTables {
   }
 
   // What the ids' rows are read by, where that is bags of any length: it says which sample an id is of.
-  const Node* bags_of(const Lookup& lookup) const {
+  const Node* bags_of(const Lookup& lookup, const std::string& name) const {
+    const Node* found = nullptr;
     for (const NodeId at : readers_[lookup.table.index]) {
       const Node& node = old_.at(at);
       if (node.op != "aten::embedding" || lookup_of(node, lookup.table) != lookup) continue;
       for (const NodeId reader : readers_[node.outputs[0]->index])
-        if (old_.at(reader).op.starts_with("aten::_embedding_bag")) return &old_.at(reader);
+        if (const Node& bags = old_.at(reader); bags.op.starts_with("aten::_embedding_bag")) {
+          SHOAL_CHECK(found == nullptr || value_in(*found, "offsets") == value_in(bags, "offsets"),
+                      InvalidInput, "tables: clicks of ", name, " in modules \"", found->module, "\" and \"",
+                      bags.module,
+                      "\": the same ids are in bags of two kinds, and an id is clicked as the sample of one. "
+                      "Remedy: ids of their own, or no clicks");
+          found = &bags;
+        }
     }
-    return nullptr;
+    return found;
   }
   std::int64_t num_bags(const Node& bags) const {
     return old_.at(value_in(bags, "offsets")).type.shape.at(0) -

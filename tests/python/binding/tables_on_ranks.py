@@ -12,30 +12,31 @@ IDS, WIDTH, BATCH = 30, 4, 6
 
 
 class Bags(nn.Module):
-    """Three bags of one table: a sum, with weights of samples, and a mean without what is padding."""
+    """Bags of one table: a sum with weights, two more, and a maximum over bags of different lengths."""
 
     def __init__(self):
         super().__init__()
         self.bag = nn.EmbeddingBag(IDS, WIDTH, mode="sum", padding_idx=0, dtype=torch.float64)
         self.share = nn.Linear(1, 1, dtype=torch.float64)
 
-    def forward(self, ids, weights):
+    def forward(self, ids, weights, offsets):
         weights = self.share(weights.unsqueeze(2)).squeeze(2)
         mean = nn.functional.embedding_bag(ids, self.bag.weight, mode="mean", padding_idx=0)
         plain = nn.functional.embedding_bag(ids, self.bag.weight, mode="sum")
-        return self.bag(ids, per_sample_weights=weights) * mean + plain
+        most = nn.functional.embedding_bag(ids.flatten(), self.bag.weight, offsets, mode="max", padding_idx=0)
+        return self.bag(ids, per_sample_weights=weights) * mean + plain * most
 
 
 def loss_of(model, batch):
-    ids, weights = batch
-    return model(ids, weights).square().mean()
+    return model(*batch[:3]).square().mean() + batch[3].mean()
 
 
 def batch(step):
     generator = torch.Generator().manual_seed(step)
     ids = torch.randint(0, 8, (BATCH, 5), generator=generator)
     ids[0] = 0  # padding alone
-    return ids, torch.rand(BATCH, 5, generator=generator, dtype=torch.float64)
+    weights = torch.rand(BATCH, 5, generator=generator, dtype=torch.float64)
+    return ids, weights, torch.tensor([0, 4, 9, 9, 20, 28]), torch.arange(BATCH, dtype=torch.float64)
 
 
 def trained(model, **options):
@@ -54,11 +55,20 @@ def made():
     return Bags()
 
 
-def main():
-    losses, trainer = trained(made(), tables=shoal.Table("bag.weight"))
+def numbers_in_table():
+    """Losses, rows, the other parameter; how many rows there are, and how many are clicked too seldom."""
+    table = shoal.Table("bag.weight", scored=True, show_weight=0.0, min_score=60.0, clicks="3")
+    losses, trainer = trained(made(), tables=table)
     rows = trainer.rows("bag.weight", torch.arange(8)).flatten().tolist()
+    ended = trainer.end_day(1).get("bag.weight", {"rows": 0, "low_score": 0})  # the first rank has it
+    seen = [ended["rows"], ended["low_score"]]
+    return [*losses, *rows, *trainer.model.share.weight.flatten().tolist(), *seen]
+
+
+def main():
+    numbers = numbers_in_table()
     if shoal.rank() == 0:
-        print(*losses, *rows, *trainer.model.share.weight.flatten().tolist())
+        print(*numbers)
 
 
 if __name__ == "__main__":

@@ -25,9 +25,10 @@ def test_bags_of_one_length_are_tables_too(tmp_path):
     dense = tables_on_ranks.made()
     losses, _ = tables_on_ranks.trained(dense)
     wanted = numbers_of_bags(losses, dense.bag.weight, dense.share.weight)
-    losses, trainer = tables_on_ranks.trained(tables_on_ranks.made(), tables=shoal.Table("bag.weight"))
-    got = numbers_of_bags(losses, trainer.rows("bag.weight"), trainer.model.share.weight)
+    *got, rows, low = tables_on_ranks.numbers_in_table()
     assert got == pytest.approx(wanted, rel=1e-11, abs=1e-13)
+    assert 0 < low < rows
+    wanted += [rows, low]
     command = [BUILD / "shoal", "run", "-n", 2, "--servers=2", "--limit=60", sys.executable]
     environment = {**os.environ, "PYTHONPATH": str(BUILD / "python"), "OMP_NUM_THREADS": "1"}
     command = [str(word) for word in [*command, tables_on_ranks.__file__]]
@@ -80,10 +81,11 @@ def test_bags_that_scale_gradients_are_refused():
         trainer.step((torch.tensor([1, 2, 3, 4]), torch.tensor([0, 3])))
 
 
-def clicked_bags(mode, **options):
-    def loss(bag, batch):
-        return (bag(batch["ids"], batch["offsets"]) * (1 + batch["clicked"][:, None])).square().sum()
+def clicked_loss(bag, batch):
+    return (bag(batch["ids"], batch["offsets"]) * (1 + batch["clicked"][:, None])).square().sum()
 
+
+def clicked_bags(mode, loss=clicked_loss, **options):
     bag = bag_of(mode, **options)
     table = shoal.Table(
         "weight",
@@ -130,5 +132,51 @@ def test_clicks_that_are_not_of_bags_are_refused():
 
 def test_ranks_count_offsets_through_the_ids_of_all():
     done = run_ranks(2, "bags_on_ranks.py")
-    assert "equal" in done.stdout, done.stderr
-    assert "item 1 of the batch are offsets of bags, and those of rank 1 begin at 0" in done.stdout
+    assert "rank 0 equal" in done.stdout and "rank 1 equal" in done.stdout, done.stderr
+
+
+class Scaled(nn.Module):
+    """Weights of samples that are learned."""
+
+    def __init__(self, table):
+        super().__init__()
+        self.bag, self.scale = table, nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, ids, offsets, weights):
+        return self.bag(ids, offsets, weights * self.scale)
+
+
+@pytest.mark.parametrize("padding", [None, 2])
+def test_weights_of_samples_and_numbers_of_32_bits(padding):
+    def made():
+        torch.manual_seed(3)
+        return Scaled(nn.EmbeddingBag(IDS, WIDTH, mode="sum", padding_idx=padding))
+
+    ours, theirs = made(), made()
+    trainer = shoal.Trainer(
+        ours, torch.optim.SGD(ours.parameters(), lr=0.1), squares, tables=shoal.Table("bag.weight")
+    )
+    optimizer = torch.optim.SGD(theirs.parameters(), lr=0.1)
+    for _ in range(4):
+        ids, offsets = torch.randint(IDS, (7,), dtype=torch.int32), torch.tensor([0, 2, 2], dtype=torch.int32)
+        ids[3] = 2
+        batch = (ids, offsets, torch.rand(7))
+        optimizer.zero_grad()
+        loss = squares(theirs, batch)
+        loss.backward()
+        optimizer.step()
+        assert trainer.step(batch).loss == pytest.approx(loss.item(), rel=1e-5)
+    torch.testing.assert_close(trainer.rows("bag.weight"), theirs.bag.weight.detach(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(ours.scale.detach(), theirs.scale.detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_ids_in_bags_of_two_kinds_are_clicked_as_the_samples_of_one():
+    def loss(bag, batch):
+        second = nn.functional.embedding_bag(batch["ids"], bag.weight, batch["others"], mode="sum")
+        first = bag(batch["ids"], batch["offsets"])
+        return (first * second * batch["clicked"][:, None]).sum()
+
+    trainer = clicked_bags("sum", loss)
+    batch = {"ids": torch.arange(4), "offsets": torch.tensor([0, 3]), "others": torch.tensor([0, 1])}
+    with pytest.raises(shoal.InvalidInput, match="the same ids are in bags of two kinds"):
+        trainer.step(batch | {"clicked": torch.ones(2).double()})
