@@ -70,7 +70,7 @@ static Recipe recipe_of(const Reference& reference) {
 // What the simulator says of a step, beside what a trainer takes for it.
 static simulate::Comparison compared(const Recipe& recipe, Parallelism parallelism,
                                      const cost::Cluster& cluster) {
-  constexpr int kLeftOut = 8, kSteps = 13;  // the first ones capture, and are checked
+  constexpr int kLeftOut = 9, kSteps = 14;  // the first ones capture, and are checked
   const int ranks = parallelism.mesh.size();
   const PlayedStep step = play_step(recipe, cluster, ranks);
   const Batch batch = part_of(random_batch(recipe, step.sizes.microbatch, 1), parallelism);

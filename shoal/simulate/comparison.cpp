@@ -111,16 +111,12 @@ static bool is_floor(const OpTimes& op, const cost::Kind& kind) {
   return !op.is_message && op.simulated > 0 && op.simulated < op.calls * (kind.kernel_seconds + kMore);
 }
 
-// What those take of which it is nearly all.
+// What a call of those takes of which it is nearly all: the median of ops, as some of them may be slow.
 static double floor_of(const Comparison& comparison, const cost::Kind& kind) {
-  double measured = 0;
-  int calls = 0;
-  for (const OpTimes& op : comparison.ops) {
-    if (!is_floor(op, kind) || op.measured <= 0) continue;
-    measured += op.measured;
-    calls += op.calls;
-  }
-  return calls > 0 ? measured / calls : kind.kernel_seconds;
+  std::vector<double> calls;
+  for (const OpTimes& op : comparison.ops)
+    if (is_floor(op, kind) && op.measured > 0) calls.push_back(op.measured / op.calls);
+  return calls.empty() ? kind.kernel_seconds : median(std::move(calls));
 }
 
 cost::Cluster learned(cost::Cluster cluster, const Comparison& comparison, int hosts) {
@@ -134,11 +130,13 @@ cost::Cluster learned(cost::Cluster cluster, const Comparison& comparison, int h
       link.slower.try_emplace(collective, 1).first->second *= op.measured / op.simulated;
       continue;
     }
-    if (op.simulated <= 0 || is_floor(op, kind)) continue;
+    // What is said to take no more than the floor has nothing that could be multiplied.
+    const double said = op.simulated - op.calls * kind.kernel_seconds;
+    constexpr double kShort = 5e-7, kSlow = 3;  // seconds of a call; of the floor
+    if (said <= op.calls * kShort || (is_floor(op, kind) && op.measured < kSlow * op.calls * floor)) continue;
     constexpr double kLeast = 1e-3;  // of what bytes and operations say
     double& times = kind.slower.try_emplace(op.op, 1).first->second;
-    times = std::max(
-        times * (op.measured - op.calls * floor) / (op.simulated - op.calls * kind.kernel_seconds), kLeast);
+    times = std::max(times * (op.measured - op.calls * floor) / said, kLeast);
   }
   kind.kernel_seconds = floor;
   kind.step_seconds = comparison.beside;

@@ -94,12 +94,16 @@ TEST_CASE("a cluster that has learned from a comparison says what was measured")
           {.op = "mm", .calls = 2, .simulated = 6e-3, .measured = 10e-3},
           {.op = "exp", .calls = 1, .simulated = 2e-3, .measured = 0.5e-3},
           {.op = "add", .calls = 3, .simulated = 3e-3, .measured = 6e-3},  // all of it the floor
+          {.op = "neg", .calls = 1, .simulated = 1.001e-3, .measured = 2.1e-3},
+          {.op = "sort", .calls = 10, .simulated = 10.02e-3, .measured = 920e-3},  // said to be
+          {.op = "abs", .calls = 9, .simulated = 9e-3, .measured = 13.5e-3},
           {.op = "shoal::all_reduce", .is_message = true, .calls = 1, .simulated = 4e-3, .measured = 8e-3},
           {.op = "shoal::receive", .is_message = true, .calls = 1, .simulated = 0, .measured = 8e-3}}};
   const cost::Cluster after = learned(cluster, comparison, 1);
-  CHECK(after.kind_of(0).kernel_seconds == doctest::Approx(2e-3));
-  CHECK(after.kind_of(0).slower.at("mm") ==
-        doctest::Approx(3));  // of 4 ms beside the floor's 2 it took 6 beside 4
+  CHECK(after.kind_of(0).kernel_seconds == doctest::Approx(2.1e-3));  // of 1.5, 2, 2.1 and 92 ms
+  CHECK(after.kind_of(0).slower.at("sort") == doctest::Approx((920 - 21) / 0.02));
+  CHECK_FALSE(after.kind_of(0).slower.contains("neg"));
+  CHECK(after.kind_of(0).slower.at("mm") == doctest::Approx(2.9));  // of 4 ms beside the floor it took 5.8
   CHECK(after.kind_of(0).slower.at("exp") == doctest::Approx(1e-3));
   CHECK_FALSE(after.kind_of(0).slower.contains("add"));
   CHECK(after.kind_of(0).step_seconds == doctest::Approx(7e-3));

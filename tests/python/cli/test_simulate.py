@@ -4,6 +4,7 @@
 import json
 import pathlib
 import re
+import tomllib
 
 import pytest
 
@@ -272,6 +273,11 @@ def test_a_machine_that_is_calibrated_plays_a_step(shoal, tmp_path, ranks):
     assert ("all-reduce of 4.0MiB within a host" in result.stdout) == (ranks == 2)
     took = float(re.search(r"measured in ([\d.]+) s\n", result.stdout)[1])
     assert took < 60
+    learned = tomllib.loads(path.read_text())
+    assert {"aten::mm", "aten::gelu", "shoal::adam"} <= learned["kinds"]["cpu"]["slower"].keys()
+    assert "step_floor" in learned["kinds"]["cpu"]
+    if ranks == 2:
+        assert {"all_reduce", "reduce_scatter", "all_gather"} <= learned["links"]["devices"]["slower"].keys()
     said = shoal("simulate", *GPT, "-n", str(ranks), f"--cluster={path}").stdout
     assert "another machine" not in said
     path.write_text(path.read_text().replace('machine = "', 'machine = "not '))
@@ -309,7 +315,7 @@ def test_a_run_is_held_against_what_is_simulated_and_learned_from(shoal, tiny, t
     again = tmp_path / "again.toml"
     assert shoal("calibrate", f"--from-trace={file}", f"--output={again}").returncode == 0
     assert again.read_text() == mended.read_text()
-    # Medians by op do not add up to the median of steps; ops of the floor alone stay as they are.
+    # Medians by op do not add up to the median of steps; ops of the floor alone share one.
     assert 0.6 < said / (1e3 * found["measured_seconds"]) < 1.6
 
 
