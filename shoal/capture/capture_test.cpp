@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Above 400 lines: one case for each thing that a model may do; they share the models and the replay.
 #include "shoal/capture/capture.h"
+#include "shoal/base/sanitized.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
@@ -831,12 +832,7 @@ TEST_CASE("GPT-2 124M is captured within a second and takes no memory beyond the
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   MESSAGE("captured twice in ", seconds.count(), " s, ", memory->peak, " bytes at the peak");
-#ifdef __SANITIZE_ADDRESS__
-  const double limit = 10;  // instrumented
-#else
-  const double limit = 1;
-#endif
-  CHECK(seconds.count() < limit);
+  CHECK(seconds.count() < (kIsSanitized ? 10 : 1));
   CHECK(memory->peak < 1 << 20);
 }
 

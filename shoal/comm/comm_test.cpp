@@ -2,6 +2,7 @@
 // Conformance, ranks as threads. As processes: shm/process_test.cpp.
 #include <doctest/doctest.h>
 
+#include "shoal/base/sanitized.h"
 #include "shoal/comm/conformance.h"
 #include "shoal/comm/inproc/inproc.h"
 #include "shoal/comm/pool.h"
@@ -13,7 +14,7 @@ using namespace shoal::comm;
 using namespace std::chrono_literals;
 
 TEST_CASE("inproc conforms") {
-  for (const int size : kSlow ? std::vector{1, 3} : std::vector{1, 2, 3, 4, 5, 6, 7, 8, 9}) {
+  for (const int size : kIsSanitized ? std::vector{1, 3} : std::vector{1, 2, 3, 4, 5, 6, 7, 8, 9}) {
     CAPTURE(size);
     CHECK_NOTHROW(run_as_threads(inproc(size), [&](Communicator& rank) {
       Conformance options;
@@ -24,9 +25,9 @@ TEST_CASE("inproc conforms") {
 }
 
 TEST_CASE("shm conforms, ranks as threads") {
-  for (const int size : kSlow ? std::vector{2, 3} : std::vector{1, 2, 3, 4, 5, 6, 7, 8, 9}) {
+  for (const int size : kIsSanitized ? std::vector{2, 3} : std::vector{1, 2, 3, 4, 5, 6, 7, 8, 9}) {
     CAPTURE(size);
-    const auto mappings = size % 2 == 0 || kSlow ? std::make_shared<shm::Mappings>() : nullptr;
+    const auto mappings = size % 2 == 0 || kIsSanitized ? std::make_shared<shm::Mappings>() : nullptr;
     CHECK_NOTHROW(run_as_threads(shm_ranks(size, mappings), [](Communicator& rank) { conform(rank); }));
   }
 }
@@ -40,7 +41,7 @@ TEST_CASE("a communicator with a progress thread conforms") {
 }
 
 TEST_CASE("10,000 random sequences of calls on 2 to 5 ranks end with every bit right") {
-  const int num_sequences = kSlow ? 200 : 10000;
+  const int num_sequences = kIsSanitized ? 200 : 10000;
   for (int size = 2; size <= 5; ++size) {
     CAPTURE(size);
     CHECK_NOTHROW(run_as_threads(shm_ranks(size), [&](Communicator& rank) {

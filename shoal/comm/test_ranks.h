@@ -16,13 +16,6 @@
 
 namespace shoal::comm {
 
-// Sanitizers make all of it up to ten times as slow.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-inline constexpr bool kSlow = true;
-#else
-inline constexpr bool kSlow = false;
-#endif
-
 using Ranks = std::vector<std::unique_ptr<Communicator>>;
 
 // `mappings`: a segment is mapped once for all ranks, so that the thread sanitizer sees what they share;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Above 400 lines: one case for each way in which ranks of a group may end; they share the group.
 #include "shoal/comm_c10d/gloo.h"
+#include "shoal/base/sanitized.h"
 
 #include <doctest/doctest.h>
 
@@ -47,13 +48,6 @@ static std::vector<std::string> run(int size, const std::function<void(comm::Com
 }
 
 static const std::vector<std::string> kFine3(3);
-
-// Sanitizers make all of it up to ten times as slow.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-static constexpr int kSlowness = 10;
-#else
-static constexpr int kSlowness = 1;
-#endif
 
 TEST_CASE("ranks sum over gloo, and no key stays in the store") {
   rendezvous::MemoryStore store;
@@ -163,7 +157,7 @@ TEST_CASE("a difference reaches every rank within half a second") {
         },
         &time);
   std::ranges::sort(times);  // one that another process held up says nothing
-  CHECK(times[2] < 500ms * kSlowness);
+  CHECK(times[2] < 500ms * (kIsSanitized ? 10 : 1));
 }
 
 TEST_CASE("collectives and messages under way at the same time do not get in each other's way") {

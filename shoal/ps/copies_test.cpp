@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "shoal/base/error_test.h"
+#include "shoal/base/sanitized.h"
 #include "shoal/base/text.h"
 #include "shoal/ps/client.h"
 #include "shoal/ps/server.h"

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "shoal/base/error_test.h"
+#include "shoal/base/sanitized.h"
 #include "shoal/base/text.h"
 #include "shoal/ps/moves.h"
 #include "shoal/ps/servers_test.h"

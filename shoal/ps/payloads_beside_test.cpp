@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shoal/ps/payloads_beside.h"
+#include "shoal/base/sanitized.h"
 
 #include <doctest/doctest.h>
 
@@ -76,7 +77,7 @@ TEST_CASE("rows are those of a table in process, wherever payloads lie, and howe
     clients[i + 1]->create(definition());
   }
   // From what goes with its head to what no area has room for.
-  for (const std::size_t count : {10UL, 1'000UL, 50'000UL, test::kIsSanitized ? 60'000UL : 400'000UL}) {
+  for (const std::size_t count : {10UL, 1'000UL, 50'000UL, kIsSanitized ? 60'000UL : 400'000UL}) {
     CAPTURE(count);
     std::vector<std::uint64_t> keys(count);
     std::iota(keys.begin(), keys.end(), count);

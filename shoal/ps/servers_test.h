@@ -23,12 +23,6 @@
 
 namespace shoal::ps::test {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kIsSanitized = true;  // and slow
-#else
-inline constexpr bool kIsSanitized = false;
-#endif
-
 // Of so many loops each.
 struct Servers {
   explicit Servers(std::vector<std::uint32_t> loops) {

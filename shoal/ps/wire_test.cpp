@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shoal/ps/wire.h"
+#include "shoal/base/sanitized.h"
 
 #include <doctest/doctest.h>
 
@@ -79,11 +80,7 @@ static Bytes mutated(Bytes bytes, std::mt19937& random) {
   return bytes;
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-static constexpr int kMutations = 50'000;
-#else
-static constexpr int kMutations = 1'000'000;
-#endif
+static constexpr int kMutations = kIsSanitized ? 50'000 : 1'000'000;
 
 TEST_CASE("of a million mutated frames none is accepted") {
   std::mt19937 random(1);

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "shoal/base/error.h"
+#include "shoal/base/sanitized.h"
 #include "shoal/capture/capture.h"
 #include "shoal/comm/inproc/inproc.h"
 #include "shoal/comm/ranks.h"
@@ -37,11 +38,7 @@ using namespace shoal;
 using namespace random_modules;
 
 static constexpr std::uint64_t kFirstSeed = 0;
-#ifdef __SANITIZE_ADDRESS__
-static constexpr std::uint64_t kNumSeeds = 60;  // each takes five times as long
-#else
-static constexpr std::uint64_t kNumSeeds = 300;
-#endif
+static constexpr std::uint64_t kNumSeeds = kIsSanitized ? 45 : 300;
 
 // --- Eager and captured.
 

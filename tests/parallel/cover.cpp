@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "shoal/base/error.h"
+#include "shoal/base/sanitized.h"
 
 namespace shoal::matrix {
 
@@ -44,20 +45,12 @@ void Finished::print() const {
   std::printf("\n");
 }
 
-bool is_sanitized() {
-#ifdef __SANITIZE_ADDRESS__
-  return true;
-#else
-  return false;
-#endif
-}
-
 std::vector<Cell> cover(const std::vector<Cell>& all) {
   std::map<std::string, std::size_t> numbers;  // of what cells bring
   std::vector<std::vector<std::size_t>> brings;
   for (const Cell& cell : all) {
     auto& of_cell = brings.emplace_back();
-    for (const auto& what : is_sanitized() ? cell.settings : pairs_of(cell))
+    for (const auto& what : kIsSanitized ? cell.settings : pairs_of(cell))
       of_cell.push_back(numbers.try_emplace(what, numbers.size()).first->second);
   }
   std::vector<bool> is_missing(numbers.size(), true);

@@ -41,6 +41,5 @@ class Finished {
 // Always the cell that brings most pairs that are new; of these the one of fewest ranks. Sanitizers take each
 // step ten times as long, and look at code rather than at numbers: under them each setting is there once.
 std::vector<Cell> cover(const std::vector<Cell>& all);
-bool is_sanitized();
 
 }  // namespace shoal::matrix

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "shoal/base/error.h"
+#include "shoal/base/sanitized.h"
 #include "tests/parallel/cover.h"
 #include "tests/parallel/matrix.h"
 
@@ -57,7 +58,7 @@ static std::vector<matrix::Cell> cells() {
 }
 
 TEST_CASE("the cover has every strategy on every number of ranks, and with every model that it is for" *
-          doctest::skip(matrix::is_sanitized())) {
+          doctest::skip(kIsSanitized)) {
   const std::vector<int> all(std::begin(kRanks), std::end(kRanks)), composite = {4, 6, 8};
   const std::map<std::string, std::vector<int>> wanted = {{"data parallel", all},
                                                           {"ZeRO-1", all},
@@ -110,7 +111,7 @@ TEST_CASE(
 }
 
 TEST_CASE("data parallel, ZeRO-2 and ZeRO-3 train every model as eager LibTorch does" *
-          doctest::skip(matrix::is_sanitized())) {  // which sees all of this in the cover
+          doctest::skip(kIsSanitized)) {  // which sees all of this in the cover
   for (const auto& model : cases::kModels)
     for (const auto& strategy : matrix::strategies(model, 3))
       if (strategy.tensor == 1 && strategy.zero_stage != 1)
@@ -144,7 +145,7 @@ TEST_CASE("every optimizer trains in parts as it does whole") {
          {matrix::Strategy{.shard = 3, .zero_stage = 1}, matrix::Strategy{.shard = 3, .zero_stage = 3},
           matrix::Strategy{.microbatches = 3, .pipeline = 3},
           matrix::Strategy{.shard = 2, .zero_stage = 3, .microbatches = 3, .pipeline = 2}}) {
-      if (matrix::is_sanitized() && (strategy.shard != 2 || strategy.pipeline != 2)) continue;
+      if (kIsSanitized && (strategy.shard != 2 || strategy.pipeline != 2)) continue;
       strategy.name = concat("optimizer ", optimizer.index(), ", ", strategy.pipeline, " stages");
       check(mlp, strategy, matrix::run(mlp, strategy, optimizer));
     }

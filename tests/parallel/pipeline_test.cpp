@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "shoal/base/error.h"
+#include "shoal/base/sanitized.h"
 #include "shoal/schedule/schedule.h"
 #include "tests/parallel/cover.h"
 #include "tests/parallel/matrix.h"
@@ -84,7 +85,7 @@ static matrix::Outcome check(const matrix::Cell& cell) {
 }
 
 TEST_CASE("the cover of pipelines has every pair of model, strategy, stages, schedule and micro-batches" *
-          doctest::skip(matrix::is_sanitized())) {
+          doctest::skip(kIsSanitized)) {
   const auto chosen = cells();
   std::set<std::string> covered, missing;
   for (const auto& cell : chosen)
@@ -122,7 +123,7 @@ TEST_CASE("the whole matrix of pipelines trains as one device does" * doctest::s
 // A gradient of Llama's is summed up over the tensor axis for stages 3 and 4, whose nodes stand in the other order than
 // backward runs them.
 TEST_CASE("what two stages read alike is brought there by the one that runs first" *
-          doctest::skip(matrix::is_sanitized())) {
+          doctest::skip(kIsSanitized)) {
   check({&model_named("llama"),
          {.name = "found x data",
           .replicate = 2,
@@ -133,7 +134,7 @@ TEST_CASE("what two stages read alike is brought there by the one that runs firs
          {"llama", "looped_bfs"}});
 }
 
-TEST_CASE("a rank has three stages, and four" * doctest::skip(matrix::is_sanitized())) {
+TEST_CASE("a rank has three stages, and four" * doctest::skip(kIsSanitized)) {
   for (const char* model : {"gpt2", "resnet"})
     for (const char* schedule : {"looped_bfs", "interleaved_1f1b"})
       for (const int stages : {1, 3, 4})
@@ -151,7 +152,7 @@ TEST_CASE("a rank has three stages, and four" * doctest::skip(matrix::is_sanitiz
 TEST_CASE("four axes at once: pipeline, data, ZeRO-3 and tensor on 16 ranks") {
   for (const auto& model : cases::kModels) {
     const std::string name = model.name;
-    if (name != "gpt2" && (name != "llama" || matrix::is_sanitized())) continue;
+    if (name != "gpt2" && (name != "llama" || kIsSanitized)) continue;
     check({&model,
            {.name = "4D",
             .replicate = 2,

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "shoal/base/error.h"
+#include "shoal/base/sanitized.h"
 #include "shoal/comm/inproc/inproc.h"
 #include "shoal/comm/ranks.h"
 #include "shoal/program/memory.h"
@@ -110,7 +111,7 @@ TEST_CASE("recompute changes no bit of float32: dropout, batch norm, ranks, ZeRO
   int fitted = 0;
   for (const auto& model : cases::kModels) {
     if (!with_blocks.contains(model.name)) continue;
-    if (matrix::is_sanitized() && std::string(model.name) != "gpt2") continue;
+    if (kIsSanitized && std::string(model.name) != "gpt2") continue;
     for (const auto& strategy : strategies_of(model)) {
       const Trained plain = trained(model, strategy, "");
       const std::int64_t bytes = plain.activations * 19 / 20;
@@ -135,14 +136,14 @@ TEST_CASE("recompute changes no bit of float32: dropout, batch norm, ranks, ZeRO
       }
     }
   }
-  CHECK(fitted > (matrix::is_sanitized() ? 3 : 20));
+  CHECK(fitted > (kIsSanitized ? 3 : 20));
 }
 
 TEST_CASE("offload changes no bit of float32, alone and with recompute, and takes memory away") {
   const std::string all = "offload parameters optimizer_state gradients activations least=1\n";
   for (const auto& model : cases::kModels) {
     const bool has_blocks = std::string(model.name) == "gpt2";
-    if (matrix::is_sanitized() && !has_blocks) continue;
+    if (kIsSanitized && !has_blocks) continue;
     for (const auto& strategy : strategies_of(model)) {
       CAPTURE(std::string(model.name));
       CAPTURE(strategy.name);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks as threads, on hosts that are named here.
 #include "shoal/comm/hierarchy/hierarchy.h"
+#include "shoal/base/sanitized.h"
 
 #include <doctest/doctest.h>
 
@@ -44,11 +45,11 @@ TEST_CASE("a hierarchy conforms: two and three hosts, alike and not, ranks in an
       {0, 1},    {0, 0, 2, 2},    {0, 1, 0, 1},       {0, 0, 0, 3, 3, 3}, {0, 0, 2, 3},
       {0, 1, 1}, {0, 1, 0, 0, 1}, {0, 0, 2, 2, 4, 4}, {0, 1, 2, 2, 1, 0}};
   for (const auto& first_ranks : cases) {
-    if (kSlow && first_ranks.size() > 4) continue;
+    if (kIsSanitized && first_ranks.size() > 4) continue;
     CAPTURE(first_ranks.size());
     CAPTURE(first_ranks.back());
     Conformance options{.exact_sums = true};
-    if (kSlow)
+    if (kIsSanitized)
       options.dtypes = {DType::Float32, DType::BFloat16, DType::Int64};
     else if (first_ranks.size() > 4)
       options.dtypes = {DType::Float32, DType::BFloat16, DType::Int64, DType::UInt8};
@@ -89,7 +90,7 @@ TEST_CASE("buffers of several pieces go over hosts whole") {
 
 TEST_CASE("10 kinds of calls at random, several under way, end with every bit right on hosts") {
   CHECK_NOTHROW(run_as_threads(ranks_on({0, 1, 0, 1, 0}), [](Communicator& rank) {
-    for (std::uint64_t seed = 0; seed < (kSlow ? 4 : 100); ++seed)
+    for (std::uint64_t seed = 0; seed < (kIsSanitized ? 4 : 100); ++seed)
       random_calls(rank, seed, 6, {.exact_sums = true});
   }));
 }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "shoal/base/error.h"
+#include "shoal/base/sanitized.h"
 #include "shoal/comm/conformance.h"
 #include "shoal/comm/shm/shm.h"
 #include "shoal/rendezvous/deadline.h"
@@ -61,12 +62,7 @@ static std::int64_t nanoseconds_now() {
 }
 
 TEST_CASE("shm conforms, ranks as processes") {
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  const int step = 3;  // these are slow
-#else
-  const int step = 1;
-#endif
-  for (int size = 1; size <= 9; size += step) {
+  for (int size = 1; size <= 9; size += kIsSanitized ? 3 : 1) {
     CAPTURE(size);
     rendezvous::HostStore store;
     const auto children = start_ranks(store, size, [&](rendezvous::Store&, Communicator& rank) {
