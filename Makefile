@@ -36,7 +36,7 @@ demo: $(BUILD)/build.ninja
 
 test: build
 	ctest --preset $(PRESET) --parallel $$(nproc)
-	OMP_WAIT_POLICY=passive .venv/bin/python -m pytest -q -n $$(nproc) --dist worksteal tests/python
+	OMP_WAIT_POLICY=passive .venv/bin/python -m pytest -q --durations=25 -n $$(nproc) --dist worksteal tests/python
 
 bench: $(BUILD)/build.ninja
 	@cmake --build --preset $(PRESET) --parallel $$(nproc) --target bench

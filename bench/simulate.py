@@ -2,13 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """How close shoal simulate comes to what training takes on this machine.
 
-    python bench/simulate.py [--models NAME …] [--steps N]
+    python bench/simulate.py [--models NAME …] [--rounds N] [--steps N]
     python bench/simulate.py --hosts 2 --rate 1gbit      a GPT of 30 M parameters, a rank on each host
 
 Calibrates the machine for one rank and for two, trains each recipe alone, and on two ranks with data
-parallel, ZeRO-3 and tensor parallel, and simulates the same. A line has the median of the seconds of a step
-that was trained, what was simulated, and by how much that is off; then the mean of that, and for each model
-Kendall's tau of its strategies on two ranks: 1 where they come in the same order, -1 the other way round.
+parallel, ZeRO-3 and tensor parallel, in turns, and simulates the same. A line has the median of the rounds'
+median steps that were trained (and the least and the most of them), what was simulated, and by how much that
+is off; then the mean of that, and for each model Kendall's tau of its strategies on two ranks: 1 where they
+come in the same order, -1 the other way round. Which of two is the faster is said by the median of their
+ratios, round by round, as a machine that others use is faster in some minutes than in others.
 Hosts are network namespaces (as root), with 16 samples of 128 tokens a rank, data parallel and ZeRO-3.
 """
 
@@ -78,6 +80,7 @@ def trained(shoal, where, recipe, ranks, strategy, steps, folder):
     # As many samples a rank on both, so that one rank's step is no other problem.
     words = [shoal, "train", *recipe, f"--job.dump_folder={folder}", f"--training.steps={steps}", *strategy]
     words += ["--lr_scheduler.warmup_steps=0", "--checkpoint.enable=false", "--validation.freq=0"]
+    words += ["--sample.tokens=0"]
     where.run(ranks, *words)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return statistics.median(line["seconds"] for line in lines[LEFT_OUT:] if "seconds" in line)
@@ -88,8 +91,12 @@ def simulated(shoal, recipe, ranks, strategy, cluster):
     return float(re.search(r"step ([\d.]+) ms", said)[1]) / 1e3
 
 
-def kendall(pairs):
-    signs = [(a[0] - b[0]) * (a[1] - b[1]) > 0 or -1 for a, b in itertools.combinations(pairs, 2)]
+def kendall(strategies):
+    """Of (seconds of each round, what was simulated)."""
+    signs = [
+        (statistics.median(x / y for x, y in zip(a[0], b[0], strict=True)) - 1) * (a[1] - b[1]) > 0 or -1
+        for a, b in itertools.combinations(strategies, 2)
+    ]
     return sum(signs) / len(signs)
 
 
@@ -98,10 +105,13 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS, help="of recipes/")
-    parser.add_argument("--steps", type=int, default=15, help="of each training")
+    parser.add_argument("--rounds", type=int, default=5, help="how often each strategy is trained")
+    parser.add_argument("--steps", type=int, default=10, help="of each training")
     parser.add_argument("--hosts", type=int, default=0, help="so many namespaces, a rank on each")
     parser.add_argument("--rate", help="of each host's link, as tc has it: 1gbit")
     arguments = parser.parse_args()
+    if arguments.rounds < 1:
+        parser.error(f"--rounds is {arguments.rounds}")
     if arguments.steps <= LEFT_OUT:
         parser.error(f"--steps is {arguments.steps}, and the first {LEFT_OUT} are left out")
     with contextlib.ExitStack() as stack:
@@ -113,28 +123,34 @@ def main():
             sizes, recipes = [arguments.hosts], {"gpt_30m": ["recipes/gpt.toml", *GPT_30M]}
             zero3 = [f"--parallelism.data_parallel_shard_degree={arguments.hosts}"]
             strategies = {"data parallel": (arguments.hosts, []), "ZeRO-3": (arguments.hosts, zero3)}
-        compare(where, sizes, recipes, strategies, arguments.steps, folder)
+        compare(where, sizes, recipes, strategies, arguments, folder)
 
 
-def compare(where, sizes, recipes, strategies, steps, folder):
+def compare(where, sizes, recipes, strategies, arguments, folder):
     shoal = ROOT / os.environ.get("BUILD", "build/release") / "shoal"
     off, taus = [], []
     for ranks in sizes:
         print(where.run(ranks, shoal, "calibrate", f"--output={folder}/{ranks}.toml"), flush=True)
     for model, recipe in recipes.items():
-        pairs = []
+        took = {strategy: [] for strategy in strategies}
+        for _ in range(arguments.rounds):
+            for strategy, (ranks, words) in strategies.items():
+                run = folder / f"{model}-{strategy}-{len(took[strategy])}"
+                took[strategy].append(trained(shoal, where, recipe, ranks, words, arguments.steps, run))
+        on_ranks = []
         for strategy, (ranks, words) in strategies.items():
-            took = trained(shoal, where, recipe, ranks, words, steps, folder / f"{model}-{strategy}")
             said = simulated(shoal, recipe, ranks, words, folder / f"{ranks}.toml")
-            off.append(abs(said - took) / took)
+            seen = statistics.median(took[strategy])
+            off.append(abs(said - seen) / seen)
             if ranks > 1:
-                pairs.append((took, said))
+                on_ranks.append((took[strategy], said))
             print(
-                f"{model:7} {strategy:14} trained {took * 1e3:8.2f} ms, simulated {said * 1e3:8.2f} ms, "
-                f"{100 * (said - took) / took:+6.1f} %",
+                f"{model:7} {strategy:14} trained {seen * 1e3:8.2f} ms ({min(took[strategy]) * 1e3:.2f} to "
+                f"{max(took[strategy]) * 1e3:.2f}), simulated {said * 1e3:8.2f} ms, "
+                f"{100 * (said - seen) / seen:+6.1f} %",
                 flush=True,
             )
-        taus.append(kendall(pairs))
+        taus.append(kendall(on_ranks))
         print(f"{model:7} tau {taus[-1]:.2f}", flush=True)
     error, tau = 100 * statistics.mean(off), statistics.mean(taus)
     print(f"mean error {error:.1f} %, tau {tau:.2f}, at least {min(taus):.2f}")
