@@ -112,7 +112,8 @@ void add_options(CLI::App& command, Run& options) {
   command.add_option("--interface", launch.interface, "Network interface between hosts; else found");
   add("--limit", options.limit_seconds, "Seconds that a rank waits for others before that is an error");
   command.add_flag("--pin-cores", launch.pin_cores, "Keep each rank on its share of the cores");
-  add("--servers", options.servers, "Processes on host 0 that have the tables of the program's trainers");
+  add("--servers", options.servers,
+      "Processes, over all hosts, that have the tables of the program's trainers");
   add("--server-threads", options.serve.threads, "Of each server");
   add("--server-copies", options.serve.copies,
       "Of each row, on two servers: one may end; one server has one");

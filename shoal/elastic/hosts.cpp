@@ -175,8 +175,11 @@ std::string Hosts::word_of(int host, Clock::time_point deadline) {
 }
 
 void Hosts::meet(const Launch& launch) {
-  const json own = {
-      {"hosts", num_hosts_}, {"ranks", launch.ranks}, {"name", host_name()}, {"process", getpid()}};
+  const json own = {{"hosts", num_hosts_},
+                    {"ranks", launch.ranks},
+                    {"servers", launch.servers},
+                    {"name", host_name()},
+                    {"process", getpid()}};
   const auto key_of = [](int host) { return concat("host/", host); };
   const std::string there = store_->compare_and_set(key_of(host_), "", own.dump());
   const auto name_of = [](const json& other) { return other.at("name").get<std::string>(); };
@@ -197,13 +200,18 @@ void Hosts::meet(const Launch& launch) {
       fail(ErrorKind::Timeout, "run: of ", num_hosts_, " hosts these did not come within ",
            launch.arrival.count(), " s: node rank ", missing, "; start shoal run there too");
     }
-    const auto [hosts, ranks] = read_said(key_of(host), text, [&](const json& other) {
+    const auto [hosts, ranks, servers] = read_said(key_of(host), text, [&](const json& other) {
       names_.push_back(name_of(other));
-      return std::pair(other.at("hosts").get<int>(), other.at("ranks").get<int>());
+      return std::array{other.at("hosts").get<int>(), other.at("ranks").get<int>(),
+                        other.at("servers").get<int>()};
     });
     SHOAL_CHECK(hosts == num_hosts_, InvalidInput, "run: host ", names_.back(),
                 " was started with --nnodes=", hosts, ", host ", host_name(), " with --nnodes=", num_hosts_,
                 "; start all with the same");
+    SHOAL_CHECK(servers == launch.servers, InvalidInput, "run: host ", names_.back(),
+                " was started with --servers=", servers, ", host ", host_name(),
+                " with --servers=", launch.servers,
+                ": as many as they have together; start all with the same");
     SHOAL_CHECK(ranks > 0, Corrupt, "run: host ", names_.back(), " says that it has ", ranks, " ranks");
     if (host < host_) first_rank_ += ranks;
     world_size_ += ranks;
@@ -242,6 +250,17 @@ RunningJob Hosts::running_job() const {
 
 void Hosts::announce_end(const std::string& why) {
   if (num_hosts_ > 1) reached([&] { store_->compare_and_set(concat("end/", attempt_), "", why); });
+}
+
+void Hosts::announce_server_failure(const std::string& why) {
+  if (num_hosts_ > 1) reached([&] { store_->compare_and_set(concat("server_failure/", attempt_), "", why); });
+  announce_end(why);
+}
+
+std::string Hosts::server_failure() const {
+  std::string why;
+  if (num_hosts_ > 1) reached([&] { why = store_->find(concat("server_failure/", attempt_)).value_or(""); });
+  return why;
 }
 
 void Hosts::announce_done() {

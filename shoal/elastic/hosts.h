@@ -52,7 +52,9 @@ class Hosts {
   int event() const { return event_; }
   void begin_attempt(int attempt);
   void announce_end(const std::string& why);  // this attempt has failed here; to hosts that are not lost
-  void announce_done();                       // all ranks of this host are through
+  void announce_server_failure(const std::string& why);  // which is what the job ends for
+  std::string server_failure() const;                    // of any host; empty: none
+  void announce_done();                                  // all ranks of this host are through
   // Empty while all goes well; else why this attempt has ended elsewhere.
   std::string ended_elsewhere();
   bool all_done();

@@ -203,7 +203,9 @@ static Member member_in(const Environment& environment, rendezvous::TcpStoreOpti
   close(descriptor);
   std::tie(options.address, options.port) = address_and_port(value_in(environment, "SHOAL_STORE"));
   options.epoch = member.epoch = static_cast<std::uint64_t>(number_in(environment, "SHOAL_EPOCH"));
-  member.address = options.address;
+  member.address = environment.contains("SHOAL_INTERFACE")
+                       ? rendezvous::address_of(value_in(environment, "SHOAL_INTERFACE"))
+                       : options.address;
   member.store = std::make_unique<rendezvous::TcpStore>(member.key, options);
   return member;
 }

@@ -85,7 +85,7 @@ std::unique_ptr<Job> join(const Environment& environment,
 struct Member {
   rendezvous::Key key;                       // the job's
   std::unique_ptr<rendezvous::Store> store;  // likewise
-  std::string address;                       // of this host, where the store is
+  std::string address;                       // of this host, that the others reach
   std::uint64_t epoch = 1;                   // as Job::epoch
 };
 // Of the process of this environment. Throws InvalidInput where that is of no job, Timeout where the store is

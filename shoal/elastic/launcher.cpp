@@ -67,7 +67,7 @@ class Launcher {
  private:
   void begin(int attempt);
   void start_rank(int local, int attempt);
-  void start_server(int number);
+  Rank started_server(int number) const;
   void start_more_servers();
   Command command_of(const Rank& rank, int local, int attempt) const;
   void watch();
@@ -90,7 +90,8 @@ class Launcher {
   const pid_t guardian_ = getppid();
   int attempt_ = 0;
   std::vector<Rank> ranks_;
-  std::vector<Rank> servers_;   // processes alone: they have no rank and no flight
+  std::vector<Rank> servers_;   // of this host: processes alone, with a number as their rank, and no flight
+  int next_server_ = 0;         // the number of one that is asked for
   std::string server_failure_;  // of this attempt; empty: none
   std::optional<MoreServers> more_;
   std::int64_t killed_for_memory_ = 0;
@@ -111,24 +112,21 @@ void Launcher::begin(int attempt) {
   hosts_.begin_attempt(attempt);
   server_failure_.clear();
   servers_.clear();
-  servers_.resize(launch_.host == 0 ? static_cast<std::size_t>(launch_.servers) : 0);
-  for (std::size_t server = 0; server < servers_.size(); ++server) start_server(static_cast<int>(server));
-  if (!servers_.empty() && !launch_.job_folder.empty()) {
+  for (int server = launch_.host; server < launch_.servers; server += launch_.num_hosts)
+    servers_.push_back(started_server(server));
+  next_server_ = launch_.servers;
+  if (launch_.host == 0 && launch_.servers > 0 && !launch_.job_folder.empty()) {
     const RunningJob job = hosts_.running_job();
     write_job_file(launch_.job_folder, job);
     if (!more_) more_.emplace(job);
   }
-  ranks_.clear();
-  ranks_.resize(static_cast<std::size_t>(launch_.ranks));
+  ranks_ = std::vector<Rank>(static_cast<std::size_t>(launch_.ranks));
   for (int local = 0; local < launch_.ranks; ++local) start_rank(local, attempt);
 }
 
-void Launcher::start_server(int number) {
-  Rank& server = servers_[static_cast<std::size_t>(number)] = Rank();
-  server.begun = Clock::now();
+Rank Launcher::started_server(int number) const {
   const std::string prefix = concat("[server ", number, "] ");
-  server.out = Lines(prefix);
-  server.err = Lines(prefix);
+  Rank server = {.rank = number, .out = Lines(prefix), .err = Lines(prefix), .begun = Clock::now()};
   auto named = variables_of_job(environment_, hosts_, key_, attempt_, launch_.limit);
   named["SHOAL_SERVER"] = std::to_string(number);
   named["SHOAL_SERVERS"] = std::to_string(launch_.servers);
@@ -136,14 +134,14 @@ void Launcher::start_server(int number) {
   Command command = {.words = launch_.server_command, .inherited = {key_}};
   for (const auto& [name, value] : named) command.environment.push_back(concat(name, "=", value));
   server.started = start(command);
+  return server;
 }
 
 void Launcher::start_more_servers() {
   while (more_ && more_->take()) {
     if (ending_ || all_ended()) continue;
-    servers_.emplace_back();
-    start_server(static_cast<int>(servers_.size()) - 1);
-    more_->told(static_cast<int>(servers_.size()) - 1);
+    servers_.push_back(started_server(next_server_));
+    more_->told(next_server_++);
   }
 }
 
@@ -260,21 +258,21 @@ void Launcher::reap() {
       server->status = status;
       take_rest(*server);
       if (ending_ || all_ended()) continue;
-      const std::string how = concat("server ", server - servers_.begin(), ": ", how_it_ended(status));
+      const std::string how = concat("server ", server->rank, ": ", how_it_ended(status));
       if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
-        print(STDERR_FILENO, concat("shoal run: server ", server - servers_.begin(), " has left\n"));
+        print(STDERR_FILENO, concat("shoal run: server ", server->rank, " has left\n"));
         continue;
       }
       if (is_survived(*server)) {
         print(STDERR_FILENO,
               concat("shoal run: ", how,
                      "; training goes on with the copies of its rows, and it is started again\n"));
-        start_server(static_cast<int>(server - servers_.begin()));
+        *server = started_server(server->rank);
         continue;
       }
       server_failure_ = how;
       fail_here(server_failure_);
-      hosts_.announce_end(server_failure_);
+      hosts_.announce_server_failure(server_failure_);
       continue;
     }
     const auto rank = std::ranges::find(ranks_, process, process_of);
@@ -293,7 +291,8 @@ void Launcher::reap() {
 bool Launcher::is_survived(const Rank& server) const {
   return launch_.servers_have_copies && WIFSIGNALED(*server.status) &&
          Clock::now() - server.begun > kShortestServer &&
-         std::ranges::any_of(servers_, [](const Rank& other) { return !other.status; });
+         (std::ssize(servers_) < next_server_ ||  // the others are elsewhere
+          std::ranges::any_of(servers_, [](const Rank& other) { return !other.status; }));
 }
 
 void Launcher::fail_here(const std::string& why) {
@@ -352,6 +351,7 @@ Hosts::Next Launcher::conclude() {
   for (const std::string& text : texts)
     for (RankReport& rank : reports_of(text)) reports.push_back(std::move(rank));
   // What the ranks of a lost host did nobody knows: the others have only seen that it went.
+  if (server_failure_.empty()) server_failure_ = hosts_.server_failure();
   const Culprit culprit = !server_failure_.empty() ? Culprit{.why = server_failure_}
                           : lost.empty() ? culprit_of(reports)
                                          : Culprit{.why = concat(lost, " lost; seen first: ", why_)};

@@ -27,9 +27,9 @@ struct Launch {
   std::chrono::seconds limit{300};   // of a wait in the programs
   std::chrono::seconds arrival{60};  // for all hosts to come
   bool pin_cores = false;            // each rank to its share of them
-  // Processes beside the ranks, on the first host, that serve them: parameter servers. They end with the ranks, and
-  // one that ends before is a failure, unless with exit code 0: it has left. Each is told its number, SHOAL_SERVER, and
-  // all processes how many there are at first, SHOAL_SERVERS.
+  // Processes beside the ranks that serve them: parameter servers, of all hosts together; number k is on host k modulo
+  // hosts. They end with the ranks, and one that ends before is a failure, unless with exit code 0: it has left. Each
+  // is told its number, SHOAL_SERVER, and all processes how many there are at first, SHOAL_SERVERS.
   int servers = 0;
   std::vector<std::string> server_command;
   // What one of them has another one has too: it is no failure if a signal ends one of several.

@@ -31,9 +31,13 @@ def hosts(request, tmp_path):
     Host 0 holds the switch; the port of host i there is port<i>.
     """
     num = getattr(request, "param", 2)
-    if os.geteuid() != 0 or not shutil.which("ip") or ip("netns", "add", "shoal-probe").returncode:
+    if (
+        os.geteuid() != 0
+        or not shutil.which("ip")
+        or ip("netns", "add", f"shoal-probe-{os.getpid()}").returncode
+    ):
         pytest.skip("network namespaces are not permitted here: root and ip netns are needed")
-    ip("netns", "delete", "shoal-probe")
+    ip("netns", "delete", f"shoal-probe-{os.getpid()}")
     names = [f"shoal-{os.getpid()}-{i}" for i in range(num)]
     for name in names:
         assert ip("netns", "add", name).returncode == 0
@@ -69,8 +73,10 @@ def hosts(request, tmp_path):
         ip("netns", "delete", name)
 
 
-def on_hosts(hosts, *program, nnodes=None, node_ranks=None, keys=None, limit=300, apart=False):
-    """shoal run on each of them, two ranks on each.
+def on_hosts(
+    hosts, *program, nnodes=None, node_ranks=None, keys=None, limit=300, apart=False, options=((),) * 9
+):
+    """shoal run on each of them, two ranks on each, with options of each.
 
     `apart`: hosts do not see each other's processes, so that they share no memory. A signal to a process that
     is returned is then not the launcher's.
@@ -96,7 +102,7 @@ def on_hosts(hosts, *program, nnodes=None, node_ranks=None, keys=None, limit=300
             f"--node-rank={(node_ranks or range(9))[i]}",
         ]
         command += ["--master-addr=10.77.0.1", "--master-port=29777", f"--key-file={(keys or [key] * 9)[i]}"]
-        words = [*map(str, command), *map(str, program)]
+        words = [*map(str, command), *map(str, options[i]), *map(str, program)]
         processes.append(subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
     return processes
 
@@ -291,3 +297,65 @@ def test_hosts_that_disagree_say_so(hosts, tmp_path):
     assert "refused this process: its key is not the job's" in processes[1].communicate(timeout=30)[1]
     processes[0].terminate()
     processes[0].communicate(timeout=30)
+
+
+def test_hosts_that_disagree_on_servers_say_so(hosts):
+    outputs = outputs_of(on_hosts(hosts, "sleep", "60", options=[["--servers=2"], ["--servers=1"]]))
+    assert re.search(
+        r"run: host host\d was started with --servers=\d, host host\d with --servers=\d: as many as they "
+        r"have together; start all with the same",
+        outputs[0][1] + outputs[1][1],
+    )
+
+
+def servers_on(name):
+    found = []
+    for process in ip("netns", "pids", name).stdout.split():
+        words = pathlib.Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+        if words[1:3] == [b"ps", b"serve"]:
+            found.append(int(process))
+    return found
+
+
+def train_with_servers(hosts, folder, servers, copies=2, at_step=None):
+    """Exit codes and outputs, where a server of the second host is killed at a step."""
+    program = [
+        SHOAL,
+        "train",
+        ROOT / "recipes/deepfm.toml",
+        "--dataset.samples=4000",
+        "--dataset.held_out=512",
+    ]
+    program += ["--training.local_batch_size=16", "--training.steps=60", "--validation.freq=0"]
+    program += ["--metrics.log_freq=1", f"--ps.servers={servers}"]
+    options = [f"--servers={servers}", f"--server-copies={copies}"]
+    processes = on_hosts(hosts, *program, f"--job.dump_folder={folder}", options=[options] * 2)
+    while at_step and f"step: {at_step:>2}" not in line_of(processes[0]):
+        pass
+    counts = [len(servers_on(name)) for name in hosts[0]] if at_step else []
+    if at_step:
+        os.kill(servers_on(hosts[0][1])[0], signal.SIGKILL)
+    outputs = outputs_of(processes)
+    return [process.returncode for process in processes], outputs, counts
+
+
+@pytest.mark.parametrize("servers", [2, 3])
+def test_servers_are_spread_over_hosts_and_one_may_be_killed(hosts, servers, tmp_path):
+    codes, outputs, _ = train_with_servers(hosts, tmp_path / "undisturbed", servers)
+    assert codes == [0, 0], outputs
+    codes, outputs, counts = train_with_servers(hosts, tmp_path / "disturbed", servers, at_step=9)
+    assert codes == [0, 0], outputs
+    assert counts == [servers - 1, 1]
+    assert (
+        "shoal run: server 1: killed by signal 9 (Killed); training goes on with the copies" in outputs[1][1]
+    )
+    wanted = losses_of(tmp_path / "undisturbed")
+    assert len(wanted) == 61  # and the validation at the end
+    assert losses_of(tmp_path / "disturbed") == wanted
+
+
+def test_a_server_of_another_host_that_ends_is_named(hosts, tmp_path):
+    codes, outputs, _ = train_with_servers(hosts, tmp_path / "run", servers=2, copies=1, at_step=9)
+    assert 0 not in codes
+    assert "shoal run: server 1: killed by signal 9 (Killed)\n" in outputs[0][1]
+    assert "shoal run: ended: server 1: killed by signal 9 (Killed)" in outputs[1][1]
