@@ -13,6 +13,7 @@
 
 #include "shoal/base/error.h"
 #include "shoal/base/file_system.h"
+#include "shoal/cli/click_samples.h"
 #include "shoal/cli/task.h"
 #include "shoal/data/click_metrics.h"
 #include "shoal/data/click_world.h"
@@ -95,6 +96,10 @@ struct Kept {
 };
 
 }  // namespace
+
+std::function<Batch(const SlotBatch& samples)> click_batches(const Recipe& recipe) { return Tensors(recipe); }
+
+data::KeyLayout click_keys() { return kLayout; }
 
 static Batch joined(const std::vector<Batch>& parts) {
   const auto all = [&](const char* item) {

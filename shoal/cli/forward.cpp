@@ -3,6 +3,9 @@
 // file, named as in the batches of its dataset: "inputs", and of t5 "decoder_inputs", of dlrm "categories".
 #include <torch/utils.h>
 
+#include <map>
+#include <utility>
+
 #include "shoal/base/error.h"
 #include "shoal/checkpoint/image.h"
 #include "shoal/checkpoint/safetensors.h"
@@ -14,9 +17,9 @@
 
 namespace shoal::cli {
 
-void write_logits(const at::Tensor& logits, const std::string& path) {
+void write_tensors(std::map<std::string, at::Tensor> tensors, const std::string& path) {
   TrainingState state;
-  state.model.emplace("logits", logits);
+  state.model = std::move(tensors);
   const train::Snapshot snapshot = train::snapshot_of(state);
   const checkpoint::ImagePlan plan = checkpoint::plan_image(snapshot.tensors);
   std::string image(static_cast<std::size_t>(plan.files[0].bytes), '\0');
@@ -39,7 +42,7 @@ int forward(const Recipe& recipe) {
               ": holds no tensor named inputs");
   const torch::NoGradGuard no_grad;
   model.ptr()->eval();
-  write_logits(logits_of(model, Batch(std::move(batch))), recipe.sample.logits_file);
+  write_tensors({{"logits", logits_of(model, Batch(std::move(batch)))}}, recipe.sample.logits_file);
   return 0;
 }
 

@@ -87,7 +87,7 @@ int generate(const Recipe& recipe, const Options&) {
     if (corpus) prompt = data::encode(corpus->bpe, recipe.sample.prompt);
     const torch::NoGradGuard no_grad;
     model.ptr()->eval();
-    write_logits(model.forward(as_tensor(prompt).unsqueeze(0)), recipe.sample.logits_file);
+    write_tensors({{"logits", model.forward(as_tensor(prompt).unsqueeze(0))}}, recipe.sample.logits_file);
     if (corpus) prompt.clear();
   }
   std::string text;

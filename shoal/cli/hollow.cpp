@@ -2,9 +2,10 @@
 #include "shoal/cli/hollow.h"
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "shoal/base/error.h"
-#include "shoal/capture/capture.h"
 #include "shoal/capture/deferred.h"
 #include "shoal/cli/run_checkpoints.h"
 #include "shoal/cli/task.h"
@@ -25,22 +26,26 @@ std::map<std::string, sharding::Shape> shapes_of(const torch::nn::AnyModule& mod
   return shapes;
 }
 
-HollowStep captured_step(const Recipe& recipe, const torch::nn::AnyModule& model, std::int64_t samples) {
+static capture::Request request_of(const torch::nn::AnyModule& model, const Batch& batch,
+                                   at::Tensor (*run)(torch::nn::AnyModule& model, const Batch& batch)) {
   capture::Request request;
   for (const auto& item : model.ptr()->named_parameters())
     request.parameters.push_back({item.key(), item.value()});
   for (const auto& item : model.ptr()->named_buffers()) request.buffers.push_back({item.key(), item.value()});
-  const Batch batch = example_batch(recipe, samples);
   for_each_leaf(batch, [&](const std::string& path, const Batch& leaf) {
     request.inputs.push_back({path, leaf.tensor()});
   });
-  request.has_lstms_by_step = recipe.parallelism.tensor_parallel_degree > 1;
-  torch::nn::AnyModule runs = model;
-  request.loss = [&](std::span<const at::Tensor> inputs) {
+  request.loss = [runs = model, batch, run](std::span<const at::Tensor> inputs) mutable {
     std::size_t next = 0;
-    return loss_of(runs,
-                   map_tensors(batch, [&](const std::string&, const at::Tensor&) { return inputs[next++]; }));
+    return run(runs,
+               map_tensors(batch, [&](const std::string&, const at::Tensor&) { return inputs[next++]; }));
   };
+  return request;
+}
+
+HollowStep captured_step(const Recipe& recipe, const torch::nn::AnyModule& model, std::int64_t samples) {
+  capture::Request request = request_of(model, example_batch(recipe, samples), loss_of);
+  request.has_lstms_by_step = recipe.parallelism.tensor_parallel_degree > 1;
   runtime::install_allocator();
   const std::int64_t before = runtime::memory_counts().live_bytes;
   runtime::reset_peak();
@@ -52,6 +57,24 @@ HollowStep captured_step(const Recipe& recipe, const torch::nn::AnyModule& model
   }
   made.bytes = runtime::memory_counts().peak_bytes - before;
   return made;
+}
+
+capture::Captured captured_logits(const Recipe& recipe, const torch::nn::AnyModule& model,
+                                  std::int64_t samples) {
+  model.ptr()->eval();
+  capture::Request request = request_of(model, example_batch(recipe, samples), logits_of);
+  request.mode = capture::Mode::Evaluate;
+  at::Tensor logits;
+  request.loss = [&, run = request.loss](std::span<const at::Tensor> inputs) {
+    logits = run(inputs);
+    return at::Tensor();
+  };
+  request.outputs = [&] { return std::vector<capture::NamedTensor>{{"logits", std::exchange(logits, {})}}; };
+  capture::Captured captured = capture::capture(request);
+  SHOAL_CHECK(captured.guards.list.empty(), Infeasible, "the model ", recipe.model.name, " reads ",
+              captured.guards.list.size(),
+              " values and does what they say, which its graph for others would not");
+  return captured;
 }
 
 compile::Settings settings_of(const Recipe& recipe, const OptimizerPart& part,

@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 
+#include "shoal/capture/capture.h"
 #include "shoal/cli/recipe.h"
 #include "shoal/compile/compile.h"
 #include "shoal/ir/graph.h"
@@ -27,6 +28,11 @@ struct HollowStep {
 };
 // The recipe's training step for so many samples; the model may be a hollow one.
 HollowStep captured_step(const Recipe& recipe, const torch::nn::AnyModule& model, std::int64_t samples);
+
+// The forward pass in evaluation of so many samples, with the output "logits". Throws Infeasible where it depends on
+// values that it reads.
+capture::Captured captured_logits(const Recipe& recipe, const torch::nn::AnyModule& model,
+                                  std::int64_t samples);
 
 // What compiles it with its update; `part` is the recipe's optimizer, borrowed.
 compile::Settings settings_of(const Recipe& recipe, const OptimizerPart& part,

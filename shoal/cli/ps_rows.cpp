@@ -13,6 +13,7 @@
 #include "shoal/base/file_system.h"
 #include "shoal/base/text.h"
 #include "shoal/cli/run_checkpoints.h"
+#include "shoal/cli/serving.h"
 #include "shoal/ps/save.h"
 #include "shoal/ps/save_format.h"
 
@@ -54,6 +55,8 @@ static std::vector<std::uint64_t> keys_of(const ps::Table& table) {
 void check(PsRows& options) {
   SHOAL_CHECK(options.min_score >= 0, InvalidInput, "ps export: --min-score is ", options.min_score,
               ", wanted at least 0");
+  SHOAL_CHECK(options.batch >= 1, InvalidInput, "ps export: --batch is ", options.batch,
+              ", wanted at least 1");
 }
 
 int ps_inspect(const PsRows& options) {
@@ -99,18 +102,26 @@ int ps_dump(const PsRows& options) {
   return 0;
 }
 
+Exported export_rows(FileSystem& files, const fs::path& path, const fs::path& to, double min_score) {
+  const Saved saved = read(files, path);
+  const ps::SaveReport report =
+      ps::save(*saved.table, files, ps::file_of(to, 0),
+               {.kind = ps::SaveKind::Base, .min_score = static_cast<float>(min_score)});
+  return {.rows = report.rows, .of = saved.table->num_rows(), .bytes = report.bytes};
+}
+
 int ps_export(const PsRows& options) {
   DiskFileSystem files;
   SHOAL_CHECK(fs::weakly_canonical(options.to) != fs::weakly_canonical(options.path), InvalidInput,
               "ps export: ", options.to,
               " is the save itself, which would lose what its rows are trained "
               "with. Remedy: another name");
-  const Saved saved = read(files, options.path);
-  const ps::SaveReport report =
-      ps::save(*saved.table, files, ps::file_of(options.to, 0),
-               {.kind = ps::SaveKind::Base, .min_score = static_cast<float>(options.min_score)});
-  say(concat(ps::file_of(options.to, 0).string(), ": ", report.rows, " of ", saved.table->num_rows(),
-             " rows, ", human_bytes(report.bytes)));
+  if (fs::is_directory(options.path) && !files.exists(ps::file_of(options.path, 0))) {
+    export_model(options.path, options.to, options.min_score, options.batch);
+    return 0;
+  }
+  const auto [rows, all, bytes] = export_rows(files, options.path, options.to, options.min_score);
+  say(concat(ps::file_of(options.to, 0).string(), ": ", rows, " of ", all, " rows, ", human_bytes(bytes)));
   return 0;
 }
 

@@ -26,11 +26,22 @@ PsVerbs::PsVerbs(CLI::App& app)
   CLI::App* const inspect = add("inspect", "Print what a saved table is, and how much", rows_, ps_inspect);
   CLI::App* const dump = add("dump", "Print a saved table's rows by key, as CSV", rows_, ps_dump);
   CLI::App* const serving =
-      add("export", "Write a saved table's values alone, for serving", rows_, ps_export);
-  for (CLI::App* const command : {inspect, dump, serving})
+      add("export", "Write what serving needs: of a run, or of a saved table", rows_, ps_export);
+  for (CLI::App* const command : {inspect, dump})
     command->add_option("PATH", rows_.path, "Files of a saved table, without their numbers")->required();
-  serving->add_option("TO", rows_.to, "The same of what is written")->required();
+  serving
+      ->add_option("PATH", rows_.path,
+                   "A run's job.dump_folder, or files of a saved table, without their numbers")
+      ->required();
+  serving->add_option("TO", rows_.to, "The folder that is written, or files of the table's values alone")
+      ->required();
   serving->add_option("--min-score", rows_.min_score, "Of rows that are served, in a scored table");
+  serving->add_option("--batch", rows_.batch, "Of a run: samples that are scored at once")
+      ->capture_default_str();
+  CLI::App* const score =
+      add("score", "Print a probability for each sample, by what was exported", score_, ps_score);
+  score->add_option("FOLDER", score_.folder, "What shoal ps export has written")->required();
+  score->add_option("SAMPLES", score_.samples, "Files of Criteo's form, gzip or not")->required();
 
   CLI::App* const more =
       add("add", "Start more servers of a job that runs, and share its rows with them", job_, ps_add);

@@ -9,6 +9,7 @@
 #include "shoal/cli/ps_rows.h"
 #include "shoal/cli/ps_servers.h"
 #include "shoal/cli/ps_size.h"
+#include "shoal/cli/score.h"
 
 namespace CLI {  // NOLINT(readability-identifier-naming): CLI11 calls itself so
 class App;
@@ -37,6 +38,7 @@ class PsVerbs {
   CLI::App& ps_;
   PsServe serve_;
   PsRows rows_;
+  PsScore score_;
   PsJob job_;
   PsSize size_;
   std::vector<Verb> verbs_;

@@ -4,7 +4,9 @@
 
 #include <torch/nn/modules/container/any.h>
 
+#include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "shoal/cli/recipe.h"
@@ -20,7 +22,7 @@ std::vector<data::Token> drawn_after(torch::nn::AnyModule& model, std::vector<da
 // The recipe's prompt written on by the model.
 std::string sampled_text(torch::nn::AnyModule& model, const data::Bpe& bpe, const Recipe& recipe);
 
-void write_logits(const at::Tensor& logits, const std::string& path);  // as safetensors
+void write_tensors(std::map<std::string, at::Tensor> tensors, const std::string& path);  // as safetensors
 int forward(const Recipe& recipe);  // what `generate` does with sample.inputs_file
 
 }  // namespace shoal::cli
