@@ -51,7 +51,7 @@ class Job:
         """Samples a second between two moments."""
         inside = [line for line in self.lines if begin <= line[0] <= end]
         if len(inside) < 2:
-            raise SystemExit("bench/saving.py: training did not go on meanwhile")
+            raise SystemExit("bench/saving.py: too few lines meanwhile: a larger --warm, for a longer save")
         (first, from_step), (last, to_step) = inside[0], inside[-1]
         return (to_step - from_step) * self.batch / (last - first)
 
@@ -72,6 +72,8 @@ def main():
         job = Job(options, f"{folder}/job")
         try:
             while len(job.lines) < 3:
+                if job.process.poll() is not None:
+                    raise SystemExit(f"bench/saving.py: training ended with {job.process.returncode}")
                 time.sleep(0.1)
             time.sleep(options.warm)
             before = time.monotonic()

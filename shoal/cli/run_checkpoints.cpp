@@ -167,7 +167,8 @@ bool RunCheckpoints::save_and_wait(const Progress& progress) {
   if (ranks_.of_first(saved_step_ != progress.step) != 0) save(progress);
   wait();
   report_failures();
-  return saved_step_ == progress.step;
+  return ranks_.of_first(saved_step_ == progress.step) !=
+         0;  // until then servers of all hosts write its rows
 }
 
 Recipe recipe_of(const checkpoint::Checkpoint& checkpoint) {

@@ -159,6 +159,9 @@ void export_model(const fs::path& run, const fs::path& to, double min_score, std
       newest.checkpoint, InvalidInput, folder.string(),
       ": holds no whole checkpoint, and is no saved table. Remedy: a run's job.dump_folder, trained with "
       "--checkpoint.enable=true");
+  const fs::path written = fs::weakly_canonical(to).lexically_relative(fs::weakly_canonical(folder));
+  SHOAL_CHECK(written.empty() || *written.begin() == "..", InvalidInput, "ps export: ", to.string(),
+              " is among the checkpoints of the run, ", folder.string(), ". Remedy: another folder");
   const checkpoint::Checkpoint& from = *newest.checkpoint;
   const Recipe recipe = recipe_of(from);
   const torch::nn::AnyModule model = hollow_model(recipe);

@@ -17,6 +17,7 @@
 #include <csignal>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <tuple>
 #include <utility>
 
 #include "shoal/base/error.h"
@@ -174,10 +175,18 @@ std::string Hosts::word_of(int host, Clock::time_point deadline) {
   }
 }
 
+// How many, and their options but for the folder on a host's own disk.
+static std::string servers_of(const Launch& launch) {
+  std::string text = std::to_string(launch.servers);
+  for (const std::string& word : launch.server_command)
+    if (word.starts_with("--") && !word.starts_with("--cold-folder=")) text += concat(' ', word);
+  return text;
+}
+
 void Hosts::meet(const Launch& launch) {
   const json own = {{"hosts", num_hosts_},
                     {"ranks", launch.ranks},
-                    {"servers", launch.servers},
+                    {"servers", servers_of(launch)},
                     {"name", host_name()},
                     {"process", getpid()}};
   const auto key_of = [](int host) { return concat("host/", host); };
@@ -202,16 +211,15 @@ void Hosts::meet(const Launch& launch) {
     }
     const auto [hosts, ranks, servers] = read_said(key_of(host), text, [&](const json& other) {
       names_.push_back(name_of(other));
-      return std::array{other.at("hosts").get<int>(), other.at("ranks").get<int>(),
-                        other.at("servers").get<int>()};
+      return std::tuple(other.at("hosts").get<int>(), other.at("ranks").get<int>(),
+                        other.at("servers").get<std::string>());
     });
     SHOAL_CHECK(hosts == num_hosts_, InvalidInput, "run: host ", names_.back(),
                 " was started with --nnodes=", hosts, ", host ", host_name(), " with --nnodes=", num_hosts_,
                 "; start all with the same");
-    SHOAL_CHECK(servers == launch.servers, InvalidInput, "run: host ", names_.back(),
-                " was started with --servers=", servers, ", host ", host_name(),
-                " with --servers=", launch.servers,
-                ": as many as they have together; start all with the same");
+    SHOAL_CHECK(servers == servers_of(launch), InvalidInput, "run: host ", names_.back(),
+                " was started with servers ", servers, ", host ", host_name(), " with ", servers_of(launch),
+                ", which are those of all hosts together; start all with the same");
     SHOAL_CHECK(ranks > 0, Corrupt, "run: host ", names_.back(), " says that it has ", ranks, " ranks");
     if (host < host_) first_rank_ += ranks;
     world_size_ += ranks;

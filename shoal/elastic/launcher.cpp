@@ -257,7 +257,7 @@ void Launcher::reap() {
     if (const auto server = std::ranges::find(servers_, process, process_of); server != servers_.end()) {
       server->status = status;
       take_rest(*server);
-      if (ending_ || all_ended()) continue;
+      if (ending_ || (all_ended() && hosts_.all_done())) continue;
       const std::string how = concat("server ", server->rank, ": ", how_it_ended(status));
       if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
         print(STDERR_FILENO, concat("shoal run: server ", server->rank, " has left\n"));

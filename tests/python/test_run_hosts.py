@@ -299,13 +299,23 @@ def test_hosts_that_disagree_say_so(hosts, tmp_path):
     processes[0].communicate(timeout=30)
 
 
-def test_hosts_that_disagree_on_servers_say_so(hosts):
-    outputs = outputs_of(on_hosts(hosts, "sleep", "60", options=[["--servers=2"], ["--servers=1"]]))
-    assert re.search(
-        r"run: host host\d was started with --servers=\d, host host\d with --servers=\d: as many as they "
-        r"have together; start all with the same",
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (["--servers=1"], "1 --threads=1 --copies=2 --parts=0"),
+        (["--servers=2", "--server-copies=1"], "2 --threads=1 --copies=1 --parts=0"),
+    ],
+)
+def test_hosts_that_disagree_on_servers_say_so(hosts, other, said):
+    processes = on_hosts(hosts, "sleep", "60", options=[["--servers=2"], other])
+    outputs = outputs_of(processes)
+    assert 0 not in [process.returncode for process in processes]
+    differ = re.search(
+        r"run: host host\d was started with servers (.*), host host\d with (.*), which are those of all "
+        "hosts together; start all with the same",
         outputs[0][1] + outputs[1][1],
     )
+    assert sorted(differ.groups()) == sorted([said, "2 --threads=1 --copies=2 --parts=0"])
 
 
 def servers_on(name):
@@ -317,45 +327,65 @@ def servers_on(name):
     return found
 
 
-def train_with_servers(hosts, folder, servers, copies=2, at_step=None):
-    """Exit codes and outputs, where a server of the second host is killed at a step."""
-    program = [
-        SHOAL,
-        "train",
-        ROOT / "recipes/deepfm.toml",
-        "--dataset.samples=4000",
-        "--dataset.held_out=512",
-    ]
-    program += ["--training.local_batch_size=16", "--training.steps=60", "--validation.freq=0"]
-    program += ["--metrics.log_freq=1", f"--ps.servers={servers}"]
+def start_with_servers(hosts, folder, servers, *more, copies=2):
+    program = [SHOAL, "train", ROOT / "recipes/deepfm.toml", "--dataset.samples=4000", "--validation.freq=0"]
+    program += ["--dataset.held_out=512", "--training.local_batch_size=16", "--training.steps=200"]
+    program += ["--metrics.log_freq=1", f"--ps.servers={servers}", f"--job.dump_folder={folder}", *more]
     options = [f"--servers={servers}", f"--server-copies={copies}"]
-    processes = on_hosts(hosts, *program, f"--job.dump_folder={folder}", options=[options] * 2)
-    while at_step and f"step: {at_step:>2}" not in line_of(processes[0]):
+    return on_hosts(hosts, *program, options=[options] * 2)
+
+
+def wait_for_step(processes, step):
+    while not re.search(f"step: +{step} ", line_of(processes[0])):
         pass
-    counts = [len(servers_on(name)) for name in hosts[0]] if at_step else []
-    if at_step:
-        os.kill(servers_on(hosts[0][1])[0], signal.SIGKILL)
+
+
+def train_with_a_kill(hosts, folder, servers, copies=2):
+    """Exit codes and outputs, where the server of the second host is killed on the way."""
+    processes = start_with_servers(hosts, folder, servers, copies=copies)
+    wait_for_step(processes, 3)
+    found = [servers_on(name) for name in hosts[0]]
+    assert [len(each) for each in found] == [servers - 1, 1]
+    wait_for_step(processes, 9)
+    os.kill(found[1][0], signal.SIGKILL)
     outputs = outputs_of(processes)
-    return [process.returncode for process in processes], outputs, counts
+    return [process.returncode for process in processes], outputs
 
 
 @pytest.mark.parametrize("servers", [2, 3])
 def test_servers_are_spread_over_hosts_and_one_may_be_killed(hosts, servers, tmp_path):
-    codes, outputs, _ = train_with_servers(hosts, tmp_path / "undisturbed", servers)
+    undisturbed = start_with_servers(hosts, tmp_path / "undisturbed", servers)
+    outputs = outputs_of(undisturbed)
+    assert [process.returncode for process in undisturbed] == [0, 0], outputs
+    codes, outputs = train_with_a_kill(hosts, tmp_path / "disturbed", servers)
     assert codes == [0, 0], outputs
-    codes, outputs, counts = train_with_servers(hosts, tmp_path / "disturbed", servers, at_step=9)
-    assert codes == [0, 0], outputs
-    assert counts == [servers - 1, 1]
-    assert (
-        "shoal run: server 1: killed by signal 9 (Killed); training goes on with the copies" in outputs[1][1]
-    )
+    killed = "shoal run: server 1: killed by signal 9 (Killed); training goes on with the copies"
+    assert killed in outputs[1][1]
+    assert "each row is on two servers again" in outputs[0][0] + outputs[1][0]
     wanted = losses_of(tmp_path / "undisturbed")
-    assert len(wanted) == 61  # and the validation at the end
+    assert len(wanted) == 201  # and the validation at the end
     assert losses_of(tmp_path / "disturbed") == wanted
 
 
 def test_a_server_of_another_host_that_ends_is_named(hosts, tmp_path):
-    codes, outputs, _ = train_with_servers(hosts, tmp_path / "run", servers=2, copies=1, at_step=9)
+    codes, outputs = train_with_a_kill(hosts, tmp_path / "run", servers=2, copies=1)
     assert 0 not in codes
     assert "shoal run: server 1: killed by signal 9 (Killed)\n" in outputs[0][1]
     assert "shoal run: ended: server 1: killed by signal 9 (Killed)" in outputs[1][1]
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_servers_write_the_last_rows_of_a_job_that_is_told_to_end(hosts, which, tmp_path):
+    folder = tmp_path / "run"
+    more = ["--checkpoint.enable=true", "--checkpoint.interval=1000"]
+    processes = start_with_servers(hosts, folder, 2, *more)
+    wait_for_step(processes, 9)
+    processes[which].send_signal(signal.SIGTERM)
+    outputs = outputs_of(processes)
+    assert 0 not in [process.returncode for process in processes]
+    assert "; training goes on" not in outputs[0][1] + outputs[1][1]  # without a checkpoint
+    (step,) = folder.glob("checkpoint/step_*")
+    assert sorted(file.name for file in (folder / "checkpoint" / "rows" / step.name).iterdir()) == [
+        "rows.weight.0",
+        "rows.weight.1",
+    ]
