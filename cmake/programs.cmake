@@ -63,7 +63,7 @@ endforeach()
 
 # The longest begin first.
 set_tests_properties(parallel_parallel parallel_pipeline parallel_split parallel_stages PROPERTIES COST 100)
-set_tests_properties(oracle PROPERTIES COST 50)
+set_tests_properties(oracle multi_process PROPERTIES COST 50)
 
 # One program a file, and run as a test.
 file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/examples/*.cpp)
