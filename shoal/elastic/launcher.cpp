@@ -350,8 +350,8 @@ Hosts::Next Launcher::conclude() {
   reports.clear();
   for (const std::string& text : texts)
     for (RankReport& rank : reports_of(text)) reports.push_back(std::move(rank));
-  // What the ranks of a lost host did nobody knows: the others have only seen that it went.
   if (server_failure_.empty()) server_failure_ = hosts_.server_failure();
+  // What the ranks of a lost host did nobody knows: the others have only seen that it went.
   const Culprit culprit = !server_failure_.empty() ? Culprit{.why = server_failure_}
                           : lost.empty() ? culprit_of(reports)
                                          : Culprit{.why = concat(lost, " lost; seen first: ", why_)};
