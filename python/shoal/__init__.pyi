@@ -259,6 +259,8 @@ class Table:
         max_bytes: int = 0,
         shards: int = 1024,
         clicks: str = "",
+        slot_days: Mapping[int, int] = {},
+        slot_bits: int = 10,
     ) -> None:
         """`parameters`: their names, with * for any characters but dots.
 
@@ -279,6 +281,8 @@ class Table:
         ids are remembered at 4 bytes each), "probability": at each with that chance, "score": at that
         score. `scored`: rows count shows and clicks; what is below `min_score`, unseen for more days, or
         above a bound of rows or bytes goes when a day ends; 0: no bound. `decay`: of scores, a day.
+        `slot_days`: {slot: days} that rows of a slot may be unseen where it is not `max_unseen_days`, 0: for
+        ever; an id's slot is the highest `slot_bits` of its 63.
         `clicks`: of scored rows, the input of a step that has of each sample how often it was clicked, of
         shape (samples,) where ids are (samples, ...), by its name, as "targets"; "": nothing is clicked.
 

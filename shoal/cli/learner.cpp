@@ -113,7 +113,9 @@ static TablePlacement placement_of(const TableSettings& table, const Recipe& rec
                .min_score = static_cast<float>(table.min_score),
                .max_unseen_days = static_cast<std::uint32_t>(table.max_unseen_days),
                .max_rows = static_cast<std::uint64_t>(table.max_rows),
-               .max_bytes = static_cast<std::uint64_t>(table.max_bytes)},
+               .max_bytes = static_cast<std::uint64_t>(table.max_bytes),
+               .slot_days = ps::parse_slot_days(table.slot_days).value_or(ps::SlotDays()),
+               .slot_bits = static_cast<std::uint32_t>(table.slot_bits)},
       .clicks = table.clicks};
   if (table.initial != RowsBegin::Model)
     placement.initial = ps::Initial{.rule = kInitials.at(static_cast<std::size_t>(table.initial) - 1),

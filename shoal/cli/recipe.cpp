@@ -141,7 +141,10 @@ static void append(std::vector<Option>& options, std::size_t number, TableSettin
        {"tables", key("max_unseen_days"), &table.max_unseen_days, 0, 1e9,
         "rows unseen for longer go; 0: none"},
        {"tables", key("max_rows"), &table.max_rows, 0, 1e18, "those of the lowest score go; 0: none"},
-       {"tables", key("max_bytes"), &table.max_bytes, 0, 1e18, "likewise, of rows; 0: none"}});
+       {"tables", key("max_bytes"), &table.max_bytes, 0, 1e18, "likewise, of rows; 0: none"},
+       {"tables", key("slot_days"), &table.slot_days, 0, 0,
+        "max_unseen_days of slots (fields), as \"3:7 12:30\": slot:days"},
+       {"tables", key("slot_bits"), &table.slot_bits, 1, 62, "of an id's 63, the highest are its slot"}});
 }
 
 std::vector<Option> options_of(Recipe& recipe) {

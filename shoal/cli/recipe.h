@@ -67,6 +67,8 @@ struct TableSettings {
   std::string clicks;
   double show_weight = 0.1, click_weight = 1, decay = 1, min_score = 0;
   std::int64_t max_unseen_days = 0, max_rows = 0, max_bytes = 0;
+  std::string slot_days;  // "3:7 12:30"
+  std::int64_t slot_bits = ps::Life().slot_bits;
   friend bool operator==(const TableSettings&, const TableSettings&) = default;
 };
 

@@ -140,6 +140,10 @@ void check_together(const Recipe& recipe, const std::string& path) {
     require(recipe.tables[i].clicks.empty() || recipe.tables[i].scored, "tables.", i, ".clicks is ",
             in_quotes(recipe.tables[i].clicks),
             ", and rows have no score that clicks count for. Remedy: scored = true");
+  for (std::size_t i = 0; i < recipe.tables.size(); ++i)
+    require(ps::parse_slot_days(recipe.tables[i].slot_days).has_value(), "tables.", i, ".slot_days is ",
+            in_quotes(recipe.tables[i].slot_days),
+            "; it is slot:days, each slot once, with spaces between them: \"3:7 12:30\"");
   require(recipe.tables.empty() || recipe.training.max_norm == 0, "training.max_norm is ",
           recipe.training.max_norm,
           ", and the norm of all gradients would lack those of rows in [[tables]], "

@@ -2,6 +2,7 @@
 // One list of fields (each_field) makes the text, reads it, and finds what differs.
 #include "shoal/ps/definition.h"
 
+#include <algorithm>
 #include <bit>
 #include <charconv>
 #include <cmath>
@@ -23,6 +24,7 @@ static constexpr Names<AdmissionRule, 4> kAdmissions = {{
 
 static constexpr std::size_t kMostParts = 8;
 static constexpr std::uint32_t kWidest = 1 << 16;
+static constexpr std::uint32_t kMostSlots = 1 << 16;
 
 std::size_t width_of(const Definition& definition) {
   std::size_t width = 0;
@@ -76,10 +78,19 @@ static void each_field(SomeDefinition& d, const Visit& visit) {
   visit("life.max_unseen_days", d.life.max_unseen_days);
   visit("life.max_rows", d.life.max_rows);
   visit("life.max_bytes", d.life.max_bytes);
+  visit("life.slot_days", d.life.slot_days);
+  visit("life.slot_bits", d.life.slot_bits);
+}
+
+std::string to_text(const SlotDays& days) {
+  std::string text;
+  for (const auto& [slot, unseen] : days) text += concat(text.empty() ? "" : " ", slot, ":", unseen);
+  return text;
 }
 
 // A field's value as text, and back; the second ones say whether there is one.
 static std::string text_of(const std::string& value) { return value; }
+static std::string text_of(const SlotDays& value) { return to_text(value); }
 static std::string text_of(bool value) { return value ? "true" : "false"; }
 template <class Number>
   requires std::is_arithmetic_v<Number>
@@ -109,6 +120,24 @@ static bool read(std::string_view text, Number& value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   return error == std::errc() && end == text.data() + text.size();
 }
+static bool ascend(const SlotDays& days) {
+  return std::ranges::is_sorted(days, std::ranges::less_equal(), &SlotDays::value_type::first);
+}
+static bool read(std::string_view text, SlotDays& value) {
+  value.clear();
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::string_view entry = text.substr(begin, text.find(' ', begin) - begin);
+    const std::size_t colon = entry.find(':');
+    std::uint32_t slot = 0, days = 0;
+    if (colon == std::string_view::npos || !read(entry.substr(0, colon), slot) ||
+        !read(entry.substr(colon + 1), days))
+      return false;
+    value.emplace_back(slot, days);
+    begin += entry.size() + 1;
+  }
+  std::ranges::sort(value);
+  return ascend(value);
+}
 template <class Enum>
 static bool assign(Enum& value, std::optional<Enum> parsed) {
   if (parsed) value = *parsed;
@@ -119,9 +148,19 @@ static bool read(std::string_view text, InitialRule& value) { return assign(valu
 static bool read(std::string_view text, AdmissionRule& value) { return assign(value, parse_admission(text)); }
 static bool read(std::string_view text, DType& value) { return assign(value, parse_dtype(text)); }
 
+std::optional<SlotDays> parse_slot_days(std::string_view text) {
+  SlotDays days;
+  return read(text, days) ? std::optional(days) : std::nullopt;
+}
+
+// Fields at the end that only tables with days of slots write.
+static constexpr std::string_view kOfSlots = "life.slot_";
+
 std::string to_text(const Definition& definition) {
   std::string text;
+  const bool has_slots = !definition.life.slot_days.empty() || definition.life.slot_bits != Life().slot_bits;
   each_field(definition, [&](const std::string& name, const auto& value) {
+    if (name.starts_with(kOfSlots) && !has_slots) return;
     text += concat(name, " = ", text_of(value), "\n");
   });
   return text;
@@ -129,7 +168,9 @@ std::string to_text(const Definition& definition) {
 
 Definition definition_from_text(std::string_view text) {
   Definition definition;
+  const bool has_slots = text.find(concat("\n", kOfSlots)) != text.npos;  // files of before have none
   each_field(definition, [&](const std::string& name, auto& value) {
+    if (name.starts_with(kOfSlots) && !has_slots) return;
     const std::string_view line = text.substr(0, text.find('\n'));
     const std::string begin = name + " = ";
     SHOAL_CHECK(
@@ -214,8 +255,14 @@ void check(const Definition& d) {
        "a number not below 0");
   want(life.decay > 0 && life.decay <= 1, "life.decay", life.decay, "above 0, up to 1");
   want(std::isfinite(life.min_score), "life.min_score", life.min_score, "a number");
-  const bool bounded =
-      life.min_score > 0 || life.max_unseen_days > 0 || life.max_rows > 0 || life.max_bytes > 0;
+  want(life.slot_bits >= 1 && life.slot_bits <= 62, "life.slot_bits", life.slot_bits, "1 to 62");
+  want(ascend(life.slot_days), "life.slot_days", to_text(life.slot_days),
+       "each slot once, and slots ascending");
+  for (const auto& [slot, days] : life.slot_days)
+    want(slot < kMostSlots && (std::uint64_t{slot} >> life.slot_bits) == 0, "life.slot_days",
+         to_text(life.slot_days), "slots below 65536, and below 2^slot_bits");
+  const bool bounded = life.min_score > 0 || life.max_unseen_days > 0 || life.max_rows > 0 ||
+                       life.max_bytes > 0 || !life.slot_days.empty();
   want(d.scored || !bounded, "scored", "false", "true: without it no row can expire");
 }
 

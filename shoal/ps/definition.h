@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "shoal/base/dtype.h"
@@ -48,6 +49,10 @@ struct Admission {
   friend bool operator==(const Admission&, const Admission&) = default;
 };
 
+using SlotDays = std::vector<std::pair<std::uint32_t, std::uint32_t>>;  // slot and its days; slots ascend
+std::string to_text(const SlotDays& days);                              // "3:7 12:30"
+std::optional<SlotDays> parse_slot_days(std::string_view text);  // the inverse; none: it is something else
+
 // When a row goes. Its score is show_weight·(shows − clicks) + click_weight·clicks; both decay at each
 // shrink. Where any of this is to hold, the table is `scored`, at 12 bytes a row. A bound of 0 is none.
 struct Life {
@@ -56,6 +61,9 @@ struct Life {
   float min_score = 0;                        // rows below it go
   std::uint32_t max_unseen_days = 0;          // rows go that were pushed longer ago
   std::uint64_t max_rows = 0, max_bytes = 0;  // those of the lowest score go; bytes: of rows
+  // max_unseen_days of slots (fields of a sample) that have their own, up to 65,535; 0: their rows stay unseen.
+  SlotDays slot_days = {};
+  std::uint32_t slot_bits = 10;  // of a key's 63, the highest are its slot (data::KeyLayout)
   friend bool operator==(const Life&, const Life&) = default;
 };
 

@@ -31,6 +31,23 @@ TEST_CASE("a definition is text that reads back") {
     CHECK(error_of([&] { definition_from_text(text.substr(0, size)); }) != "");
 }
 
+TEST_CASE("days of slots are text, at the end, where there are any") {
+  Definition slots = two_parts();
+  slots.life.slot_days = {{3, 7}, {12, 0}};
+  slots.life.slot_bits = 20;
+  const std::string text = to_text(slots);
+  CHECK(text == to_text(two_parts()) + "life.slot_days = 3:7 12:0\nlife.slot_bits = 20\n");
+  CHECK(definition_from_text(text) == slots);
+  CHECK(difference(slots, two_parts()) == "life.slot_days is 3:7 12:0, and  there");
+  CHECK(parse_slot_days("12:0 3:7") == slots.life.slot_days);
+  for (const char* wrong : {"3", "3:", ":7", "3:7,12:0", "3:7 3:8", "3:7  12:0", "-3:7", "3:7 x"}) {
+    CAPTURE(wrong);
+    CHECK(!parse_slot_days(wrong));
+  }
+  for (std::size_t size = to_text(two_parts()).size() + 1; size < text.size(); ++size)
+    CHECK(error_of([&] { definition_from_text(text.substr(0, size)); }) != "");
+}
+
 TEST_CASE("two definitions that differ say in which field, and how") {
   Definition other = two_parts();
   CHECK(difference(two_parts(), other) == "");
@@ -65,6 +82,15 @@ TEST_CASE("a definition that is wrong is refused by its field") {
           d.scored = false;
           d.parts.pop_back();
         }) == "ps: table \"ids\": scored is false, wanted true: without it no row can expire");
+  CHECK(refusal([](Definition& d) {
+          d.life.slot_bits = 2;
+          d.life.slot_days = {{3, 1}, {4, 1}};
+        }) ==
+        "ps: table \"ids\": life.slot_days is 3:1 4:1, wanted slots below 65536, and below 2^slot_bits");
+  CHECK(refusal([](Definition& d) { d.life.slot_days = {{3, 1}, {3, 2}}; }) ==
+        "ps: table \"ids\": life.slot_days is 3:1 3:2, wanted each slot once, and slots ascending");
+  CHECK(refusal([](Definition& d) { d.life.slot_bits = 63; }) ==
+        "ps: table \"ids\": life.slot_bits is 63, wanted 1 to 62");
   CHECK(refusal([](Definition& d) { d.name = "a\nb"; }) ==
         "ps: a table's name is \"a\\nb\", wanted one line of 1 to 256 bytes");
 }

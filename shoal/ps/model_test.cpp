@@ -49,7 +49,14 @@ class Model {
       row.usage.clicks *= life.decay;
     }
     shrunk.low_score = erase([&](const auto& row) { return score(row.second) < life.min_score; });
-    shrunk.unseen = erase([&](const auto& row) { return day - row.second.usage.day > life.max_unseen_days; });
+    shrunk.unseen = erase([&](const auto& row) {
+      const auto slot = static_cast<std::uint32_t>(row.first >> (63 - life.slot_bits));
+      const auto own = std::ranges::find(life.slot_days, slot, &SlotDays::value_type::first);
+      const std::uint32_t most = own == life.slot_days.end() ? life.max_unseen_days : own->second;
+      const bool is_gone = most > 0 && day - row.second.usage.day > most;
+      if (is_gone) ++unseen_of_slot[slot];
+      return is_gone;
+    });
     if (rows.size() > life.max_rows) {
       std::vector<std::tuple<float, std::uint32_t, std::uint64_t>> ranks;
       for (const auto& [key, row] : rows)
@@ -63,6 +70,7 @@ class Model {
   }
 
   std::map<std::uint64_t, ModelRow> rows;
+  std::map<std::uint32_t, int> unseen_of_slot;  // that went
 
  private:
   float score(const ModelRow& row) const {
@@ -92,10 +100,12 @@ static void check_equal(const Table& table, const Model& model) {
 
 TEST_CASE("after any pushes, days and shrinks a table holds what a map holds") {
   Shrunk all;
+  std::map<std::uint32_t, int> unseen_of_slot;
   for (std::uint32_t seed = 0; seed < 12; ++seed) {
     CAPTURE(seed);
     std::mt19937 random(seed);
-    const Definition definition = {
+    const bool has_slots = seed % 2 == 1;
+    Definition definition = {
         .name = "ids",
         .seed = seed,
         .shards = 1U << (seed % 5),
@@ -105,13 +115,20 @@ TEST_CASE("after any pushes, days and shrinks a table holds what a map holds") {
                       .candidates = 1 << 14},
         .scored = true,
         .life = {.decay = 0.75f, .min_score = 0.09f, .max_unseen_days = 3, .max_rows = 500}};
+    if (has_slots) {
+      definition.life.slot_bits = 6;
+      definition.life.slot_days = {{1, 1}, {2, 0}, {9, 2}};
+    }
     Table table(definition);
     Model model(definition);
     for (int round = 0; round < 60; ++round) {
       std::vector<std::uint64_t> keys;
       std::vector<float> gradients, shows, clicks;
       for (std::uint64_t i = random() % 200; i > 0; --i) {
-        keys.push_back(std::min(random() % 1500, random() % 1500));  // some come again in the same push
+        const std::uint64_t id =
+            std::min(random() % 1500, random() % 1500);  // some come again in the same push
+        // Slots 0 to 3, and 66, which 6 bits below the sign do not name.
+        keys.push_back(has_slots ? id | (id % 5 == 4 ? 66 : id % 5) << 57 : id);
         shows.push_back(static_cast<float>(random() % 4));
         clicks.push_back(static_cast<float>(random() % 2));
         for (std::size_t j = 0; j < table.width(); ++j)
@@ -131,7 +148,13 @@ TEST_CASE("after any pushes, days and shrinks a table holds what a map holds") {
       }
     }
     check_equal(table, model);
+    if (has_slots)
+      for (const auto& [slot, rows] : model.unseen_of_slot) unseen_of_slot[slot] += rows;
   }
+  CHECK(unseen_of_slot[1] > unseen_of_slot[0] + 100);
+  CHECK(unseen_of_slot[0] > 20);
+  CHECK(unseen_of_slot[66] > 20);
+  CHECK(!unseen_of_slot.contains(2));
   CHECK(all.low_score > 100);  // each reason was met
   CHECK(all.unseen > 100);
   CHECK(all.over_bound > 100);

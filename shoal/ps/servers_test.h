@@ -138,7 +138,9 @@ class Adders {
     for (std::string& error : errors_)
       threads_.emplace_back([&] {
         error = error_of([&] { push(); });
-        if (!error.empty()) is_ended_ = true;
+        if (error.empty()) return;
+        is_ended_ = true;
+        ++pushes_;  // what waits sees no other end
         pushes_.notify_all();
       });
   }

@@ -23,6 +23,31 @@ static std::uint64_t rank_of(float score, std::uint64_t key) {
   return (std::uint64_t{ordered(score)} << 32) | (mixed(key) & 0xffffffffu);
 }
 
+namespace {
+
+// How many days a row may be unseen, by its key.
+class UnseenDays {
+ public:
+  explicit UnseenDays(const Life& life) : shift_(63 - life.slot_bits), others_(days(life.max_unseen_days)) {
+    if (!life.slot_days.empty()) of_slots_.resize(life.slot_days.back().first + 1, others_);
+    for (const auto& [slot, most] : life.slot_days) of_slots_[slot] = days(most);
+  }
+  std::uint32_t operator()(std::uint64_t key) const {
+    const std::uint64_t slot = key >> shift_;
+    return slot < of_slots_.size() ? of_slots_[slot] : others_;
+  }
+
+ private:
+  static std::uint32_t days(std::uint32_t said) { return said > 0 ? said : kForever; }
+  static constexpr std::uint32_t kForever = ~std::uint32_t{0};
+
+  std::uint32_t shift_;
+  std::uint32_t others_;
+  std::vector<std::uint32_t> of_slots_;
+};
+
+}  // namespace
+
 std::string to_text(const Shrunk& shrunk) {
   return concat(shrunk.low_score + shrunk.unseen + shrunk.over_bound, " of ", shrunk.rows, " rows went (",
                 shrunk.low_score, " of low score, ", shrunk.unseen, " unseen, ", shrunk.over_bound,
@@ -35,13 +60,13 @@ Shrunk Table::shrink(std::uint32_t shares) {
   if (!definition_.scored) return shrunk;
   finish_visits();
   decay(1);
+  const UnseenDays most_unseen(life);
   std::vector<std::uint64_t> gone;
   for (std::uint32_t shard = 0; shard < definition_.shards; ++shard) {
     gone.clear();
     for_each_usage(shard, [&](std::uint64_t key, const Usage& all) {
       const bool is_low = score(all) < life.min_score;
-      const bool is_unseen =
-          !is_low && life.max_unseen_days > 0 && day_ > all.day && day_ - all.day > life.max_unseen_days;
+      const bool is_unseen = !is_low && day_ > all.day && day_ - all.day > most_unseen(key);
       shrunk.low_score += is_low;
       shrunk.unseen += is_unseen;
       if (is_low || is_unseen) gone.push_back(key);

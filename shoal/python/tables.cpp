@@ -2,6 +2,7 @@
 #include "shoal/python/tables.h"
 
 #include <cmath>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -195,7 +196,8 @@ void bind_tables(py::module_& module) {
                        const std::string& admission, float threshold, std::uint64_t candidates, bool scored,
                        float show_weight, float click_weight, float decay, float min_score,
                        std::uint32_t max_unseen_days, std::uint64_t max_rows, std::uint64_t max_bytes,
-                       std::uint32_t shards, std::string clicks) {
+                       std::uint32_t shards, std::string clicks,
+                       const std::map<std::uint32_t, std::uint32_t>& slot_days, std::uint32_t slot_bits) {
              const RowSaid said = {std::move(optimizer), lr,   beta1, beta2, eps, start, l1, l2,
                                    std::move(initial),   scale};
              TablePlacement placement{
@@ -214,7 +216,9 @@ void bind_tables(py::module_& module) {
                           .min_score = min_score,
                           .max_unseen_days = max_unseen_days,
                           .max_rows = max_rows,
-                          .max_bytes = max_bytes},
+                          .max_bytes = max_bytes,
+                          .slot_days = ps::SlotDays(slot_days.begin(), slot_days.end()),
+                          .slot_bits = slot_bits},
                  .clicks = std::move(clicks),
                  .shards = shards};
              for (const RowPart& part : parts) placement.parts.push_back(part_of(part, placement));
@@ -230,7 +234,9 @@ void bind_tables(py::module_& module) {
            py::arg("show_weight") = ps::Life().show_weight, py::arg("click_weight") = ps::Life().click_weight,
            py::arg("decay") = ps::Life().decay, py::arg("min_score") = ps::Life().min_score,
            py::arg("max_unseen_days") = 0, py::arg("max_rows") = 0, py::arg("max_bytes") = 0,
-           py::arg("shards") = TablePlacement().shards, py::arg("clicks") = "");
+           py::arg("shards") = TablePlacement().shards, py::arg("clicks") = "",
+           py::arg("slot_days") = std::map<std::uint32_t, std::uint32_t>(),
+           py::arg("slot_bits") = ps::Life().slot_bits);
   py::class_<TableOptions>(module, "Tables", "Several tables, and how steps reach them.")
       .def(py::init([](const py::object& tables, const std::string& mode, std::int64_t staleness,
                        std::int64_t geo_steps, std::int64_t cache_rows, const std::string& before,

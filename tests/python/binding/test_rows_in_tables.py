@@ -160,6 +160,18 @@ def test_rows_that_were_clicked_stay():
     assert (ended["rows"], ended["low_score"]) == (3, 1)
 
 
+def test_rows_of_a_slot_go_by_its_own_days():
+    days = {"max_unseen_days": 3, "slot_days": {1: 1, 2: 0}, "slot_bits": 60}
+    _, trainer = made(
+        tables=shoal.Table("emb.weight", scored=True, initial="normal", optimizer="sgd", **days)
+    )
+    trainer.step(batch(0))
+    rows = [len({id for id in batch(0)[0].flatten().tolist() if id // 8 == slot}) for slot in range(5)]
+    assert rows[1] > 0 and rows[2] > 0
+    went = [trainer.end_day(day)["emb.weight"]["unseen"] for day in (1, 2, 3, 4)]
+    assert went == [0, rows[1], 0, rows[0] + rows[3] + rows[4]]
+
+
 def test_clicks_that_cannot_be_are_refused_by_name():
     with pytest.raises(shoal.InvalidInput, match="rows have no score that these count for"):
         clicked(scored=False)

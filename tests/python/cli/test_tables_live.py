@@ -24,6 +24,26 @@ def test_days_end_between_steps_and_ranks_have_the_rows_of_one_device(shoal, tmp
     assert none.returncode == 2 and "no table has scores: nothing expires" in none.stderr
 
 
+def test_slots_have_days_of_their_own(shoal, tmp_path):
+    days = [*EXPIRES[:2], "--tables.0.max_unseen_days=0", "--ps.day_steps=2", "--training.steps=8"]
+
+    def went(*options):
+        run = shoal("train", "recipes/deepfm.toml", *SMALL, *days, *options, f"--job.dump_folder={tmp_path}")
+        assert run.returncode == 0, run.stderr
+        return [int(rows) for rows in re.findall(r"day \d  rows.weight: (\d+) of \d+ rows went", run.stdout)]
+
+    every = " ".join(f"{slot}:1" for slot in range(26))
+    some, all_of_them = went("--tables.0.slot_days=0:1 25:1"), went(f"--tables.0.slot_days={every}")
+    assert went() == [0, 0, 0, 0]
+    assert 0 < some[3] < all_of_them[3] == went("--tables.0.max_unseen_days=1")[3]
+    for said, message in (
+        ("three", 'tables.0.slot_days is "three"; it is slot:days, each slot once, with spaces between them'),
+        ("1024:3", "life.slot_days is 1024:3, wanted slots below 65536, and below 2^slot_bits"),
+    ):
+        run = shoal("train", "recipes/deepfm.toml", *SMALL, *days, f"--tables.0.slot_days={said}")
+        assert run.returncode != 0 and message in run.stderr, run.stderr
+
+
 def test_a_job_that_runs_is_looked_at_saved_and_shrunk(shoal, tmp_path):
     folder = tmp_path / "job"
     command = [shoal.path, "train", "recipes/deepfm.toml", *SMALL, *EXPIRES, "-n", "2", "--ps.servers=2"]
