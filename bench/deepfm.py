@@ -11,10 +11,11 @@ import argparse
 import os
 import pathlib
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
+
+from paired import interval
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SHOAL = os.environ.get("SHOAL_COMMAND", ROOT / "bin" / "shoal")
@@ -48,13 +49,6 @@ def of_torch(options):
     return float(re.search(r"([\d,]+) samples/s", output)[1].replace(",", ""))
 
 
-def interval(ratios):
-    """Ranks of the sorted ratios between which the median is with 95 %, by the signs of those below it."""
-    ordered, count = sorted(ratios), len(ratios)
-    out = max(0, int((count - 1.96 * count**0.5) / 2))
-    return ordered[out], ordered[-1 - out]
-
-
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--mode", default="sync")
@@ -72,10 +66,10 @@ def main():
             print(
                 f"pair {pair}: shoal {shoal:,.0f}, torch {torch:,.0f} samples/s, {ratios[-1]:.2f}", flush=True
             )
-    low, high = interval(ratios)
+    middle, low, high = interval(ratios)
     how = f"batch {options.batch}, {options.ranks} ranks, {options.servers} servers, {options.mode}"
     print(
-        f"deepfm: {how}: {statistics.median(ratios):.2f} of PyTorch's samples a second "
+        f"deepfm: {how}: {middle:.2f} of PyTorch's samples a second "
         f"({low:.2f} to {high:.2f}), {len(ratios)} pairs"
     )
 

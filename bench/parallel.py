@@ -31,6 +31,7 @@ import time
 import tomllib
 
 import namespaces
+from paired import interval
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 OURS = ["data_parallel", "zero1", "zero2", "zero3"]
@@ -113,18 +114,6 @@ class Group:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-
-
-def interval(values):
-    """The median, and where it lies with 95 % by order statistics."""
-    values = sorted(values)
-    count = len(values)
-    half = 0.98 * count**0.5  # 1.96 standard deviations of a binomial's half
-    return (
-        values[count // 2],
-        values[max(0, round(count / 2 - half) - 1)],
-        values[min(count - 1, round(count / 2 + half))],
-    )
 
 
 def ratios(group, best, what):

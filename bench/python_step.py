@@ -23,6 +23,8 @@ import subprocess
 import sys
 import time
 
+from paired import interval
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RANK, RANKS = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 SHAPES = {
@@ -112,16 +114,13 @@ def seconds(act):
 
 def report(name, pairs):
     """Median of the ratios with the interval that order statistics give it."""
-    ratios = sorted(ours / theirs for ours, theirs in pairs)
-    count = len(ratios)
-    half = 0.98 * count**0.5  # 1.96 standard deviations of a binomial's half
-    low, high = max(0, round(count / 2 - half) - 1), min(count - 1, round(count / 2 + half))
-    ours, theirs = (sorted(side)[count // 2] * 1e3 for side in zip(*pairs, strict=True))
+    middle, low, high = interval([ours / theirs for ours, theirs in pairs])
+    ours, theirs = (interval(side)[0] * 1e3 for side in zip(*pairs, strict=True))
     if RANK > 0:
         return
     print(
-        f"{name}: {ratios[count // 2]:.3f} [{ratios[low]:.3f}, {ratios[high]:.3f}] of its time, "
-        f"{ours:.2f} ms and {theirs:.2f} ms, {count} pairs",
+        f"{name}: {middle:.3f} [{low:.3f}, {high:.3f}] of its time, "
+        f"{ours:.2f} ms and {theirs:.2f} ms, {len(pairs)} pairs",
         flush=True,
     )
 

@@ -11,13 +11,13 @@ import argparse
 import os
 import pathlib
 import re
-import statistics
 import subprocess
 import tempfile
 import threading
 import time
 
-from deepfm import ROOT, SHOAL, interval
+from deepfm import ROOT, SHOAL
+from paired import interval
 
 LINE = re.compile(r"step: *([\d,]+) .*tps: ")
 
@@ -96,9 +96,9 @@ def main():
                 before = end
         finally:
             job.end()
-    low, high = interval(ratios)
+    middle, low, high = interval(ratios)
     how = f"batch {options.batch}, {options.ranks} ranks, {options.servers} servers, {len(ratios)} saves"
-    print(f"saving: {how}: {statistics.median(ratios):.2f} of the rate ({low:.2f} to {high:.2f})")
+    print(f"saving: {how}: {middle:.2f} of the rate ({low:.2f} to {high:.2f})")
 
 
 if __name__ == "__main__":
