@@ -12,10 +12,17 @@ namespace shoal::cli {
 
 MemoryLog::MemoryLog() {
   runtime::install_allocator();
-  proportional_before_ = proportional_ = observe::proportional_memory_bytes();
+  look();
+  proportional_before_ = proportional_;
 }
 
-void MemoryLog::look() { proportional_ = std::max(proportional_, observe::proportional_memory_bytes()); }
+void MemoryLog::look() {
+  const observe::MemoryNow now = observe::memory_now();
+  proportional_ = std::max(proportional_, now.proportional);
+  of_others_ = now.of_others;
+}
+
+std::int64_t MemoryLog::of_process() const { return observe::peak_memory_bytes(of_others_); }
 
 std::int64_t MemoryLog::end(const std::string& phase) {
   const std::int64_t peak = most_held();

@@ -21,13 +21,16 @@ class MemoryLog {
   std::int64_t end(const std::string& phase);
   const std::vector<Phase>& phases() const { return phases_; }
   const Phase& largest() const;
-  // The proportional set size, of those times and those at which it was looked at, above that at the start.
+  // Looks at all pages of the process, which takes milliseconds where there are many.
   void look();
+  // The proportional set size, of those times and those at which it was looked at, above that at the start.
   std::int64_t proportional() const { return proportional_ - proportional_before_; }
+  // The most that the process has held; pages that others have too count in parts, as at the last look.
+  std::int64_t of_process() const;
 
  private:
   std::vector<Phase> phases_;
-  std::int64_t proportional_before_ = 0, proportional_ = 0;
+  std::int64_t proportional_before_ = 0, proportional_ = 0, of_others_ = 0;
 };
 
 }  // namespace shoal::cli

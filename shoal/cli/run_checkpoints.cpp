@@ -25,7 +25,8 @@ void say_took(std::string_view done, std::chrono::steady_clock::time_point since
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - since;
   char text[32];
   std::snprintf(text, sizeof text, " in %.1f s, ", seconds.count());
-  say(concat(done, text, human_bytes(observe::peak_memory_bytes()), " of memory"));
+  say(concat(done, text, human_bytes(observe::peak_memory_bytes(observe::memory_now().of_others)),
+             " of memory"));
 }
 
 void warn(const std::string& line) { std::fprintf(stderr, "shoal: warning: %s\n", line.c_str()); }

@@ -155,7 +155,7 @@ static void write_metrics(TrainRun& run, const StepResult& result, double second
                {"lr", result.learning_rate},
                {"tps", tps},
                {"seconds", seconds},
-               {"memory_bytes", observe::peak_memory_bytes()}};
+               {"memory_bytes", run.memory->of_process()}};
   if (result.loss_scale != 0) line["loss_scale"] = result.loss_scale;
   if (result.skipped) line["skipped"] = true;
   run.metrics->write(line.dump());
@@ -210,13 +210,15 @@ void train_steps(TrainRun& run) {
     run.losses.push_back({result.step, result.loss});
     since_line += seconds;
     ++steps_since_line;
+    const bool has_line = run.metrics != nullptr &&
+                          (result.step == run.first_step + 1 || result.step % recipe.metrics.log_freq == 0);
+    if (has_line) run.memory->look();
     if (run.metrics != nullptr) write_metrics(run, result, seconds);
-    if (run.metrics != nullptr &&
-        (result.step == run.first_step + 1 || result.step % recipe.metrics.log_freq == 0)) {
+    if (has_line) {
       observe::StepSummary summary = {.step = result.step,
                                       .loss = result.loss,
                                       .grad_norm = result.grad_norm,
-                                      .memory_bytes = observe::peak_memory_bytes()};
+                                      .memory_bytes = run.memory->of_process()};
       summary.tokens_per_second = units * static_cast<double>(steps_since_line) / since_line;
       summary.seconds_left = static_cast<double>(recipe.training.steps - result.step) * since_line /
                              static_cast<double>(steps_since_line);
@@ -227,7 +229,6 @@ void train_steps(TrainRun& run) {
         summary.peak_flops_per_second = run.peak_flops_per_second;
       }
       say(observe::to_line(summary));
-      run.memory->look();
       since_line = 0;
       steps_since_line = 0;
     }

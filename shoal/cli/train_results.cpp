@@ -83,7 +83,7 @@ void write_results(TrainRun& run, const observe::Trace& trace, double seconds_in
                   {"training_loss", run.progress.loss},
                   {"validation_loss", all.loss},
                   {"training_seconds", run.seconds},
-                  {"memory_bytes", observe::peak_memory_bytes()}};
+                  {"memory_bytes", run.memory->of_process()}};
   if (run.seconds > 0) {
     const auto steps = static_cast<double>(run.progress.step - run.first_step);
     results[run.task.unit + "_per_second"] = steps * static_cast<double>(units_per_step(run)) / run.seconds;

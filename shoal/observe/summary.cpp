@@ -50,9 +50,8 @@ std::string to_line(const StepSummary& summary) {
   return line + "  left: " + human_seconds(summary.seconds_left);
 }
 
-// What a file of /proc says of this process, in bytes; 0 where there is no such line.
-static std::int64_t bytes_in(const char* file, std::string_view key) {
-  std::ifstream lines(file);
+// What is next said under that key in a file of /proc, in bytes; 0 where there is no such line.
+static std::int64_t bytes_in(std::ifstream& lines, std::string_view key) {
   std::string word;
   std::int64_t kibibytes = 0;
   while (lines >> word)
@@ -60,13 +59,17 @@ static std::int64_t bytes_in(const char* file, std::string_view key) {
   return 0;
 }
 
-static constexpr const char* kOfAllPages = "/proc/self/smaps_rollup";
-
-std::int64_t peak_memory_bytes() {
-  const std::int64_t shared = bytes_in(kOfAllPages, "Rss:") - bytes_in(kOfAllPages, "Pss:");
-  return bytes_in("/proc/self/status", "VmHWM:") - shared;
+// The kernel looks at each page for this file.
+MemoryNow memory_now() {
+  std::ifstream lines("/proc/self/smaps_rollup");
+  const std::int64_t resident = bytes_in(lines, "Rss:");
+  const std::int64_t proportional = bytes_in(lines, "Pss:");
+  return {.proportional = proportional, .of_others = resident - proportional};
 }
 
-std::int64_t proportional_memory_bytes() { return bytes_in(kOfAllPages, "Pss:"); }
+std::int64_t peak_memory_bytes(std::int64_t of_others) {
+  std::ifstream lines("/proc/self/status");
+  return bytes_in(lines, "VmHWM:") - of_others;
+}
 
 }  // namespace shoal::observe

@@ -26,11 +26,15 @@ std::string to_line(const StepSummary& summary);
 std::string human_seconds(double seconds);     // "8s", "3m20s", "2h05m"
 std::string with_commas(std::int64_t number);  // "1,234,567"
 
-// The most memory this process has held. Pages that others have too, as they are now, count in parts: that of
-// all ranks of a host is what they take together.
-std::int64_t peak_memory_bytes();
-// Now, of this process: pages that others have too count in parts. 0 where the system does not say it. Takes
-// milliseconds where there is much.
-std::int64_t proportional_memory_bytes();
+// Of this process, now. 0 where the system does not say it. Takes milliseconds where there is much.
+struct MemoryNow {
+  std::int64_t proportional = 0;  // bytes, where pages that others have too count in parts
+  std::int64_t of_others = 0;     // what those parts leave of all that it has
+};
+MemoryNow memory_now();
+
+// The most memory this process has held, less what others have of it (MemoryNow::of_others): that of all ranks of a
+// host is what they take together. Takes microseconds.
+std::int64_t peak_memory_bytes(std::int64_t of_others);
 
 }  // namespace shoal::observe

@@ -71,13 +71,14 @@ TEST_CASE("numbers and times read as people write them") {
 
 TEST_CASE("what this process alone has is in its peak, also after it has given it back") {
   static constexpr std::int64_t kBytes = std::int64_t{16} << 20;
-  const std::int64_t before = peak_memory_bytes();
+  const std::int64_t before = peak_memory_bytes(memory_now().of_others);
   {
     const std::vector<char> touched(kBytes, 'x');
     CHECK(touched.back() == 'x');
-    CHECK(proportional_memory_bytes() > kBytes);
+    CHECK(memory_now().proportional > kBytes);
   }
-  CHECK(peak_memory_bytes() - before > kBytes / 2);  // before is that of earlier cases
+  CHECK(peak_memory_bytes(kBytes) == peak_memory_bytes(0) - kBytes);
+  CHECK(peak_memory_bytes(memory_now().of_others) - before > kBytes / 2);  // before is that of earlier cases
 }
 
 TEST_CASE(
