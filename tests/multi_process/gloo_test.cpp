@@ -6,9 +6,11 @@
 #include <doctest/doctest.h>
 
 #include <csignal>
+#include <vector>
 
 #include "shoal/base/error.h"
 #include "shoal/comm/conformance.h"
+#include "shoal/comm_c10d/of_hosts.h"
 #include "shoal/rendezvous/host_store.h"
 #include "tests/multi_process/processes.h"
 
@@ -30,6 +32,30 @@ TEST_CASE("gloo conforms, ranks as processes") {
                              .exact_sums = true,
                              .self_messages = false,
                              .subgroups = size <= 3});
+    });
+    CHECK(codes == std::vector<int>(static_cast<std::size_t>(size)));
+  }
+}
+
+// Hosts that are named here, of processes that reach each other on the loopback; of threads and Gloo's stand-in:
+// shoal/comm/hierarchy/hierarchy_test.cpp.
+TEST_CASE("hosts of several ranks conform, in four types: shared memory within them, Gloo between") {
+  std::vector<std::vector<int>> cases = {{0, 1}, {0, 0, 2, 2}, {0, 1, 0, 1}};
+  if (!kIsSanitized) {
+    cases.push_back({0, 0, 0, 3, 3, 3});
+    cases.push_back({0, 0, 2, 2, 4, 4});
+  }
+  for (const std::vector<int>& first_ranks : cases) {
+    const auto size = static_cast<int>(first_ranks.size());
+    CAPTURE(comm_c10d::describe_of_hosts(first_ranks));
+    CAPTURE(size);
+    rendezvous::HostStore store;
+    const auto codes = tests::run_processes(size, [&](int rank) {
+      const auto ranks = comm_c10d::make_of_hosts(store, {.rank = rank, .first_ranks = first_ranks});
+      comm::conform(*ranks, {.dtypes = {DType::Float32, DType::BFloat16, DType::Int64, DType::UInt8},
+                             .exact_sums = true,
+                             .self_messages = false,
+                             .subgroups = size <= 4});
     });
     CHECK(codes == std::vector<int>(static_cast<std::size_t>(size)));
   }

@@ -184,6 +184,33 @@ def test_hosts_have_the_losses_of_one_device(hosts, strategy, tmp_path):
     print(f"\nseen: 2 hosts of 2 ranks, {' '.join(strategy)}: losses within {worst:.1e} of one device's")
 
 
+def test_what_keeps_a_limit_of_memory_is_chosen_once_for_all_hosts(hosts, tmp_path):
+    recipe = tmp_path / "tiny.toml"
+    recipe.write_text(RECIPE.format(folder=tmp_path / "alone"))
+    larger = ["--model.n_layer=3", "--training.global_batch_size=256"]
+    larger += [f"--model.{where}_pdrop=0" for where in ("embd", "attn", "resid")]  # micro-batches draw others
+    larger += ["--training.local_batch_size=64", "--parallelism.data_parallel_shard_degree=-1"]
+    one = [*larger, "--training.local_batch_size=256"]
+    subprocess.run([SHOAL, "train", recipe, *one], cwd=ROOT, check=True, capture_output=True, timeout=100)
+    auto = [*larger, "--memory.auto=true"]
+
+    def on_all(limit):
+        folder = f"--job.dump_folder={tmp_path / 'together'}"
+        processes = on_hosts(
+            hosts, SHOAL, "train", recipe, *auto, f"--memory.limit={limit}B", folder, apart=True
+        )
+        return processes, outputs_of(processes, limit=100)
+
+    processes, outputs = on_all(1)
+    assert all(process.returncode for process in processes), outputs
+    least = re.search(r"the least that a rank takes is (\d+) bytes", "".join(error for _, error in outputs))
+    assert least, outputs
+    processes, outputs = on_all(int(least[1]))
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    assert re.search(r"memory.auto: (?!as it is)", outputs[0][0]), outputs
+    assert losses_of(tmp_path / "together") == pytest.approx(losses_of(tmp_path / "alone"), rel=1e-9)
+
+
 def test_hosts_are_calibrated(hosts, tmp_path):
     path = tmp_path / "here.toml"
     processes = on_hosts(hosts, SHOAL, "calibrate", "-o", path, apart=True)
