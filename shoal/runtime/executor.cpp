@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "shoal/aten/settled_math.h"
 #include "shoal/aten/types.h"
 #include "shoal/base/error.h"
 #include "shoal/comm/streams.h"
@@ -235,6 +236,7 @@ struct Executor::State {
 Executor::Executor(Program program, const Groups* groups, FileMemory* files, const RowTables* tables)
     : state_(std::make_unique<State>(std::move(program), groups, files, tables)) {
   install_allocator();
+  aten::settle_math();
 }
 Executor::~Executor() = default;
 Executor::Executor(Executor&&) noexcept = default;

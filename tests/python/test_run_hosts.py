@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""shoal run on several hosts, which are network namespaces here."""
+"""shoal run on several hosts, which are network namespaces here.
+
+Above 400 lines: all cases have the same hosts, and ranks on them."""
 
 import json
 import os
