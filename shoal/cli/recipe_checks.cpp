@@ -133,17 +133,16 @@ void check_together(const Recipe& recipe, const std::string& path) {
   for (std::size_t i = 0; i < recipe.annotate.size(); ++i)
     require(!recipe.annotate[i].modules.empty(), "annotate.", i,
             ".modules is not said; a module's name, as \"h.*.mlp\"");
-  for (std::size_t i = 0; i < recipe.tables.size(); ++i)
-    require(!recipe.tables[i].parameters.empty(), "tables.", i,
+  for (std::size_t i = 0; i < recipe.tables.size(); ++i) {
+    const TableSettings& table = recipe.tables[i];
+    require(!table.parameters.empty(), "tables.", i,
             ".parameters is not said: which of the model's parameters are in this table");
-  for (std::size_t i = 0; i < recipe.tables.size(); ++i)
-    require(recipe.tables[i].clicks.empty() || recipe.tables[i].scored, "tables.", i, ".clicks is ",
-            in_quotes(recipe.tables[i].clicks),
+    require(table.clicks.empty() || table.scored, "tables.", i, ".clicks is ", in_quotes(table.clicks),
             ", and rows have no score that clicks count for. Remedy: scored = true");
-  for (std::size_t i = 0; i < recipe.tables.size(); ++i)
-    require(ps::parse_slot_days(recipe.tables[i].slot_days).has_value(), "tables.", i, ".slot_days is ",
-            in_quotes(recipe.tables[i].slot_days),
+    require(ps::parse_slot_days(table.slot_days).has_value(), "tables.", i, ".slot_days is ",
+            in_quotes(table.slot_days),
             "; it is slot:days, each slot once, with spaces between them: \"3:7 12:30\"");
+  }
   require(recipe.tables.empty() || recipe.training.max_norm == 0, "training.max_norm is ",
           recipe.training.max_norm,
           ", and the norm of all gradients would lack those of rows in [[tables]], "
