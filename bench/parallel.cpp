@@ -120,7 +120,7 @@ void run(const std::string& name, const json& shape) {
   const auto world = job->recorded(shoal::comm_c10d::make_of_hosts(
       job->store(), {.rank = place.rank, .first_ranks = job->first_ranks(), .interface = job->interface()}));
   at::set_num_threads(1);
-  const std::int64_t at_start = shoal::observe::proportional_memory_bytes();
+  const std::int64_t at_start = shoal::observe::memory_now().proportional;
 
   torch::manual_seed(1);
   models::Gpt2 model(config_of(shape));
@@ -165,7 +165,8 @@ void run(const std::string& name, const json& shape) {
                       {"waited", waited(trace) - waited_before},
                       {"cpu", cpu_seconds() - cpu},
                       {"loss", last},
-                      {"bytes", shoal::observe::peak_memory_bytes() - at_start},
+                      {"bytes",
+                       shoal::observe::peak_memory_bytes(shoal::observe::memory_now().of_others) - at_start},
                       {"held", shoal::most_held()}}
               << std::endl;
     if (!is_first) continue;
