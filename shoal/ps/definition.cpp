@@ -226,7 +226,7 @@ void check(const Definition& d) {
               "ps: a table's name is ", in_quotes(d.name.substr(0, 300)),
               ", wanted one line of 1 to 256 bytes");
   const std::string where = concat("ps: table ", in_quotes(d.name), ": ");
-  const auto want = [&](bool holds, const char* field, const auto& value, const char* wanted) {
+  const auto want = [&](bool holds, const char* field, const auto& value, const auto& wanted) {
     SHOAL_CHECK(holds, InvalidInput, where, field, " is ", value, ", wanted ", wanted);
   };
   want(d.dtype == DType::Float32 || d.dtype == DType::BFloat16 || d.dtype == DType::Float64, "dtype",
@@ -258,9 +258,9 @@ void check(const Definition& d) {
   want(life.slot_bits >= 1 && life.slot_bits <= 62, "life.slot_bits", life.slot_bits, "1 to 62");
   want(ascend(life.slot_days), "life.slot_days", to_text(life.slot_days),
        "each slot once, and slots ascending");
-  for (const auto& [slot, days] : life.slot_days)
-    want(slot < kMostSlots && (std::uint64_t{slot} >> life.slot_bits) == 0, "life.slot_days",
-         to_text(life.slot_days), "slots below 65536, and below 2^slot_bits");
+  const std::uint64_t slots = std::min<std::uint64_t>(kMostSlots, std::uint64_t{1} << life.slot_bits);
+  want(life.slot_days.empty() || life.slot_days.back().first < slots, "life.slot_days",
+       to_text(life.slot_days), concat("slots below ", slots, ": slot_bits is ", life.slot_bits));
   const bool bounded = life.min_score > 0 || life.max_unseen_days > 0 || life.max_rows > 0 ||
                        life.max_bytes > 0 || !life.slot_days.empty();
   want(d.scored || !bounded, "scored", "false", "true: without it no row can expire");

@@ -85,8 +85,7 @@ TEST_CASE("a definition that is wrong is refused by its field") {
   CHECK(refusal([](Definition& d) {
           d.life.slot_bits = 2;
           d.life.slot_days = {{3, 1}, {4, 1}};
-        }) ==
-        "ps: table \"ids\": life.slot_days is 3:1 4:1, wanted slots below 65536, and below 2^slot_bits");
+        }) == "ps: table \"ids\": life.slot_days is 3:1 4:1, wanted slots below 4: slot_bits is 2");
   CHECK(refusal([](Definition& d) { d.life.slot_days = {{3, 1}, {3, 2}}; }) ==
         "ps: table \"ids\": life.slot_days is 3:1 3:2, wanted each slot once, and slots ascending");
   CHECK(refusal([](Definition& d) { d.life.slot_bits = 63; }) ==

@@ -38,7 +38,7 @@ def test_slots_have_days_of_their_own(shoal, tmp_path):
     assert 0 < some[3] < all_of_them[3] == went("--tables.0.max_unseen_days=1")[3]
     for said, message in (
         ("three", 'tables.0.slot_days is "three"; it is slot:days, each slot once, with spaces between them'),
-        ("1024:3", "life.slot_days is 1024:3, wanted slots below 65536, and below 2^slot_bits"),
+        ("1024:3", "life.slot_days is 1024:3, wanted slots below 1024: slot_bits is 10"),
     ):
         run = shoal("train", "recipes/deepfm.toml", *SMALL, *days, f"--tables.0.slot_days={said}")
         assert run.returncode != 0 and message in run.stderr, run.stderr
