@@ -77,7 +77,10 @@ TEST_CASE("what this process alone has is in its peak, also after it has given i
     CHECK(touched.back() == 'x');
     CHECK(memory_now().proportional > kBytes);
   }
-  CHECK(peak_memory_bytes(kBytes) == peak_memory_bytes(0) - kBytes);
+  const std::int64_t first = peak_memory_bytes(0);  // a look may itself take a page, so the peak lies between two
+  const std::int64_t less = peak_memory_bytes(kBytes);
+  CHECK(less >= first - kBytes);
+  CHECK(less <= peak_memory_bytes(0) - kBytes);
   CHECK(peak_memory_bytes(memory_now().of_others) - before > kBytes / 2);  // before is that of earlier cases
 }
 
