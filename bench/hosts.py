@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""All-reduces between hosts: Gloo alone against shared memory within hosts and Gloo between them, in turns.
+"""All-reduces or all-to-alls between hosts: LibTorch's Gloo against what is chosen for hosts, in turns.
 
-    .venv/bin/python bench/hosts.py [--hosts 2] [--ranks 2] [--mebibytes 16] [--rate 1gbit] [--preset release]
+    .venv/bin/python bench/hosts.py [--hosts 2] [--ranks 2] [--op all_reduce] [--mebibytes 16] [--rate 1gbit]
 
 Hosts are network namespaces (as root). Ranks are numbered host by host, and then one of each host in turn. A
 line has the bytes that the first host sent over its link in a call, the median time, and the median of the
@@ -20,14 +20,14 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
 class Ranks:
-    def __init__(self, hosts, key, ranks, bytes_, preset, port, interleaved):
+    def __init__(self, hosts, key, ranks, links, port, interleaved):
         self.processes = []
         num = len(hosts) * ranks
         for rank in range(num):
             host, place = (rank % len(hosts), rank // len(hosts)) if interleaved else divmod(rank, ranks)
             self.processes.append(
                 subprocess.Popen(
-                    namespaces.on(hosts[host], [ROOT / "build" / preset / "bench/links", bytes_]),
+                    namespaces.on(hosts[host], links),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,
@@ -78,19 +78,20 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--ranks", type=int, default=2, help="of each host")
+    parser.add_argument("--op", default="all_reduce", choices=["all_reduce", "all_to_all"])
     parser.add_argument("--mebibytes", type=int, default=16)
     parser.add_argument("--rate", default="1gbit")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--preset", default="release")
     arguments = parser.parse_args()
+    links = [ROOT / "build" / arguments.preset / "bench/links", arguments.op, arguments.mebibytes << 20]
     with namespaces.hosts(arguments.hosts, arguments.rate) as (hosts, key):
         for number, order in enumerate(["by host", "interleaved"]):
             ranks = Ranks(
                 hosts,
                 key,
                 arguments.ranks,
-                arguments.mebibytes << 20,
-                arguments.preset,
+                links,
                 29300 + 10 * number,
                 order == "interleaved",
             )
@@ -99,7 +100,8 @@ def main():
             finally:
                 ranks.end()
             print(
-                f"{arguments.mebibytes} MiB, {arguments.hosts} hosts x {arguments.ranks} ranks {order}: "
+                f"{arguments.op} of {arguments.mebibytes} MiB, {arguments.hosts} hosts x {arguments.ranks} "
+                f"ranks {order}: "
                 f"Gloo {sent['flat'] / 2**20:.1f} MiB, {seconds['flat'] * 1e3:.0f} ms; {ranks.kind} "
                 f"{sent['hosts'] / 2**20:.1f} MiB, {seconds['hosts'] * 1e3:.0f} ms; "
                 f"{sent['hosts'] / sent['flat']:.3f} of the bytes, {ratio:.2f} times faster",

@@ -83,9 +83,10 @@ class C10dCommunicator final : public comm::RequestCommunicator, public Ends {
  private:
   std::unique_ptr<Work> submit(Request request) override;
   void run(LaneWork& work, const Request& request, const Numbered& call);
-  void compare(const Request& request, const Numbered& numbered);
+  std::vector<Record> compare(const Request& request, const Numbered& numbered);
   void compare_with_peer(const Numbered& numbered);
-  void move(const Request& request, const Numbered& numbered);
+  // `records`: of all ranks, where they were compared.
+  void move(const Request& request, const Numbered& numbered, const std::vector<Record>& records);
 
   void look() noexcept;
   void look_for_an_end() noexcept;
@@ -103,11 +104,18 @@ class C10dCommunicator final : public comm::RequestCommunicator, public Ends {
   void tag_next(const Numbered& numbered, Part part) const;
   void finish(const c10::intrusive_ptr<c10d::Work>& work) const;
   void meet() const;
+  // `count` elements, `most` in a piece: begins and ends pieces in order, each with one of the places that pieces under
+  // way have, from 0.
+  void in_pieces(
+      std::int64_t count, std::int64_t most,
+      const std::function<c10::intrusive_ptr<c10d::Work>(std::int64_t first, std::int64_t place)>& begin,
+      const std::function<void(std::int64_t first, std::int64_t place)>& end) const;
   void exchange(std::int64_t count, at::ScalarType dtype,
                 const std::function<void(at::Tensor& to_each, std::int64_t first)>& send,
                 const std::function<void(const at::Tensor& of_each, std::int64_t first)>& receive) const;
   void gather_parts(const Request& request) const;
   void sum_own_part(const Request& request) const;
+  void hand_out(const Request& request, std::int64_t largest) const;
 
   const Group group_;
   Engine engine_;

@@ -100,10 +100,11 @@ void C10dCommunicator::run(LaneWork& work, const Request& request, const Numbere
     // Engines without tags would mix the data of calls that differ.
     if (engine_.calls == Calls::Compared && is_message(call.op) && !engine_.tag_next)
       compare_with_peer(numbered);
+    std::vector<Record> records;
     if (engine_.calls == Calls::Compared && !is_message(call.op) &&
         (!engine_.tag_next || call.op == Op::AllToAll))
-      compare(request, numbered);
-    move(request, numbered);
+      records = compare(request, numbered);
+    move(request, numbered, records);
   } catch (const Error& caught) {
     error = caught;
   } catch (const std::exception& caught) {

@@ -100,13 +100,14 @@ static void check_same(const std::vector<Record>& records, std::uint64_t number)
     }
 }
 
-void C10dCommunicator::compare(const Request& request, const Numbered& numbered) {
+std::vector<Record> C10dCommunicator::compare(const Request& request, const Numbered& numbered) {
   at::Tensor mine = tensor_of(Record{numbered.call, request.in_counts, request.out_counts});
   at::Tensor all = at::empty({size() * mine.numel()}, mine.options());
   tag_next(numbered, Part::Record);
   finish(engine_.backend->_allgather_base(all, mine, without_limit<c10d::AllgatherOptions>()));
+  std::vector<Record> records = records_of(all);
   try {
-    check_same(records_of(all), numbered.number);
+    check_same(records, numbered.number);
   } catch (const Error&) {
     // Every rank sees it, once the records have reached it: nobody cuts the connections before.
     tag_next(numbered, Part::End);
@@ -116,6 +117,7 @@ void C10dCommunicator::compare(const Request& request, const Numbered& numbered)
     }
     throw;
   }
+  return records;
 }
 
 void C10dCommunicator::compare_with_peer(const Numbered& numbered) {

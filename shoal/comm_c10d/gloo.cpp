@@ -42,7 +42,7 @@ static void interrupt(c10d::ProcessGroupGloo& gloo) {
 static c10::intrusive_ptr<TaggedGloo> connect(rendezvous::Store& store, const GlooOptions& options) {
   const auto limit = std::chrono::ceil<std::chrono::milliseconds>(options.limit);
   auto with = c10d::ProcessGroupGloo::Options::create(limit);
-  with->threads = 1;  // calls of a communicator run one after the other
+  with->threads = 2;  // calls of a communicator run one after the other, pieces of one do not
   try {
     with->devices = {c10d::ProcessGroupGloo::createDeviceForInterface(options.interface)};
   } catch (const std::exception& error) {

@@ -34,8 +34,8 @@ struct GlooOptions {             // of this rank of a group
   Calls calls = Calls::Compared;                              // or as LibTorch has it
 };
 
-// All-gathers and reduce-scatters take two tensors of as many bytes beside their own.
-inline constexpr std::int64_t kStageBytes = 1 << 20;
+// All-gathers, reduce-scatters and all-to-alls take two tensors of as many bytes, at most, beside their own.
+inline constexpr std::int64_t kStageBytes = 2 << 20;
 
 // Called by all ranks at once. `store` is borrowed, and outlives the communicator; of the keys that are set
 // there none is left but the reason of an end before its time. Throws Timeout where a rank does not come,

@@ -107,6 +107,40 @@ TEST_CASE("gathers and reduce-scatters of several pieces, the last of them short
   CHECK(errors == kFine3);
 }
 
+TEST_CASE("parts of an all-to-all that are of several pieces, of none, and of each rank's own size") {
+  rendezvous::MemoryStore store;
+  const auto errors = run(
+      3,
+      [](comm::Communicator& ranks) {
+        const int self = ranks.rank();
+        // A piece has 1 MiB for all ranks together, 43,690 of these for one: some take a few, some less than one.
+        const auto count = [](int from, int to) -> std::int64_t {
+          return (from + to) % 3 == 0 ? 0 : 65'000 * from + 131'072 * to + 1;
+        };
+        const auto value = [](int from, int to, std::int64_t place) {
+          return 1e9 * from + 1e8 * to + static_cast<double>(place);
+        };
+        std::vector<std::int64_t> sends, receives;
+        std::vector<double> in, out;
+        for (int peer = 0; peer < 3; ++peer) {
+          sends.push_back(count(self, peer));
+          receives.push_back(count(peer, self));
+          for (std::int64_t i = 0; i < sends.back(); ++i) in.push_back(value(self, peer, i));
+          out.resize(out.size() + static_cast<std::size_t>(receives.back()));
+        }
+        ranks
+            .all_to_all({in.data(), std::ssize(in), DType::Float64},
+                        {out.data(), std::ssize(out), DType::Float64}, sends, receives)
+            ->wait(10s);
+        auto at = out.begin();
+        for (int peer = 0; peer < 3; ++peer)
+          for (std::int64_t i = 0; i < receives[static_cast<std::size_t>(peer)]; ++i)
+            SHOAL_CHECK(*at++ == value(peer, self, i), Internal, "of ", peer, ": ", i);
+      },
+      store);
+  CHECK(errors == kFine3);
+}
+
 using CallFunction = std::function<std::unique_ptr<comm::Work>(comm::Communicator&, float* memory)>;
 
 // What all ranks get, of these calls and of the next one: which is one error. `slowest`: how long it took to

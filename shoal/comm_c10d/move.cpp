@@ -6,7 +6,9 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
+#include <numeric>
 #include <vector>
 
 #include "shoal/aten/types.h"
@@ -41,25 +43,55 @@ void C10dCommunicator::meet() const {
   finish(engine_.backend->barrier(options));
 }
 
-// All-gathers and reduce-scatters of Gloo, as exchanges of small pieces: `send` fills what goes to each rank, [ranks,
-// elements of a piece], `receive` has what came of each. A message of megabytes in both directions at once takes up to
-// twice as long: what one rank sends delays what tells the other that its own has come.
+// Large messages of Gloo go in small pieces: one of megabytes in both directions at once takes up to twice as long, as what
+// a rank sends delays what tells the other that its own has come. Two are under way, so that the link is never idle.
+static constexpr std::int64_t kUnderWay = 2;
+
+static std::int64_t elements_of_a_piece(std::int64_t ranks, std::int64_t width, std::int64_t largest) {
+  return std::clamp<std::int64_t>(kStageBytes / kUnderWay / (width * ranks), 1,
+                                  std::max<std::int64_t>(largest, 1));
+}
+
+void C10dCommunicator::in_pieces(
+    std::int64_t count, std::int64_t most,
+    const std::function<c10::intrusive_ptr<c10d::Work>(std::int64_t first, std::int64_t place)>& begin,
+    const std::function<void(std::int64_t first, std::int64_t place)>& end) const {
+  std::array<c10::intrusive_ptr<c10d::Work>, kUnderWay> works;
+  const std::int64_t pieces = (count + most - 1) / most;
+  for (std::int64_t piece = 0; piece < pieces + kUnderWay; ++piece) {
+    const std::int64_t place = piece % kUnderWay;
+    auto& work = works[static_cast<std::size_t>(place)];
+    if (work) {
+      finish(work);
+      end((piece - kUnderWay) * most, place);
+      work.reset();
+    }
+    if (piece < pieces) work = begin(piece * most, place);
+  }
+}
+
+// `send` fills what goes to each rank, [ranks, elements of a piece], `receive` has what came of each.
 void C10dCommunicator::exchange(
     std::int64_t count, at::ScalarType dtype,
     const std::function<void(at::Tensor& to_each, std::int64_t first)>& send,
     const std::function<void(const at::Tensor& of_each, std::int64_t first)>& receive) const {
-  const std::int64_t ranks = size(), width = at::elementSize(dtype);
-  const std::int64_t most = std::clamp<std::int64_t>(kStageBytes / (width * ranks), 1, count);
-  at::Tensor sent = at::empty({ranks * most}, dtype), received = at::empty_like(sent);
+  const std::int64_t ranks = size(), most = elements_of_a_piece(ranks, at::elementSize(dtype), count);
+  const at::Tensor sent = at::empty({kUnderWay, ranks * most}, dtype), received = at::empty_like(sent);
+  const auto piece_in = [&](const at::Tensor& stage, std::int64_t first, std::int64_t place) {
+    return stage[place].narrow(0, 0, ranks * std::min(most, count - first));
+  };
   std::vector<std::int64_t> even;  // as many for each rank
-  for (std::int64_t first = 0; first < count; first += most) {
-    const std::int64_t all = ranks * std::min(most, count - first);
-    at::Tensor from = sent.narrow(0, 0, all), to = received.narrow(0, 0, all);
-    at::Tensor to_each = from.view({ranks, -1});
-    send(to_each, first);
-    finish(engine_.backend->alltoall_base(to, from, even, even, without_limit<c10d::AllToAllOptions>()));
-    receive(to.view({ranks, -1}), first);
-  }
+  in_pieces(
+      count, most,
+      [&](std::int64_t first, std::int64_t place) {
+        at::Tensor from = piece_in(sent, first, place), to = piece_in(received, first, place);
+        at::Tensor to_each = from.view({ranks, -1});
+        send(to_each, first);
+        return engine_.backend->alltoall_base(to, from, even, even, without_limit<c10d::AllToAllOptions>());
+      },
+      [&](std::int64_t first, std::int64_t place) {
+        receive(piece_in(received, first, place).view({ranks, -1}), first);
+      });
 }
 
 void C10dCommunicator::gather_parts(const Request& request) const {
@@ -89,7 +121,56 @@ void C10dCommunicator::sum_own_part(const Request& request) const {
       });
 }
 
-void C10dCommunicator::move(const Request& request, const Numbered& numbered) {
+// Copies between a piece of all that is for, or of, each rank, and where these pieces lie together: calls
+// copy(elements of it, its place in all, its place in the piece), and gives back how many elements each rank has there.
+template <class Copy>
+static std::vector<std::int64_t> for_each_piece(const std::vector<std::int64_t>& counts, std::int64_t first,
+                                                std::int64_t most, const Copy& copy) {
+  std::vector<std::int64_t> pieces;
+  for (std::int64_t begin = 0, place = 0; const std::int64_t count : counts) {
+    pieces.push_back(std::clamp<std::int64_t>(count - first, 0, most));
+    if (pieces.back() > 0) copy(pieces.back(), begin + first, place);
+    begin += count;
+    place += pieces.back();
+  }
+  return pieces;
+}
+
+// An all-to-all whose largest part, of any rank for any other, has so many elements.
+void C10dCommunicator::hand_out(const Request& request, std::int64_t largest) const {
+  const at::Tensor in = tensor_of(request.in), out = tensor_of(ConstBuffer(request.out));
+  const std::int64_t most = elements_of_a_piece(size(), in.element_size(), largest);
+  const at::Tensor sent = at::empty({kUnderWay, size() * most}, in.options()),
+                   received = at::empty_like(sent);
+  in_pieces(
+      largest, most,
+      [&](std::int64_t first, std::int64_t place) {
+        std::vector<std::int64_t> sends = for_each_piece(
+            request.in_counts, first, most, [&](std::int64_t count, std::int64_t from, std::int64_t to) {
+              sent[place].narrow(0, to, count).copy_(in.narrow(0, from, count));
+            });
+        std::vector<std::int64_t> receives = for_each_piece(request.out_counts, first, most, [](auto...) {});
+        at::Tensor from = sent[place].narrow(0, 0, std::reduce(sends.begin(), sends.end()));
+        at::Tensor to = received[place].narrow(0, 0, std::reduce(receives.begin(), receives.end()));
+        return engine_.backend->alltoall_base(to, from, receives, sends,
+                                              without_limit<c10d::AllToAllOptions>());
+      },
+      [&](std::int64_t first, std::int64_t place) {
+        for_each_piece(request.out_counts, first, most,
+                       [&](std::int64_t count, std::int64_t to, std::int64_t from) {
+                         out.narrow(0, to, count).copy_(received[place].narrow(0, from, count));
+                       });
+      });
+}
+
+static std::int64_t largest_part(const std::vector<Record>& records) {
+  std::int64_t largest = 0;
+  for (const Record& record : records) largest = std::max(largest, std::ranges::max(record.in_counts));
+  return largest;
+}
+
+void C10dCommunicator::move(const Request& request, const Numbered& numbered,
+                            const std::vector<Record>& records) {
   const Call& call = numbered.call;
   c10d::Backend& backend = *engine_.backend;
   if (call.count == 0 && call.op != Op::AllToAll && call.op != Op::Barrier) return;
@@ -157,6 +238,7 @@ void C10dCommunicator::move(const Request& request, const Numbered& numbered) {
       return;
     }
     case Op::AllToAll: {
+      if (is_gloo) return hand_out(request, largest_part(records));
       auto from = in(), to = out();
       auto in_counts = request.in_counts, out_counts = request.out_counts;
       return finish(backend.alltoall_base(to[0], from[0], out_counts, in_counts,
