@@ -182,7 +182,8 @@ static void fill_buckets(Unit& unit) {
   const Plan& plan = unit.whole().plan;
   // What is given has been reduced.
   const DType reduce = unit.then() == Then::UpdateGiven ? DType::Float32 : plan.precision.reduce;
-  unit.made.local = rewrite::buckets(unit.made.local, plan.bucket_bytes, reduce);
+  unit.made.local =
+      rewrite::buckets(unit.made.local, plan.bucket_bytes, reduce, plan.overlap_bytes.value_or(0) > 0);
 }
 static void pack(Unit& unit) {
   unit.made.local = rewrite::pack(unit.made.local, unit.whole().mesh, unit.rank);

@@ -35,8 +35,13 @@ struct Way {
 
 class Filling {
  public:
-  Filling(const ir::Graph& old, std::int64_t limit, DType reduce)
-      : old_(old), limit_(limit), reduce_(reduce), in_(old.values.size()), readers_(old.values.size()) {
+  Filling(const ir::Graph& old, std::int64_t limit, DType reduce, bool goes_on)
+      : old_(old),
+        limit_(limit),
+        reduce_(reduce),
+        goes_on_(goes_on),
+        in_(old.values.size()),
+        readers_(old.values.size()) {
     made_.form = old.form;
   }
 
@@ -105,7 +110,8 @@ class Filling {
         way.bytes = way.bytes / shoal::bytes_of(DType::Float32) * shoal::bytes_of(reduce_);
       }
       way.key = key_of(way, parcel);
-      ++to_come_[way.key];
+      ++to_come_[way.key].ways;
+      to_come_[way.key].bytes += way.bytes;
       starts_.emplace(&node, ways_.size());
       for (const Node* step : way.steps) taken_.insert(step);
       ways_.push_back(std::move(way));
@@ -145,12 +151,17 @@ class Filling {
   void fill(const Way& way) {
     wait_for(*way.steps.front());
     if (way.as) start(way);
-    const bool is_updated = way.key.starts_with("updated"), is_last = --to_come_[way.key] == 0;
+    const bool is_updated = way.key.starts_with("updated");
+    ToCome& to_come = to_come_[way.key];
+    --to_come.ways;
+    to_come.bytes -= way.bytes;
     auto& bucket = buckets_[way.key];
     bucket.ways.push_back(&way);
     bucket.bytes += way.bytes;
     pending_.insert(way.end);
-    if (!is_last && (is_updated || bucket.bytes < limit_)) return;
+    constexpr std::int64_t kLeast = 1 << 20;
+    const std::int64_t limit = goes_on_ ? std::min(limit_, std::max(kLeast, to_come.bytes)) : limit_;
+    if (to_come.ways > 0 && (is_updated || bucket.bytes < limit)) return;
     const auto full = std::move(bucket);
     buckets_.erase(way.key);
     empty(full.ways);
@@ -214,6 +225,10 @@ class Filling {
     return value;
   }
 
+  struct ToCome {
+    int ways = 0;
+    std::int64_t bytes = 0;
+  };
   struct Bucket {
     std::vector<const Way*> ways;
     std::int64_t bytes = 0;
@@ -222,6 +237,7 @@ class Filling {
   const ir::Graph& old_;
   const std::int64_t limit_;
   const DType reduce_;
+  const bool goes_on_;
   ir::Graph made_;
   ir::Mapped in_;
   std::vector<std::vector<const Node*>> readers_;  // by value
@@ -229,7 +245,7 @@ class Filling {
   std::vector<Way> ways_;
   std::map<const Node*, std::size_t> starts_;  // the first step of each way
   std::set<const Node*> taken_;                // all steps of ways
-  std::map<std::string, int> to_come_;         // ways, by key
+  std::map<std::string, ToCome> to_come_;      // of ways, by key
   std::map<std::string, Bucket> buckets_;      // likewise
   std::set<ValueId> pending_;                  // ends of ways in buckets
   std::map<ValueId, ValueId> started_;  // of gradients that travel in another type: there, in the new graph
@@ -238,8 +254,8 @@ class Filling {
 
 }  // namespace
 
-ir::Graph buckets(const ir::Graph& local, std::int64_t bytes, DType reduce) {
-  return Filling(local, bytes, reduce).run();
+ir::Graph buckets(const ir::Graph& local, std::int64_t bytes, DType reduce, bool goes_on) {
+  return Filling(local, bytes, reduce, goes_on).run();
 }
 
 }  // namespace shoal::rewrite

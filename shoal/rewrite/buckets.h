@@ -9,6 +9,9 @@
 //   %9 = shoal::transfer(tensors=[%8], "all_reduce")
 //   return gradient "w" %6, gradient "v" %9               return gradient "w" %6, gradient "v" %9
 //
+// What is reduced while backward goes on is waited for at its end, so that the last buckets are small: one that has as
+// much as what is still to come goes, from 1 MiB on.
+//
 // A way of several steps (over the replicas, then to parts) is taken step by step by all of a bucket. Float32
 // gradients may take it in fewer bytes, in which ranks then add them, each sum rounded once:
 //
@@ -24,7 +27,8 @@
 namespace shoal::rewrite {
 
 // `bytes` of whole gradients, as they travel: all ranks have the same buckets. `reduce`: in what float32
-// gradients do; Float16 is for losses that are scaled (loss_scale.h).
-ir::Graph buckets(const ir::Graph& local, std::int64_t bytes, DType reduce = DType::Float32);
+// gradients do; Float16 is for losses that are scaled (loss_scale.h). `goes_on`: messages do, while backward does.
+ir::Graph buckets(const ir::Graph& local, std::int64_t bytes, DType reduce = DType::Float32,
+                  bool goes_on = false);
 
 }  // namespace shoal::rewrite

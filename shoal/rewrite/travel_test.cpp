@@ -247,6 +247,34 @@ TEST_CASE("buckets: gradients go when there are enough bytes of them, and when n
   CHECK(story_of(buckets(local, 64)) == story_of(local));
 }
 
+TEST_CASE(
+    "buckets: where messages go on while backward does, the last ones are ever smaller, down to 1 MiB") {
+  constexpr int kGradients = 12;  // of 1 MiB
+  std::string text = "graph local\n", results = "return";
+  for (int i = 0; i < kGradients; ++i) text += concat('%', i, " = input \"", i, "\" : f32[262144]\n");
+  for (int i = 0; i < kGradients; ++i) {
+    text += concat(
+        '%', kGradients + i, " : f32[262144] = shoal::transfer(tensors=[%", i,
+        "], over=%[], kind=\"all_reduce\", axis=\"data\", combine=\"sum\", dims=[0], outers=[1], units=[1], "
+        "wholes=[0], before_dims=[], before_outers=[], before_units=[], before_wholes=[], small=[true], "
+        "even=[true], bytes=[1048576]) @backward\n");
+    results += concat(i == 0 ? "" : ",", " gradient \"", i, "\" %", kGradients + i);
+  }
+  const ir::Graph local = ir::from_text(text + results + "\n");
+  const auto of = [](std::initializer_list<int> counts) {
+    std::string story;
+    for (const int count : counts) story += concat("all_reduce data x", count, " backward\n");
+    return story;
+  };
+  const auto going_on = [&](std::int64_t limit) {
+    return story_of(buckets(local, limit, DType::Float32, true));
+  };
+  CHECK(story_of(buckets(local, 25 << 20)) == of({12}));
+  CHECK(going_on(25 << 20) == of({6, 3, 2, 1}));
+  CHECK(going_on(4 << 20) == of({4, 4, 2, 1, 1}));
+  CHECK(going_on(1 << 10) == story_of(local));
+}
+
 TEST_CASE("buckets: a way of several steps is taken step by step by all of them") {
   const ir::Graph local =
       partition(placed_as("replicate=2 shard=2", "[R, R]", "[R, S(0)]", "[S(0), S(0)]"), 0);
