@@ -123,6 +123,7 @@ static compile::Plan plan_of(const Recipe& recipe) {
               "zero.stage is ", stage, " in the recipe and ", plan.zero_stage, " in ", path,
               "; leave one of them out");
   if (stage != -1) plan.zero_stage = stage;
+  if (recipe.zero.gathers == Gathers::Once) plan.gathers_again = false;
   const rewrite::Recompute recompute = recompute_of(recipe), none;
   SHOAL_CHECK(recompute == none || plan.recompute == none, InvalidInput,
               "recompute is in the recipe, and in ", path, "; leave one of them out");
@@ -166,6 +167,11 @@ Parallelism parallelism_of(const Recipe& recipe, int ranks, bool overlaps) {
   Parallelism parallelism{.plan = plan_of(recipe)};
   if (overlaps) compile::resolve_overlap(parallelism.plan);
   parallelism.mesh = mesh_of(recipe, parallelism.plan, ranks);
+  const int stage = compile::zero_stage_of(parallelism.plan, parallelism.mesh);
+  SHOAL_CHECK(recipe.zero.gathers == Gathers::Again || stage == 3 || parallelism.plan.planner.zero ||
+                  !parallelism.plan.zero_parts.empty(),
+              InvalidInput, "zero.gathers is \"once\", and at ZeRO stage ", stage,
+              " parameters are whole at all times. Remedy: zero.stage=3, or leave it out");
   if (!recipe.parallelism.plan.empty()) parallelism.plan_name = recipe.parallelism.plan;
   parallelism.offload_folder = recipe.offload.folder;
   if (!recipe.planner.cluster.empty())

@@ -43,6 +43,7 @@ static constexpr Names<DecayType, 4> kDecays = {{{DecayType::Constant, "constant
                                                  {DecayType::WarmupStableDecay, "warmup_stable_decay"}}};
 static constexpr Names<AsyncMode, 2> kAsyncModes = {
     {{AsyncMode::Disabled, "disabled"}, {AsyncMode::Async, "async"}}};
+static constexpr Names<Gathers, 2> kGathers = {{{Gathers::Again, "again"}, {Gathers::Once, "once"}}};
 static constexpr Names<FloatType, 2> kFloats = {
     {{FloatType::Float32, "float32"}, {FloatType::Float64, "float64"}}};
 static constexpr Names<RowType, 2> kRowTypes = {
@@ -213,6 +214,8 @@ std::vector<Option> options_of(Recipe& recipe) {
        {"planner", "cluster", &planner.cluster, 0, 0,
         "file of the machines that placements are found for; \"\": typical ones"},
        {"zero", "stage", &zero.stage, -1, 3, "0 to 3; -1: 3 where the shard degree is above 1"},
+       {"zero", "gathers", choice<kGathers>(zero.gathers), 0, 0,
+        "of parameters in parts: again for backward, or once, in forward, and whole until then"},
        {"memory", "limit", &memory.limit, 0, 0, "refuse a run of which a rank takes more: 2GiB; \"\": none"},
        {"memory", "auto", &memory.automatic, 0, 0,
         "recompute, and smaller micro-batches, as the limit wants them"},

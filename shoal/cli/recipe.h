@@ -35,6 +35,7 @@ enum class OptimizerName { SGD, Adam, AdamW, Adagrad, RMSprop, Lion, LAMB };
 enum class StateType { Float32, BFloat16, UInt8 };
 enum class DecayType { Constant, Linear, Cosine, WarmupStableDecay };
 enum class AsyncMode { Disabled, Async };
+enum class Gathers { Again, Once };
 enum class FloatType { Float32, Float64 };
 enum class RowType { Float32, BFloat16 };
 enum class DeviceType { CPU, CUDA };
@@ -118,7 +119,8 @@ struct Recipe {
     std::string plan;                                    // a file; "": none
   } parallelism;
   struct {
-    std::int64_t stage = -1;  // Parallelism::zero_stage
+    std::int64_t stage = -1;  // compile::Plan::zero_stage
+    Gathers gathers = Gathers::Again;
   } zero;
   struct {
     bool tensor_batch = false;  // compile::Planner

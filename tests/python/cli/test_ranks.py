@@ -44,6 +44,7 @@ def losses(shoal, tiny):
         ["-n", 2, SHARD, "--zero.stage=1"],
         ["-n", 2, SHARD, "--zero.stage=2"],
         ["-n", 3, SHARD],
+        ["-n", 3, SHARD, "--zero.gathers=once"],
         ["-n", 4, *HYBRID],
         ["-n", 2, *TENSOR],
         ["-n", 2, TENSOR[0], "--plan=recipes/plans/gpt2_sequence.plan"],
@@ -201,6 +202,7 @@ def test_ranks_start_again_from_their_checkpoint_when_one_is_killed(endless, tin
         (["-n", 2, "--training.global_batch_size=5"], "2 micro-batches of at most 4 samples"),
         (["-n", 2, "--zero.stage=2"], "ZeRO stage 2 stores parts over the axis 'shard'"),
         (["-n", 2, "--zero.stage=4"], "zero.stage"),
+        (["-n", 2, SHARD, "--zero.stage=2", "--zero.gathers=once"], "at ZeRO stage 2 parameters are whole"),
         (["-n", 2, "--plan=no/such.plan"], "parallelism.plan: there is no file no/such.plan"),
         (
             ["-n", 2, "--plan=recipes/plans/llama_tensor.plan"],
