@@ -90,7 +90,7 @@ class Calibration {
     cluster.machine = machine();
     kind_.name = "cpu";
     kind_.memory = total_memory_bytes() / peers_.of_this_host();
-    measure_floor();
+    measure_floors();
     measure_memory();
     measure_products(DType::Float32, at::kFloat);
     if (!train::product_instructions(DType::BFloat16).empty())
@@ -114,11 +114,17 @@ class Calibration {
     say(text);
   }
 
-  void measure_floor() {
+  void measure_floors() {
     at::Tensor one = at::zeros({1});
     const Sample sample = peers_.time([&] { one.add_(1); });
     kind_.kernel_seconds = sample.seconds;
     tell("a kernel", 1e6 * sample.seconds, "us", sample);
+    constexpr std::int64_t kSamples = 32, kHeads = 8;
+    const at::Tensor head = at::ones({kSamples, kHeads, 4, 8});
+    const Sample attention =
+        peers_.time([&] { at::_scaled_dot_product_flash_attention_for_cpu(head, head, head); });
+    kind_.head_seconds = attention.seconds / (kSamples * kHeads);
+    tell("a head of a sample", 1e6 * kind_.head_seconds, "us", attention);
   }
 
   using Triple = std::array<at::Tensor, 3>;  // two operands and a result

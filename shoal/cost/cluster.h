@@ -33,11 +33,12 @@ struct Rate {
 
 struct Kind {
   std::string name;
-  std::int64_t memory = 0;               // bytes
-  Rate bandwidth;                        // bytes a second that a kernel reads and writes
-  double kernel_seconds = 0;             // the least that one takes
-  double step_seconds = 0;               // of a step, in no kernel
-  std::map<DType, Rate> arithmetic;      // operations a second of matrix products, attention and convolutions
+  std::int64_t memory = 0;           // bytes
+  Rate bandwidth;                    // bytes a second that a kernel reads and writes
+  double kernel_seconds = 0;         // the least that one takes
+  double head_seconds = 0;           // the least of a head of a sample, where attention takes them one by one
+  double step_seconds = 0;           // of a step, in no kernel
+  std::map<DType, Rate> arithmetic;  // operations a second of matrix products, attention and convolutions
   std::map<std::string, double> slower;  // by op: how many times as long as arithmetic and bandwidth say
   friend bool operator==(const Kind&, const Kind&) = default;
 };

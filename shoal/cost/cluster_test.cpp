@@ -16,6 +16,7 @@ memory = "16 GiB"
 memory_bandwidth = "100 GB/s"
 memory_shares = [["1 MiB", 4.0], ["64 MiB", 1.0]]
 kernel_floor = "2 us"
+head_floor = "500 ns"
 step_floor = "150 us"
 source = "a data sheet"
 
@@ -56,6 +57,7 @@ TEST_CASE("a file says kinds, hosts and links, in units") {
   CHECK(kind.memory == std::int64_t{16} << 30);
   CHECK(kind.bandwidth == Rate{100e9, {{1 << 20, 4.0}, {64 << 20, 1.0}}});
   CHECK(kind.kernel_seconds == 2e-6);
+  CHECK(kind.head_seconds == doctest::Approx(5e-7));
   CHECK(kind.step_seconds == doctest::Approx(150e-6));
   CHECK(kind.arithmetic.at(DType::Float32) == Rate{1e12, {{1e6, 0.1}, {1e9, 0.5}}});
   CHECK(kind.slower.at("aten::gelu") == 2.5);
@@ -128,7 +130,7 @@ TEST_CASE("what a file may not say is refused with line, key and what is wanted"
   refuses(with("100 GB/s", "0 GB/s"), "is not above 0");
   refuses(with("100 GB/s", "fast"), "is not a number with a unit");
   refuses(with("kernel_floor", "kernel_flor"), "kinds.a: has no kernel_floor");
-  refuses(with("source", "sauce"), "two.toml:7: kinds.a.sauce: nothing reads it");
+  refuses(with("source", "sauce"), "two.toml:8: kinds.a.sauce: nothing reads it");
   refuses(with("shares = [[\"1 MFLOP\"", "shares = [[\"2 GFLOP\""), "the amounts do not rise");
   refuses(with("devices = 4", "device = 4"), "hosts.0.device: nothing reads it; did you mean \"devices\"?");
   refuses(with("devices = 4", "devices = 0"), "hosts.0.devices: is not a number from 1");

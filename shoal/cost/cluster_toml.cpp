@@ -183,12 +183,14 @@ class Reader {
                              key + ".memory_bandwidth", kBandwidth, kMemory);
     kind.kernel_seconds =
         amount_of(needed(table, "kernel_floor", key, kTime), key + ".kernel_floor", kTime, true);
+    if (const auto* node = table.get("head_floor"))
+      kind.head_seconds = amount_of(*node, key + ".head_floor", kTime, true);
     if (const auto* node = table.get("step_floor"))
       kind.step_seconds = amount_of(*node, key + ".step_floor", kTime, true);
     for (const auto& [word, node] : table) {
       const std::string inner = concat(key, '.', word.str());
       if (word == "memory" || word == "memory_bandwidth" || word == "memory_shares" ||
-          word == "kernel_floor" || word == "step_floor")
+          word == "kernel_floor" || word == "head_floor" || word == "step_floor")
         continue;
       if (word == "source") {
         text_of(node, inner);
@@ -206,7 +208,7 @@ class Reader {
       } else {
         fail(ErrorKind::InvalidInput, file_, ':', word.source().begin.line, ": ", inner,
              ": nothing reads it; there are memory, memory_bandwidth, memory_shares, kernel_floor, "
-             "step_floor, source, slower, and a section for each dtype, such as float32");
+             "head_floor, step_floor, source, slower, and a section for each dtype, such as float32");
       }
     }
     if (kind.arithmetic.empty())
@@ -348,6 +350,7 @@ std::string to_toml(const Cluster& cluster) {
                    "\nmemory_bandwidth = ", with_unit(kind.bandwidth.peak, kBandwidth), '\n');
     write_shares(text, "memory_shares", kind.bandwidth, kMemory);
     text += concat("kernel_floor = ", with_unit(kind.kernel_seconds, kTime), '\n');
+    if (kind.head_seconds > 0) text += concat("head_floor = ", with_unit(kind.head_seconds, kTime), '\n');
     if (kind.step_seconds > 0) text += concat("step_floor = ", with_unit(kind.step_seconds, kTime), '\n');
     for (const auto& [dtype, rate] : kind.arithmetic) {
       text += concat("\n[kinds.", in_quotes(name), '.', shoal::name_of(dtype),

@@ -57,6 +57,7 @@ double seconds_of(const program::Instruction& instruction, const program::Progra
     if (operations > 0 && !inputs.empty())
       seconds =
           std::max(seconds, arithmetic_of(kind, program.types.at(inputs[0].index).dtype).seconds(operations));
+    seconds += ir::heads_of(node, type_of) * kind.head_seconds;
     if (const auto slower = kind.slower.find(compute->op); slower != kind.slower.end())
       times = slower->second;
   }

@@ -47,6 +47,25 @@ TEST_CASE("a kernel takes what is more, its operations or its bytes, and the lea
         doctest::Approx(0.5 + 32));
 }
 
+TEST_CASE("attention takes the least of a head for each of each sample, backward two and a half times") {
+  Kind kind = slow_kind();
+  kind.bandwidth.peak = 1e9;
+  program::Program program;
+  program.types = {ir::contiguous(DType::Float32, {3, 2, 5, 4}),
+                   ir::contiguous(DType::Float32, {3, 2, 7, 4})};
+  const auto attention = [&](const char* name) {
+    return op(name, {{"query", program::Slot{0}}, {"key", program::Slot{1}}, {"value", program::Slot{1}}}, 0);
+  };
+  const double operations = 4 * 3 * 2 * 5 * 7 * 4;  // 10 a second
+  CHECK(seconds_of(attention("shoal::attention"), program, kind) == doctest::Approx(0.5 + operations / 10));
+  kind.head_seconds = 100;
+  CHECK(seconds_of(attention("shoal::attention"), program, kind) ==
+        doctest::Approx(0.5 + operations / 10 + 6 * 100));
+  kind.slower["shoal::attention_backward"] = 2;
+  CHECK(seconds_of(attention("shoal::attention_backward"), program, kind) ==
+        doctest::Approx(0.5 + 2 * 2.5 * (operations / 10 + 6 * 100)));
+}
+
 TEST_CASE("views, waits and frees take no time; a lookup reads the rows it asks for") {
   const Kind kind = slow_kind();
   program::Program program = two_matrices(8);

@@ -46,8 +46,10 @@ static double of_attention(const Node& node, const TypeOf& type_of) {
 }
 
 // The weights again, and the gradients of values, weights, queries and keys.
+static constexpr double kAttentionBackward = 2.5;
+
 static double of_attention_backward(const Node& node, const TypeOf& type_of) {
-  return 2.5 * of_attention(node, type_of);
+  return kAttentionBackward * of_attention(node, type_of);
 }
 
 // Substitution: half of a product with the matrix.
@@ -304,6 +306,17 @@ std::optional<double> work_of(const Node& node, const TypeOf& type_of) {
 
 std::optional<double> work_of(const Graph& graph, const Node& node) {
   return work_of(node, [&](ValueId value) -> const TensorType& { return graph.at(value).type; });
+}
+
+double heads_of(const Node& node, const TypeOf& type_of) {
+  const auto row = std::ranges::lower_bound(kWork, std::string_view(node.op), {}, &Work::op);
+  if (row == kWork.end() || row->op != node.op) return 0;
+  const double times = row->flops == of_attention            ? 1
+                       : row->flops == of_attention_backward ? kAttentionBackward
+                                                             : 0;
+  const Shape* query = times > 0 ? shape_of(node, type_of, "query") : nullptr;  // [..., positions, width]
+  if (query == nullptr || query->size() < 2) return 0;
+  return times * product(Shape(query->begin(), query->end() - 2));
 }
 
 double flops_of(const Graph& graph, const Node& node) { return work_of(graph, node).value_or(0); }

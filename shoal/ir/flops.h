@@ -16,6 +16,9 @@ using TypeOf = std::function<const TensorType&(ValueId)>;
 std::optional<double> work_of(const Node& node, const TypeOf& type_of);
 std::optional<double> work_of(const Graph& graph, const Node& node);
 
+// Of attention: heads of samples that it goes over, in backward 2.5 times as many, as there its work is. 0 for other ops.
+double heads_of(const Node& node, const TypeOf& type_of);
+
 // 0 where nothing is known; a report names such ops.
 double flops_of(const Graph& graph, const Node& node);
 

@@ -111,12 +111,20 @@ static bool is_floor(const OpTimes& op, const cost::Kind& kind) {
   return !op.is_message && op.simulated > 0 && op.simulated < op.calls * (kind.kernel_seconds + kMore);
 }
 
-// What a call of those takes of which it is nearly all: the median of ops, as some of them may be slow.
+// What a call of those takes of which it is nearly all: the median of calls, each op's as long as they are in the mean.
 static double floor_of(const Comparison& comparison, const cost::Kind& kind) {
-  std::vector<double> calls;
-  for (const OpTimes& op : comparison.ops)
-    if (is_floor(op, kind) && op.measured > 0) calls.push_back(op.measured / op.calls);
-  return calls.empty() ? kind.kernel_seconds : median(std::move(calls));
+  std::vector<std::pair<double, int>> ops;  // seconds of a call, and how many there are
+  int left = 0;
+  for (const OpTimes& op : comparison.ops) {
+    if (!is_floor(op, kind) || op.measured <= 0) continue;
+    ops.emplace_back(op.measured / op.calls, op.calls);
+    left += op.calls;
+  }
+  std::ranges::sort(ops);
+  left /= 2;
+  for (const auto& [each, calls] : ops)
+    if ((left -= calls) < 0) return each;
+  return kind.kernel_seconds;
 }
 
 cost::Cluster learned(cost::Cluster cluster, const Comparison& comparison, int hosts) {

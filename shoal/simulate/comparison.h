@@ -42,7 +42,7 @@ Comparison compare(const observe::Trace& simulated, const observe::Trace& measur
 observe::Trace median_step(const observe::Trace& measured, std::size_t skip);
 
 // The cluster as it would have been right: ops and collectives take by as much longer as they did on that rank, a kernel
-// the median of those of which that is nearly all, and a step as much in no op; all that is not in the comparison
+// the median of the calls of which that is nearly all, and a step as much in no op; all that is not in the comparison
 // stays, and so does what a receive waits. `hosts`: of the
 // ranks that were measured; of several it is the link between them that messages take their time on.
 cost::Cluster learned(cost::Cluster cluster, const Comparison& comparison, int hosts);
