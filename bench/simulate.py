@@ -8,10 +8,11 @@
 Calibrates the machine for one rank and for two, trains each recipe alone, and on two ranks with data
 parallel, ZeRO-3 and tensor parallel, in turns, and simulates the same. A line has the median of the rounds'
 median steps that were trained (and the least and the most of them), what was simulated, and by how much that
-is off; then the mean of that, and for each model Kendall's tau of its strategies on two ranks: 1 where they
-come in the same order, -1 the other way round. Which of two is the faster is said by the median of their
-ratios, round by round, as a machine that others use is faster in some minutes than in others. A second tau
-leaves out pairs of which the rounds do not say which is the faster: the ratio's 95 % interval has 1 in it.
+is off; then the mean of that, and for each model Kendall's tau of its strategies: 1 where they come in the
+same order, -1 the other way round. Which of two is the faster is said by the median of their ratios, round by
+round, as a machine that others use is faster in some minutes than in others. It is given for all of them, for
+those on two ranks alone, and without pairs of which the rounds do not say which is the faster: the ratio's
+95 % interval has 1 in it.
 Hosts are network namespaces (as root), with 16 samples of 128 tokens a rank, data parallel and ZeRO-3.
 """
 
@@ -95,21 +96,23 @@ def simulated(shoal, recipe, ranks, strategy, cluster):
 
 
 def kendall(strategies):
-    """(tau of all pairs, tau of those that the rounds tell apart) of {name: (seconds of each round, what was
-    simulated)}; prints the pairs. nan: there is none."""
-    signs, apart = [], []
-    for (name, (took, said)), (other, (theirs, others)) in itertools.combinations(strategies.items(), 2):
+    """Tau of {name: (ranks, seconds of each round, what was simulated)}: of all, of those on as many ranks,
+    and of pairs that the rounds tell apart. nan: there is none. Prints the pairs."""
+    signs, together, apart = [], [], []
+    for (name, of_one), (other, of_other) in itertools.combinations(strategies.items(), 2):
+        (ranks, took, said), (others_ranks, theirs, others) = of_one, of_other
         middle, low, high = paired.interval([x / y for x, y in zip(took, theirs, strict=True)])
-        signs.append(1 if (middle - 1) * (said - others) > 0 else -1)
+        sign = 1 if (middle - 1) * (said - others) > 0 else -1
         is_tie = low <= 1 <= high
-        if not is_tie:
-            apart.append(signs[-1])
+        signs.append(sign)
+        together += [sign] * (ranks == others_ranks)
+        apart += [sign] * (not is_tie)
         print(
             f"{'':7} {name} ÷ {other}: {middle:.3f} [{low:.3f}, {high:.3f}], simulated {said / others:.3f}"
             f"{', which the rounds do not tell apart' * is_tie}",
             flush=True,
         )
-    return sum(signs) / len(signs), sum(apart) / len(apart) if apart else math.nan
+    return [sum(each) / len(each) if each else math.nan for each in (signs, together, apart)]
 
 
 def main():
@@ -140,7 +143,7 @@ def main():
 
 def compare(where, sizes, recipes, strategies, arguments, folder):
     shoal = ROOT / os.environ.get("BUILD", "build/release") / "shoal"
-    off, taus, apart = [], [], []
+    off, taus = [], []
     for ranks in sizes:
         print(where.run(ranks, shoal, "calibrate", f"--output={folder}/{ranks}.toml"), flush=True)
     for model, recipe in recipes.items():
@@ -149,28 +152,29 @@ def compare(where, sizes, recipes, strategies, arguments, folder):
             for strategy, (ranks, words) in strategies.items():
                 run = folder / f"{model}-{strategy}-{len(took[strategy])}"
                 took[strategy].append(trained(shoal, where, recipe, ranks, words, arguments.steps, run))
-        on_ranks = {}
+        of_model = {}
         for strategy, (ranks, words) in strategies.items():
             said = simulated(shoal, recipe, ranks, words, folder / f"{ranks}.toml")
             seen = statistics.median(took[strategy])
             off.append(abs(said - seen) / seen)
-            if ranks > 1:
-                on_ranks[strategy] = (took[strategy], said)
+            of_model[strategy] = (ranks, took[strategy], said)
             print(
                 f"{model:7} {strategy:14} trained {seen * 1e3:8.2f} ms ({min(took[strategy]) * 1e3:.2f} to "
                 f"{max(took[strategy]) * 1e3:.2f}), simulated {said * 1e3:8.2f} ms, "
                 f"{100 * (said - seen) / seen:+6.1f} %",
                 flush=True,
             )
-        tau, told = kendall(on_ranks)
-        print(f"{model:7} tau {tau:.2f}, of pairs that the rounds tell apart {told:.2f}", flush=True)
-        taus.append(tau)
-        apart.append(told)
-    told = min((tau for tau in apart if not math.isnan(tau)), default=math.nan)
-    print(
-        f"mean error {100 * statistics.mean(off):.1f} %, tau {statistics.mean(taus):.2f}, at least "
-        f"{min(taus):.2f}, of pairs that the rounds tell apart {told:.2f}"
-    )
+        taus.append(kendall(of_model))
+        print(f"{model:7} {text_of(taus[-1])}", flush=True)
+    least = [
+        min((tau for tau in each if not math.isnan(tau)), default=math.nan)
+        for each in zip(*taus, strict=True)
+    ]
+    print(f"mean error {100 * statistics.mean(off):.1f} %; at least {text_of(least)}")
+
+
+def text_of(taus):
+    return "tau {:.2f}, on two ranks {:.2f}, of pairs that the rounds tell apart {:.2f}".format(*taus)
 
 
 if __name__ == "__main__":
