@@ -122,8 +122,10 @@ static double floor_of(const Comparison& comparison, const cost::Kind& kind) {
   }
   std::ranges::sort(ops);
   left /= 2;
-  for (const auto& [each, calls] : ops)
-    if ((left -= calls) < 0) return each;
+  for (const auto& [each, calls] : ops) {
+    left -= calls;
+    if (left < 0) return each;
+  }
   return kind.kernel_seconds;
 }
 
