@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an instruction costs on a device, and a message between some: max(operations, bytes) by the device's
-// rates, as a roofline has it (Williams et al. 2009), and alpha + bytes / beta (Hockney 1994).
+// rates, as a roofline has it (Williams et al. 2009), beside floors, and alpha + bytes / beta (Hockney 1994).
 #pragma once
 
 #include <vector>

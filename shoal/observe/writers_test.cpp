@@ -77,8 +77,8 @@ TEST_CASE("what this process alone has is in its peak, also after it has given i
     CHECK(touched.back() == 'x');
     CHECK(memory_now().proportional > kBytes);
   }
-  const std::int64_t first =
-      peak_memory_bytes(0);  // a look may itself take a page, so the peak lies between two
+  // A look may itself take a page, so the peak lies between those of two.
+  const std::int64_t first = peak_memory_bytes(0);
   const std::int64_t less = peak_memory_bytes(kBytes);
   CHECK(less >= first - kBytes);
   CHECK(less <= peak_memory_bytes(0) - kBytes);
