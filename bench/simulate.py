@@ -5,14 +5,15 @@
     python bench/simulate.py [--models NAME …] [--rounds N] [--steps N]
     python bench/simulate.py --hosts 2 --rate 1gbit      a GPT of 30 M parameters, a rank on each host
 
-Calibrates the machine for one rank and for two, trains each recipe alone, and on two ranks with data
-parallel, ZeRO-3 and tensor parallel, in turns, and simulates the same. A line has the median of the rounds'
-median steps that were trained (and the least and the most of them), what was simulated, and by how much that
-is off; then the mean of that, and for each model Kendall's tau of its strategies: 1 where they come in the
-same order, -1 the other way round. Which of two is the faster is said by the median of their ratios, round by
-round, as a machine that others use is faster in some minutes than in others. It is given for all of them, for
-those on two ranks alone, and without pairs of which the rounds do not say which is the faster: the ratio's
-95 % interval has 1 in it.
+In each round: calibrates the machine for one rank and for two, trains each recipe alone, and on two ranks
+with data parallel, ZeRO-3 and tensor parallel, and simulates the same. A line has the median of the rounds'
+median steps that were trained (and the least and the most of them), that of what was simulated, and by how
+much it is off, the median of rounds; then the mean of that, and for each model Kendall's tau of its
+strategies: 1 where they come in the same order, -1 the other way round. Which of two is the faster is said
+by the median of their ratios, round by round, of steps that were trained and that were simulated, as a
+machine that others use is faster in some minutes than in others. It is given for all of them, for those on
+two ranks alone, and without pairs of which the rounds do not say which is the faster: the ratio's 95 %
+interval has 1 in it.
 Hosts are network namespaces (as root), with 16 samples of 128 tokens a rank, data parallel and ZeRO-3.
 """
 
@@ -96,19 +97,20 @@ def simulated(shoal, recipe, ranks, strategy, cluster):
 
 
 def kendall(strategies):
-    """Tau of {name: (ranks, seconds of each round, what was simulated)}: of all, of those on as many ranks,
-    and of pairs that the rounds tell apart. nan: there is none. Prints the pairs."""
+    """Tau of {name: (ranks, seconds of each round, what was simulated in it)}: of all, of those on as many
+    ranks, and of pairs that the rounds tell apart. nan: there is none. Prints the pairs."""
     signs, together, apart = [], [], []
     for (name, of_one), (other, of_other) in itertools.combinations(strategies.items(), 2):
         (ranks, took, said), (others_ranks, theirs, others) = of_one, of_other
         middle, low, high = paired.interval([x / y for x, y in zip(took, theirs, strict=True)])
-        sign = 1 if (middle - 1) * (said - others) > 0 else -1
+        told = statistics.median(x / y for x, y in zip(said, others, strict=True))
+        sign = 1 if (middle - 1) * (told - 1) > 0 else -1
         is_tie = low <= 1 <= high
         signs.append(sign)
         together += [sign] * (ranks == others_ranks)
         apart += [sign] * (not is_tie)
         print(
-            f"{'':7} {name} ÷ {other}: {middle:.3f} [{low:.3f}, {high:.3f}], simulated {said / others:.3f}"
+            f"{'':7} {name} ÷ {other}: {middle:.3f} [{low:.3f}, {high:.3f}], simulated {told:.3f}"
             f"{', which the rounds do not tell apart' * is_tie}",
             flush=True,
         )
@@ -143,25 +145,28 @@ def main():
 
 def compare(where, sizes, recipes, strategies, arguments, folder):
     shoal = ROOT / os.environ.get("BUILD", "build/release") / "shoal"
+    took = {(model, strategy): [] for model in recipes for strategy in strategies}
+    said = {each: [] for each in took}
+    for turn in range(arguments.rounds):
+        for ranks in sizes:
+            print(where.run(ranks, shoal, "calibrate", f"--output={folder}/{ranks}.toml"), flush=True)
+        for model, strategy in took:
+            ranks, words = strategies[strategy]
+            run = folder / f"{model}-{strategy}-{turn}"
+            steps = arguments.steps
+            took[model, strategy].append(trained(shoal, where, recipes[model], ranks, words, steps, run))
+            cluster = folder / f"{ranks}.toml"
+            said[model, strategy].append(simulated(shoal, recipes[model], ranks, words, cluster))
     off, taus = [], []
-    for ranks in sizes:
-        print(where.run(ranks, shoal, "calibrate", f"--output={folder}/{ranks}.toml"), flush=True)
-    for model, recipe in recipes.items():
-        took = {strategy: [] for strategy in strategies}
-        for _ in range(arguments.rounds):
-            for strategy, (ranks, words) in strategies.items():
-                run = folder / f"{model}-{strategy}-{len(took[strategy])}"
-                took[strategy].append(trained(shoal, where, recipe, ranks, words, arguments.steps, run))
+    for model in recipes:
         of_model = {}
-        for strategy, (ranks, words) in strategies.items():
-            said = simulated(shoal, recipe, ranks, words, folder / f"{ranks}.toml")
-            seen = statistics.median(took[strategy])
-            off.append(abs(said - seen) / seen)
-            of_model[strategy] = (ranks, took[strategy], said)
+        for strategy, (ranks, _) in strategies.items():
+            seen, told = took[model, strategy], said[model, strategy]
+            of_model[strategy] = (ranks, seen, told)
+            more = statistics.median(y / x for x, y in zip(seen, told, strict=True)) - 1
+            off.append(abs(more))
             print(
-                f"{model:7} {strategy:14} trained {seen * 1e3:8.2f} ms ({min(took[strategy]) * 1e3:.2f} to "
-                f"{max(took[strategy]) * 1e3:.2f}), simulated {said * 1e3:8.2f} ms, "
-                f"{100 * (said - seen) / seen:+6.1f} %",
+                f"{model:7} {strategy:14} trained {of(seen)}, simulated {of(told)}, {100 * more:+6.1f} %",
                 flush=True,
             )
         taus.append(kendall(of_model))
@@ -171,6 +176,11 @@ def compare(where, sizes, recipes, strategies, arguments, folder):
         for each in zip(*taus, strict=True)
     ]
     print(f"mean error {100 * statistics.mean(off):.1f} %; at least {text_of(least)}")
+
+
+def of(seconds):
+    low, middle, high = (1e3 * f(seconds) for f in (min, statistics.median, max))
+    return f"{middle:8.2f} ms ({low:.2f} to {high:.2f})"
 
 
 def text_of(taus):
