@@ -8,8 +8,8 @@
 // Small blocks of the pool have size classes, eight to a power of two, each with a stack of idle blocks; the
 // last one freed, still in the cache, is the first to go out again. Large ones are cut from an arena, where
 // memory that one tensor has left serves others of any size. With what is live the pool holds no more than
-// there once was alive, and a sixteenth: past that the largest part of the arena or the class that waited
-// longest is given back.
+// there once was alive, and a sixteenth: what is past that is given back, of the part of the arena that has the most
+// or of the class that waited longest.
 #include "shoal/runtime/allocator.h"
 
 #include <c10/core/Allocator.h>
@@ -141,9 +141,10 @@ class Pool {
   };
 
   void shrink(std::int64_t limit) {
-    while (idle_bytes_ + arena_.idle_bytes() > limit) {
+    constexpr std::int64_t kLeast = std::int64_t{1} << 20;  // at once: a call of the system's for each
+    for (std::int64_t more = 0; (more = idle_bytes_ + arena_.idle_bytes() - limit) > 0;) {
       if (arena_.idle_bytes() >= idle_bytes_)
-        arena_.give_back();
+        arena_.give_back(std::max(more, kLeast));
       else
         drop_oldest();
     }

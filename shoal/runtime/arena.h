@@ -29,26 +29,30 @@ class Arena {
   std::byte* take(std::size_t bytes);
   void give(std::byte* block, std::size_t bytes);
 
-  // What is free and still in memory, or more.
-  std::int64_t idle_bytes() const { return idle_bytes_; }
-  // Gives the free part with the most such memory back to the system. False where there is none.
-  bool give_back();
+  // What is free and still in memory, where all of a block is written to.
+  std::int64_t idle_bytes() const { return in_memory_bytes_ - taken_bytes_; }
+  // Gives so much of the free part with the most such memory back to the system, or all that it has: at its upper end,
+  // as blocks are cut from the lower one. False where there is none.
+  bool give_back(std::int64_t bytes);
 
  private:
-  struct Free {
-    std::size_t bytes = 0;
-    std::size_t in_memory = 0;  // at most
-  };
-  using Parts = std::map<std::byte*, Free>;
+  using Parts = std::map<std::byte*, std::size_t>;  // and how many bytes
 
-  void add(std::byte* at, Free free);
-  Free remove(Parts::iterator part);
+  void add(std::byte* at, std::size_t bytes);
+  std::size_t remove(Parts::iterator part);
+  // From now on [begin, end) is in memory, or is not.
+  void touch(std::byte* begin, std::byte* end);
+  void leave(std::byte* begin, std::byte* end);
+  // Where the last `bytes` of [begin, end) that are in memory begin, and how many of them there are.
+  std::pair<std::byte*, std::int64_t> last_in_memory(std::byte* begin, std::byte* end,
+                                                     std::int64_t bytes) const;
 
   std::byte *begin_ = nullptr, *end_ = nullptr, *limit_ = nullptr;
   std::byte* usable_ = nullptr;  // before it may be read and written
   Parts free_;
   std::set<std::pair<std::size_t, std::byte*>> by_size_;
-  std::int64_t idle_bytes_ = 0;
+  std::map<std::byte*, std::byte*> in_memory_;  // from where to where, with a gap between any two
+  std::int64_t in_memory_bytes_ = 0, taken_bytes_ = 0;
 };
 
 }  // namespace shoal::runtime

@@ -54,13 +54,50 @@ TEST_CASE("what is given back to the system reads as zeros when it is taken agai
   std::byte* block = arena.take(kBlock);
   std::memset(block, 7, kBlock);
   arena.give(block, kBlock);
-  CHECK(arena.give_back());
+  CHECK(arena.give_back(kBlock));
   CHECK(arena.idle_bytes() == 0);
-  CHECK_FALSE(arena.give_back());
+  CHECK_FALSE(arena.give_back(kBlock));
   CHECK(arena.take(kBlock) == block);
   // But for the pages that are cut at its ends.
   CHECK(
       std::all_of(block + 8192, block + kBlock - 8192, [](std::byte each) { return each == std::byte{0}; }));
+}
+
+TEST_CASE("as much goes back as is asked for, from the upper end of the part that has the most in memory") {
+  Arena arena;
+  std::byte* small = arena.take(kBlock);
+  arena.take(kBlock);
+  std::byte* large = arena.take(4 * kBlock);
+  arena.take(kBlock);
+  std::memset(large, 7, 4 * kBlock);
+  arena.give(small, kBlock);
+  arena.give(large, 4 * kBlock);
+  CHECK(arena.give_back(kBlock));
+  CHECK(arena.idle_bytes() == 4 * kBlock);
+  CHECK(arena.take(4 * kBlock) == large);
+  CHECK(large[3 * kBlock - 8192] == std::byte{7});
+  CHECK(large[3 * kBlock + 8192] == std::byte{0});
+}
+
+TEST_CASE("what was given back and not taken since does not count as idle") {
+  Arena arena;
+  std::byte* block = arena.take(4 * kBlock);
+  arena.take(kBlock);
+  arena.give(block, 4 * kBlock);
+  CHECK(arena.give_back(2 * kBlock));
+  CHECK(arena.idle_bytes() == 2 * kBlock);
+  for (int i = 0; i < 2; ++i) {  // of what is in memory
+    CHECK(arena.take(kBlock) == block);
+    CHECK(arena.idle_bytes() == kBlock);
+    arena.give(block, kBlock);
+    CHECK(arena.idle_bytes() == 2 * kBlock);
+  }
+  CHECK(arena.take(3 * kBlock) == block);
+  CHECK(arena.idle_bytes() == 0);
+  arena.give(block, 3 * kBlock);
+  CHECK(arena.idle_bytes() == 3 * kBlock);
+  CHECK(arena.give_back(100 * kBlock));  // all that there is
+  CHECK(arena.idle_bytes() == 0);
 }
 
 TEST_CASE("more than there are addresses is refused, and leaves the arena as it was") {
@@ -97,10 +134,10 @@ TEST_CASE("blocks of any sizes never overlap, and what all have left is one part
       arena.give(taken[at].block, taken[at].bytes);
       taken.erase(taken.begin() + static_cast<std::ptrdiff_t>(at));
     }
-    if (random() % 100 == 0) arena.give_back();
+    if (random() % 100 == 0) arena.give_back(static_cast<std::int64_t>(random() % 20000));
   }
   for (const Taken& each : taken) arena.give(each.block, each.bytes);
-  while (arena.give_back()) {
+  while (arena.give_back(kBlock)) {
   }
   arena.give(begin, Arena::kAlignment);
   CHECK(arena.idle_bytes() == static_cast<std::int64_t>(Arena::kAlignment));
