@@ -5,7 +5,7 @@
 //                                  data_parallel_in_turn, zero3_in_turn: without overlap
 //                                  SHAPE: a table of shapes.toml, as JSON
 //
-// A line in is a number of steps; out goes JSON, the seconds and the CPU seconds they took, how many of those it
+// A line in is a number of steps; out goes JSON, the seconds and the CPU seconds they took, those of each time it
 // waited for messages, the loss, and the most memory there was, resident and of tensors and communicators.
 // "profile" gives where the time of all steps so far went, by op.
 #include <ATen/ATen.h>
@@ -23,6 +23,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -104,12 +105,12 @@ void print_profile(const shoal::observe::Trace& trace) {
                  static_cast<long long>(sums[key].second), key.first.c_str(), key.second.c_str());
 }
 
-// Seconds for which messages held up what computes.
-double waited(const shoal::observe::Trace& trace) {
-  std::int64_t nanoseconds = 0;
-  for (const auto& event : trace.events)
-    if (event.name == "wait") nanoseconds += event.end - event.begin;
-  return 1e-9 * static_cast<double>(nanoseconds);
+// Seconds of each time that messages held up what computes since that event, in the program's order.
+std::vector<double> waits_since(const shoal::observe::Trace& trace, std::size_t first) {
+  std::vector<double> seconds;
+  for (const auto& event : std::span(trace.events).subspan(first))
+    if (event.name == "wait") seconds.push_back(1e-9 * static_cast<double>(event.end - event.begin));
+  return seconds;
 }
 
 void run(const std::string& name, const json& shape) {
@@ -157,12 +158,13 @@ void run(const std::string& name, const json& shape) {
     }
     world->barrier()->wait(job->limit());
     const auto begin = Clock::now();
-    const double cpu = cpu_seconds(), waited_before = waited(trace);
+    const double cpu = cpu_seconds();
+    const std::size_t events_before = trace.events.size();
     double last = 0;
     for (std::int64_t left = std::stoll(line); left > 0; --left) last = trainer.step(batch).loss;
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     std::cout << json{{"seconds", seconds},
-                      {"waited", waited(trace) - waited_before},
+                      {"waits", waits_since(trace, events_before)},
                       {"cpu", cpu_seconds() - cpu},
                       {"loss", last},
                       {"bytes",

@@ -13,8 +13,9 @@ time, of a pipeline to the peer of its schedule; then the medians, the shortest 
 use, the one to look at), and the most memory a rank had above what it had before there was a model; pages
 that both have count half in each. Of Shoal also the most that all ranks together had in tensors and
 communicators. Hosts are network namespaces (as root); there a line also says how much of the time that
-messages take without overlap a step still waits for them. With --profile a pipeline's line has its step over
-what ranks compute and the schedule's own bubble.
+messages take without overlap a step still waits for them, by the trace of all ranks: of each message from
+when the last of them waits for it, as what another is late by is no message's time. With --profile a
+pipeline's line has its step over what ranks compute and the schedule's own bubble.
 """
 
 import argparse
@@ -92,8 +93,9 @@ class Group:
         return {
             "seconds": max(answer["seconds"] for answer in answers) / steps,
             "cpu": sum(answer["cpu"] for answer in answers) / len(answers) / steps,
-            "waited": max(answer.get("waited", 0) for answer in answers) / steps,
-            "worked": sum(answer["seconds"] - answer.get("waited", 0) for answer in answers)
+            "waited": waited([answer.get("waits", []) for answer in answers]) / steps,
+            "stood": max(sum(answer.get("waits", [])) for answer in answers) / steps,
+            "worked": sum(answer["seconds"] - sum(answer.get("waits", [])) for answer in answers)
             / len(answers)
             / steps,
             "bytes": max(answer["bytes"] for answer in answers),
@@ -114,6 +116,13 @@ class Group:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def waited(of_ranks):
+    """Seconds in which all ranks waited for the same message, of the times each rank waited for one."""
+    if len({len(waits) for waits in of_ranks}) > 1:  # stages have messages of their own
+        return math.nan
+    return sum(min(waits) for waits in zip(*of_ranks, strict=True))
 
 
 def ratios(group, best, what):
@@ -198,10 +207,12 @@ def compare(name, shape, arguments, hosts):
         for group in groups:
             [in_turn] = [other for other in groups if other.name == group.name + "_in_turn"] or [None]
             if in_turn:
-                waited, sent = median(group.of("waited")), median(in_turn.of("waited"))
+                exposed, sent = median(group.of("waited")), median(in_turn.of("waited"))
+                stood, in_all = median(group.of("stood")), median(in_turn.of("stood"))
                 print(
-                    f"{name:9} {group.name:14} waits {waited * 1e3:.1f} ms a step for messages that take "
-                    f"{sent * 1e3:.1f} ms: {waited / sent:.2f}",
+                    f"{name:9} {group.name:14} waits {exposed * 1e3:.1f} ms a step for messages that take "
+                    f"{sent * 1e3:.1f} ms: {exposed / sent:.2f}; with what another rank is late by "
+                    f"{stood * 1e3:.1f} of {in_all * 1e3:.1f} ms",
                     flush=True,
                 )
         for group in groups if arguments.profile else ():
