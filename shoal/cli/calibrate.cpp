@@ -46,7 +46,7 @@ static int learn_from_run(const Calibrate& options) {
   SHOAL_CHECK(options.ranks == 1, InvalidInput,
               "calibrate: --from-trace learns from ranks that have trained; leave -n out");
   const auto [cluster, hosts, comparison] = read_simulated(options.from_trace);
-  observe::write_file(options.out, to_toml(simulate::learned(cluster, comparison, hosts)));
+  observe::write_file(options.out, to_toml(simulate::learned(cluster, {&comparison, 1}, hosts)));
   say(to_text(comparison));
   say(concat(options.out, ": what ", options.from_trace, " was simulated on, mended by ",
              comparison.ops.size(), " ops of ", comparison.steps, " steps"));

@@ -184,16 +184,18 @@ class Calibration {
     return rate;
   }
 
-  // Of steps that each rank trains alone, all at once, ops and what a step takes beside them; then, on one host, of steps
+  // Of steps that each rank trains alone, all at once, ops of two sizes and what a step takes beside them; then, on one host, of steps
   // that ranks train together their messages, at the pace at which a step has them, and what it takes beside these.
   // Between hosts messages go on beside what computes: how long one is under way says little of the link.
   void learn(cost::Cluster& cluster) const {
-    const simulate::Comparison alone = of_all(learned_alone(peers_, cluster));
+    std::vector<simulate::Comparison> alone;
+    for (simulate::Comparison& each : learned_alone(peers_, cluster))
+      alone.push_back(of_all(std::move(each)));
     cluster = simulate::learned(std::move(cluster), alone, 1);
     if (peers_.size() > 1 && cluster.hosts.size() == 1) {
       simulate::Comparison together = of_all(learned_together(peers_, cluster));
       std::erase_if(together.ops, [](const simulate::OpTimes& op) { return !op.is_message; });
-      cluster = simulate::learned(std::move(cluster), together, 1);
+      cluster = simulate::learned(std::move(cluster), {&together, 1}, 1);
     }
     if (peers_.rank() == 0)
       say(concat("learned ", cluster.kinds.at("cpu").slower.size(), " ops from steps of small models"));

@@ -55,6 +55,12 @@ std::vector<Reference> references() {
   };
 }
 
+Reference small_reference() {
+  return {"gpt2",
+          models::Gpt2Config{.vocab_size = 256, .n_positions = 16, .n_embd = 64, .n_layer = 3, .n_head = 4},
+          DatasetName::Text, 64, 16};
+}
+
 }  // namespace
 
 static Recipe recipe_of(const Reference& reference) {
@@ -99,14 +105,15 @@ static simulate::Comparison sum_of(const std::vector<simulate::Comparison>& comp
   return sum;
 }
 
-simulate::Comparison learned_alone(const Peers& peers, const cost::Cluster& cluster) {
-  std::vector<simulate::Comparison> comparisons;
-  for (const Reference& reference : references()) {
+std::vector<simulate::Comparison> learned_alone(const Peers& peers, const cost::Cluster& cluster) {
+  const auto compared_alone = [&](const Reference& reference) {
     const Recipe recipe = recipe_of(reference);
     peers.meet();
-    comparisons.push_back(compared(recipe, parallelism_of(recipe, 1), cluster));
-  }
-  return sum_of(comparisons);
+    return compared(recipe, parallelism_of(recipe, 1), cluster);
+  };
+  std::vector<simulate::Comparison> comparisons;
+  for (const Reference& reference : references()) comparisons.push_back(compared_alone(reference));
+  return {sum_of(comparisons), compared_alone(small_reference())};
 }
 
 simulate::Comparison learned_together(const Peers& peers, const cost::Cluster& cluster) {

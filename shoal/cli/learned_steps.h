@@ -3,14 +3,17 @@
 // the simulator says of them. Called by all ranks at once.
 #pragma once
 
+#include <vector>
+
 #include "shoal/cli/calibration.h"
 #include "shoal/cost/cluster.h"
 #include "shoal/simulate/comparison.h"
 
 namespace shoal::cli {
 
-// Of steps that each rank trains by itself: sums over the models, and the mean of what is in no op.
-simulate::Comparison learned_alone(const Peers& peers, const cost::Cluster& cluster);
+// Of steps that each rank trains by itself: sums over the models, and the mean of what is in no op; then the same of a
+// model of which all lies in a cache.
+std::vector<simulate::Comparison> learned_alone(const Peers& peers, const cost::Cluster& cluster);
 // Likewise, of steps that those of a host train together: data parallel, with ZeRO-3 and with tensor parallel.
 simulate::Comparison learned_together(const Peers& peers, const cost::Cluster& cluster);
 

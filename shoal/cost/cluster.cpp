@@ -7,18 +7,27 @@
 
 namespace shoal::cost {
 
+// At a point, or on the line between two; beyond them it is as much for each of the amount as at the nearest. `time` of
+// an amount and of what its point has beside it.
+template <typename Time>
+static double on_line(const std::vector<std::pair<double, double>>& points, double amount, Time time) {
+  const auto above = std::ranges::lower_bound(points, amount, {}, &std::pair<double, double>::first);
+  if (above == points.begin()) return time(amount, above->second);
+  if (above == points.end()) return time(amount, points.back().second);
+  const auto below = above - 1;
+  const double part = (amount - below->first) / (above->first - below->first);
+  const double from = time(below->first, below->second);
+  return from + part * (time(above->first, above->second) - from);
+}
+
 double Rate::seconds(double amount) const {
   if (amount <= 0) return 0;
   if (shares.empty()) return amount / peak;
-  const auto time = [this](const std::pair<double, double>& point) {
-    return point.first / (peak * point.second);
-  };
-  const auto above = std::ranges::lower_bound(shares, amount, {}, &std::pair<double, double>::first);
-  if (above == shares.begin()) return amount / (peak * above->second);
-  if (above == shares.end()) return amount / (peak * shares.back().second);
-  const auto below = above - 1;
-  const double part = (amount - below->first) / (above->first - below->first);
-  return time(*below) + part * (time(*above) - time(*below));
+  return on_line(shares, amount, [this](double of, double share) { return of / (peak * share); });
+}
+
+double Slower::seconds(double said) const {
+  return on_line(points, said, [](double of, double times) { return of * times; });
 }
 
 int Cluster::size() const {

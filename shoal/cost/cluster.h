@@ -31,6 +31,18 @@ struct Rate {
   double seconds(double amount) const;
 };
 
+// How many times as long an op takes as arithmetic and bandwidth say, by how long they say that a call does: what is
+// small lies in caches, and has fewer threads.
+struct Slower {
+  // (seconds, times), seconds rising. Between two the time is a line, beyond them the times stay.
+  std::vector<std::pair<double, double>> points;
+  Slower(double times) : points{{0, times}} {}  // of calls of any size
+  explicit Slower(std::vector<std::pair<double, double>> of_sizes) : points(std::move(of_sizes)) {}
+  friend bool operator==(const Slower&, const Slower&) = default;
+
+  double seconds(double said) const;
+};
+
 struct Kind {
   std::string name;
   std::int64_t memory = 0;           // bytes
@@ -39,7 +51,7 @@ struct Kind {
   double head_seconds = 0;           // the least of a head of a sample, where attention takes them one by one
   double step_seconds = 0;           // of a step, in no kernel
   std::map<DType, Rate> arithmetic;  // operations a second of matrix products, attention and convolutions
-  std::map<std::string, double> slower;  // by op: how many times as long as arithmetic and bandwidth say
+  std::map<std::string, Slower> slower;  // by op
   friend bool operator==(const Kind&, const Kind&) = default;
 };
 

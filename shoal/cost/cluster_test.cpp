@@ -86,11 +86,23 @@ TEST_CASE("what is written is the same read back") {
     kind.bandwidth.peak = number();
     kind.kernel_seconds = number();
     kind.arithmetic[DType::BFloat16] = {number(), {{1, number()}, {2 + number(), number()}}};
-    kind.slower["shoal::adam"] = number();
+    kind.slower.insert_or_assign("shoal::adam", number());
+    kind.slower.insert_or_assign("aten::mm", Slower({{1e-6, number()}, {2e-6 + number(), number()}}));
     cluster.inside.latency = i % 3 == 0 ? 0 : number();
     cluster.between.bandwidth = number();
     REQUIRE(cluster_from_toml(to_toml(cluster), "x") == cluster);
   }
+}
+
+TEST_CASE("an op takes as much longer as calls of its size do") {
+  const Slower any = 3;
+  CHECK(any.seconds(2) == 6);
+  const Slower slower({{1, 2}, {3, 4}});
+  CHECK(slower.seconds(0.5) == doctest::Approx(1));
+  CHECK(slower.seconds(1) == doctest::Approx(2));
+  CHECK(slower.seconds(2) == doctest::Approx(7));
+  CHECK(slower.seconds(3) == doctest::Approx(12));
+  CHECK(slower.seconds(6) == doctest::Approx(24));
 }
 
 TEST_CASE("small amounts reach less of the peak, and time never falls") {
@@ -132,6 +144,10 @@ TEST_CASE("what a file may not say is refused with line, key and what is wanted"
   refuses(with("kernel_floor", "kernel_flor"), "kinds.a: has no kernel_floor");
   refuses(with("source", "sauce"), "two.toml:8: kinds.a.sauce: nothing reads it");
   refuses(with("shares = [[\"1 MFLOP\"", "shares = [[\"2 GFLOP\""), "the amounts do not rise");
+  refuses(with("\"aten::gelu\" = 2.5", "\"aten::gelu\" = []"),
+          "kinds.a.slower.aten::gelu: is not a list of pairs");
+  refuses(with("\"aten::gelu\" = 2.5", "\"aten::gelu\" = [[\"1 us\", 0]]"), "0 times as long is not above 0");
+  refuses(with("\"aten::gelu\" = 2.5", "\"aten::gelu\" = [[1, 2]]"), "has no unit; wanted a time");
   refuses(with("devices = 4", "device = 4"), "hosts.0.device: nothing reads it; did you mean \"devices\"?");
   refuses(with("devices = 4", "devices = 0"), "hosts.0.devices: is not a number from 1");
   refuses(with("kind = \"a\"", "kind = \"b\""), "hosts.0.kind: there is no [kinds.b]");

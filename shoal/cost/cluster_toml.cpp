@@ -160,20 +160,31 @@ class Reader {
                const Quantity& amounts) const {
     Rate rate = {.peak = amount_of(peak, key, of, false)};
     if (shares == nullptr) return rate;
-    const auto* list = shares->as_array();
+    rate.shares = points_of(*shares, key, amounts, " of the peak");
+    return rate;
+  }
+  std::vector<std::pair<double, double>> points_of(const toml::node& points, const std::string& key,
+                                                   const Quantity& amounts, std::string_view what) const {
+    const auto* list = points.as_array();
     const std::string wanted = concat("is not a list of pairs, as in [[\"", amounts.example, "\", 0.7]]");
-    if (list == nullptr) wrong(*shares, key, wanted);
+    if (list == nullptr || list->empty()) wrong(points, key, wanted);
+    std::vector<std::pair<double, double>> found;
     for (const auto& node : *list) {
       const auto* pair = node.as_array();
       if (pair == nullptr || pair->size() != 2) wrong(node, key, wanted);
       const double amount = amount_of(pair->at(0), key, amounts, false);
-      const double share = number_of(pair->at(1), key, 0);
-      if (share <= 0) wrong(node, key, concat(share, " of the peak is not above 0"));
-      if (!rate.shares.empty() && amount <= rate.shares.back().first)
-        wrong(node, key, "the amounts do not rise");
-      rate.shares.emplace_back(amount, share);
+      const double number = number_of(pair->at(1), key, 0);
+      if (number <= 0) wrong(node, key, concat(number, what, " is not above 0"));
+      if (!found.empty() && amount <= found.back().first) wrong(node, key, "the amounts do not rise");
+      found.emplace_back(amount, number);
     }
-    return rate;
+    return found;
+  }
+  Slower slower_of(const toml::node& node, const std::string& key) const {
+    if (node.is_array()) return Slower(points_of(node, key, kTime, " times as long"));
+    const double times = number_of(node, key, 0);
+    if (times <= 0) wrong(node, key, concat("is ", times, ", not above 0"));
+    return times;
   }
 
   Kind kind_of(const toml::table& table, std::string name, const std::string& key) const {
@@ -195,11 +206,8 @@ class Reader {
       if (word == "source") {
         text_of(node, inner);
       } else if (word == "slower") {
-        for (const auto& [op, times] : table_of(node, inner)) {
-          const double number = number_of(times, concat(inner, '.', op.str()), 0);
-          if (number <= 0) wrong(times, concat(inner, '.', op.str()), concat("is ", number, ", not above 0"));
-          kind.slower.emplace(op.str(), number);
-        }
+        for (const auto& [op, times] : table_of(node, inner))
+          kind.slower.emplace(op.str(), slower_of(times, concat(inner, '.', op.str())));
       } else if (const auto dtype = parse_dtype(word.str())) {
         const toml::table& arithmetic = table_of(node, inner);
         check_keys(arithmetic, inner, {"peak", "shares"});
@@ -321,12 +329,13 @@ static std::string with_unit(double number, const Quantity& quantity) {
   return concat('"', shortest(number), ' ', one.name, '"');
 }
 
-static void write_shares(std::string& text, const char* key, const Rate& rate, const Quantity& amounts) {
-  if (rate.shares.empty()) return;
+static void write_points(std::string& text, const std::string& key,
+                         const std::vector<std::pair<double, double>>& points, const Quantity& amounts) {
+  if (points.empty()) return;
   text += concat(key, " = [");
-  for (const auto& [amount, share] : rate.shares)
+  for (const auto& [amount, number] : points)
     text +=
-        concat(text.back() == '[' ? "" : ", ", '[', with_unit(amount, amounts), ", ", shortest(share), ']');
+        concat(text.back() == '[' ? "" : ", ", '[', with_unit(amount, amounts), ", ", shortest(number), ']');
   text += "]\n";
 }
 
@@ -348,17 +357,22 @@ std::string to_toml(const Cluster& cluster) {
     text += concat("[kinds.", in_quotes(name),
                    "]\nmemory = ", with_unit(static_cast<double>(kind.memory), kMemory),
                    "\nmemory_bandwidth = ", with_unit(kind.bandwidth.peak, kBandwidth), '\n');
-    write_shares(text, "memory_shares", kind.bandwidth, kMemory);
+    write_points(text, "memory_shares", kind.bandwidth.shares, kMemory);
     text += concat("kernel_floor = ", with_unit(kind.kernel_seconds, kTime), '\n');
     if (kind.head_seconds > 0) text += concat("head_floor = ", with_unit(kind.head_seconds, kTime), '\n');
     if (kind.step_seconds > 0) text += concat("step_floor = ", with_unit(kind.step_seconds, kTime), '\n');
     for (const auto& [dtype, rate] : kind.arithmetic) {
       text += concat("\n[kinds.", in_quotes(name), '.', shoal::name_of(dtype),
                      "]\npeak = ", with_unit(rate.peak, kSpeed), '\n');
-      write_shares(text, "shares", rate, kWork);
+      write_points(text, "shares", rate.shares, kWork);
     }
     if (!kind.slower.empty()) text += concat("\n[kinds.", in_quotes(name), ".slower]\n");
-    for (const auto& [op, times] : kind.slower) text += concat(in_quotes(op), " = ", shortest(times), '\n');
+    for (const auto& [op, slower] : kind.slower) {
+      if (slower.points.size() > 1)
+        write_points(text, in_quotes(op), slower.points, kTime);
+      else
+        text += concat(in_quotes(op), " = ", shortest(slower.points.front().second), '\n');
+    }
     text += '\n';
   }
   for (const auto& [kind, devices, count] : cluster.hosts)

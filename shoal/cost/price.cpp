@@ -46,7 +46,7 @@ double seconds_of(const program::Instruction& instruction, const program::Progra
   if (!program::stream_of(instruction).empty()) return 0;
   const double bytes = bytes_touched(instruction, program);
   if (bytes == 0) return 0;
-  double seconds = kind.bandwidth.seconds(bytes), times = 1;
+  double seconds = kind.bandwidth.seconds(bytes);
   if (const auto* compute = std::get_if<program::Compute>(&instruction)) {
     const ir::Node node = {.op = compute->op, .arguments = compute->arguments, .outputs = compute->outputs};
     const auto type_of = [&](ir::ValueId slot) -> const ir::TensorType& {
@@ -59,9 +59,9 @@ double seconds_of(const program::Instruction& instruction, const program::Progra
           std::max(seconds, arithmetic_of(kind, program.types.at(inputs[0].index).dtype).seconds(operations));
     seconds += ir::heads_of(node, type_of) * kind.head_seconds;
     if (const auto slower = kind.slower.find(compute->op); slower != kind.slower.end())
-      times = slower->second;
+      seconds = slower->second.seconds(seconds);
   }
-  return kind.kernel_seconds + times * seconds;
+  return kind.kernel_seconds + seconds;
 }
 
 Spread spread_of(const std::vector<int>& ranks, const Cluster& cluster) {

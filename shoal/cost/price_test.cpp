@@ -61,7 +61,7 @@ TEST_CASE("attention takes the least of a head for each of each sample, backward
   kind.head_seconds = 100;
   CHECK(seconds_of(attention("shoal::attention"), program, kind) ==
         doctest::Approx(0.5 + operations / 10 + 6 * 100));
-  kind.slower["shoal::attention_backward"] = 2;
+  kind.slower.emplace("shoal::attention_backward", 2);
   CHECK(seconds_of(attention("shoal::attention_backward"), program, kind) ==
         doctest::Approx(0.5 + 2 * 2.5 * (operations / 10 + 6 * 100)));
 }

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <cstdio>
 #include <map>
+#include <optional>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -112,14 +114,15 @@ static bool is_floor(const OpTimes& op, const cost::Kind& kind) {
 }
 
 // What a call of those takes of which it is nearly all: the median of calls, each op's as long as they are in the mean.
-static double floor_of(const Comparison& comparison, const cost::Kind& kind) {
+static double floor_of(std::span<const Comparison> by_size, const cost::Kind& kind) {
   std::vector<std::pair<double, int>> ops;  // seconds of a call, and how many there are
   int left = 0;
-  for (const OpTimes& op : comparison.ops) {
-    if (!is_floor(op, kind) || op.measured <= 0) continue;
-    ops.emplace_back(op.measured / op.calls, op.calls);
-    left += op.calls;
-  }
+  for (const Comparison& comparison : by_size)
+    for (const OpTimes& op : comparison.ops) {
+      if (!is_floor(op, kind) || op.measured <= 0) continue;
+      ops.emplace_back(op.measured / op.calls, op.calls);
+      left += op.calls;
+    }
   std::ranges::sort(ops);
   left /= 2;
   for (const auto& [each, calls] : ops) {
@@ -129,27 +132,49 @@ static double floor_of(const Comparison& comparison, const cost::Kind& kind) {
   return kind.kernel_seconds;
 }
 
-cost::Cluster learned(cost::Cluster cluster, const Comparison& comparison, int hosts) {
-  cost::Kind& kind = cluster.kinds.at(cluster.kind_of(comparison.rank).name);
-  cost::Link& link = hosts > 1 ? cluster.between : cluster.inside;
-  const double floor = floor_of(comparison, kind);
-  for (const OpTimes& op : comparison.ops) {
-    if (op.is_message) {
-      if (op.simulated <= 0 || op.measured <= 0) continue;
-      const auto collective = sharding::collective_from_text(op.op.substr(op.op.rfind(':') + 1));
-      link.slower.try_emplace(collective, 1).first->second *= op.measured / op.simulated;
-      continue;
-    }
-    // What is said to take no more than the floor has nothing that could be multiplied.
-    const double said = op.simulated - op.calls * kind.kernel_seconds;
-    constexpr double kShort = 5e-7, kSlow = 3;  // seconds of a call; of the floor
-    if (said <= op.calls * kShort || (is_floor(op, kind) && op.measured < kSlow * op.calls * floor)) continue;
-    constexpr double kLeast = 1e-3;  // of what bytes and operations say
-    double& times = kind.slower.try_emplace(op.op, 1).first->second;
-    times = std::max(times * (op.measured - op.calls * floor) / said, kLeast);
+// Seconds that a call was said to take beside the floor, and how many times as long it took.
+static std::optional<std::pair<double, double>> point_of(const OpTimes& op, const cost::Kind& kind,
+                                                         double floor) {
+  // What is said to take no more than the floor has nothing that could be multiplied.
+  const double said = op.simulated - op.calls * kind.kernel_seconds;
+  constexpr double kShort = 5e-7, kSlow = 3;  // seconds of a call; of the floor
+  if (said <= op.calls * kShort || (is_floor(op, kind) && op.measured < kSlow * op.calls * floor))
+    return std::nullopt;
+  return std::pair(said / op.calls, (op.measured - op.calls * floor) / said);
+}
+
+// As it was, times as much; of an op that it knew nothing of a point for each of the sizes, unless they are much the same.
+static void learn_op(cost::Kind& kind, const std::string& op, std::map<double, double> points) {
+  constexpr double kLeast = 1e-3;  // of what bytes and operations say
+  constexpr double kOther = 2;     // times the size of another
+  const double times = points.rbegin()->second;
+  const auto [known, is_new] = kind.slower.try_emplace(op, std::max(times, kLeast));
+  if (!is_new) {
+    for (auto& point : known->second.points) point.second = std::max(point.second * times, kLeast);
+  } else if (points.rbegin()->first > kOther * points.begin()->first) {
+    known->second.points.clear();
+    for (const auto& [said, each] : points) known->second.points.emplace_back(said, std::max(each, kLeast));
   }
+}
+
+cost::Cluster learned(cost::Cluster cluster, std::span<const Comparison> by_size, int hosts) {
+  const Comparison& first = by_size.front();
+  cost::Kind& kind = cluster.kinds.at(cluster.kind_of(first.rank).name);
+  cost::Link& link = hosts > 1 ? cluster.between : cluster.inside;
+  for (const OpTimes& op : first.ops) {
+    if (!op.is_message || op.simulated <= 0 || op.measured <= 0) continue;
+    const auto collective = sharding::collective_from_text(op.op.substr(op.op.rfind(':') + 1));
+    link.slower.try_emplace(collective, 1).first->second *= op.measured / op.simulated;
+  }
+  const double floor = floor_of(by_size, kind);
+  std::map<std::string, std::map<double, double>> points;  // by op
+  for (const Comparison& comparison : by_size)
+    for (const OpTimes& op : comparison.ops)
+      if (const auto point = op.is_message ? std::nullopt : point_of(op, kind, floor))
+        points[op.op].insert(*point);
+  for (auto& [op, of_op] : points) learn_op(kind, op, std::move(of_op));
   kind.kernel_seconds = floor;
-  kind.step_seconds = comparison.beside;
+  kind.step_seconds = first.beside;
   return cluster;
 }
 

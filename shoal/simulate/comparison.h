@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -42,10 +43,11 @@ Comparison compare(const observe::Trace& simulated, const observe::Trace& measur
 observe::Trace median_step(const observe::Trace& measured, std::size_t skip);
 
 // The cluster as it would have been right: ops and collectives take by as much longer as they did on that rank, a kernel
-// the median of the calls of which that is nearly all, and a step as much in no op; all that is not in the comparison
-// stays, and so does what a receive waits. `hosts`: of the
-// ranks that were measured; of several it is the link between them that messages take their time on.
-cost::Cluster learned(cost::Cluster cluster, const Comparison& comparison, int hosts);
+// the median of the calls of which that is nearly all, and a step as much in no op; all that is not in a comparison
+// stays, and so does what a receive waits. Comparisons of steps of several sizes say of an op that the cluster knows
+// nothing of what calls of each size take; messages and what is in no op are as in the first. `hosts`: of the ranks that
+// were measured; of several it is the link between them that messages take their time on.
+cost::Cluster learned(cost::Cluster cluster, std::span<const Comparison> by_size, int hosts);
 
 // One line each: a step, and the ops of which more than a hundredth of it is, as a table.
 std::string to_text(const Comparison& comparison);

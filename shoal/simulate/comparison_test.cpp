@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <utility>
+#include <vector>
 
 #include "shoal/base/error.h"
 
@@ -99,19 +100,54 @@ TEST_CASE("a cluster that has learned from a comparison says what was measured")
           {.op = "abs", .calls = 9, .simulated = 9e-3, .measured = 13.5e-3},
           {.op = "shoal::all_reduce", .is_message = true, .calls = 1, .simulated = 4e-3, .measured = 8e-3},
           {.op = "shoal::receive", .is_message = true, .calls = 1, .simulated = 0, .measured = 8e-3}}};
-  const cost::Cluster after = learned(cluster, comparison, 1);
+  const cost::Cluster after = learned(cluster, {&comparison, 1}, 1);
   CHECK(after.kind_of(0).kernel_seconds == doctest::Approx(2e-3));  // of 9 x 1.5, 3 x 2, 2.1 and 10 x 92 ms
-  CHECK(after.kind_of(0).slower.at("sort") == doctest::Approx((920 - 20) / 0.02));
+  CHECK(after.kind_of(0).slower.at("sort").points[0].second == doctest::Approx((920 - 20) / 0.02));
   CHECK_FALSE(after.kind_of(0).slower.contains("neg"));
-  CHECK(after.kind_of(0).slower.at("mm") == doctest::Approx(3));  // of 4 ms beside the floor it took 6
-  CHECK(after.kind_of(0).slower.at("exp") == doctest::Approx(1e-3));
+  CHECK(after.kind_of(0).slower.at("mm").points[0].second ==
+        doctest::Approx(3));  // of 4 ms beside the floor it took 6
+  CHECK(after.kind_of(0).slower.at("exp").points[0].second == doctest::Approx(1e-3));
   CHECK_FALSE(after.kind_of(0).slower.contains("add"));
   CHECK(after.kind_of(0).step_seconds == doctest::Approx(7e-3));
   REQUIRE(after.inside.slower.size() == 1);
   CHECK(after.inside.slower.at(sharding::Collective::AllReduce) == doctest::Approx(2));
-  CHECK(learned(after, comparison, 1).inside.slower.at(sharding::Collective::AllReduce) ==
+  CHECK(learned(after, {&comparison, 1}, 1).inside.slower.at(sharding::Collective::AllReduce) ==
         doctest::Approx(4));
-  CHECK(learned(cluster, comparison, 2).inside == cluster.inside);  // between hosts it is another link
+  CHECK(learned(cluster, {&comparison, 1}, 2).inside == cluster.inside);  // between hosts it is another link
+}
+
+TEST_CASE("of steps of two sizes an op has a point for each, where they differ") {
+  cost::Cluster cluster;
+  cluster.kinds["cpu"] = {.name = "cpu", .kernel_seconds = 1e-3};
+  cluster.hosts = {{.kind = "cpu"}};
+  const Comparison large = {.beside = 7e-3,
+                            .ops = {{.op = "mm", .calls = 2, .simulated = 22e-3, .measured = 42e-3},
+                                    {.op = "gelu", .calls = 1, .simulated = 11e-3, .measured = 31e-3},
+                                    {.op = "cat", .calls = 1, .simulated = 11e-3, .measured = 31e-3}}};
+  const Comparison small = {.beside = 1e-3,
+                            .ops = {{.op = "mm", .calls = 4, .simulated = 8e-3, .measured = 10e-3},
+                                    {.op = "gelu", .calls = 1, .simulated = 7e-3, .measured = 31e-3},
+                                    {.op = "tanh", .calls = 1, .simulated = 2e-3, .measured = 4e-3}}};
+  const std::vector<Comparison> both = {large, small};
+  const cost::Cluster after = learned(cluster, both, 1);
+  const auto& slower = after.kind_of(0).slower;
+  const auto& points = slower.at("mm").points;
+  REQUIRE(points.size() == 2);
+  CHECK(points[0].first == doctest::Approx(1e-3));
+  CHECK(points[0].second == doctest::Approx(1.5));
+  CHECK(points[1].first == doctest::Approx(10e-3));
+  CHECK(points[1].second == doctest::Approx(2));
+  CHECK(slower.at("mm").seconds(5.5e-3) == doctest::Approx(0.5 * (1.5e-3 + 20e-3)));
+  for (const char* op : {"gelu", "cat", "tanh"}) {  // of 10 and 6 ms gelu has the larger one's
+    REQUIRE(slower.at(op).points.size() == 1);
+    CHECK(slower.at(op).seconds(5) == doctest::Approx(15));
+  }
+  CHECK(after.kind_of(0).step_seconds == doctest::Approx(7e-3));
+  // What it knows of both is half as much once it has learned that again.
+  const Comparison again = {.ops = {{.op = "mm", .calls = 1, .simulated = 21e-3, .measured = 11e-3}}};
+  const auto half = learned(after, {&again, 1}, 1).kind_of(0).slower.at("mm").points;
+  CHECK(half[0].second == doctest::Approx(0.75));
+  CHECK(half[1].second == doctest::Approx(1));
 }
 
 TEST_CASE("a trace without steps is refused") {
