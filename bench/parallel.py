@@ -40,6 +40,7 @@ IN_TURN = ["data_parallel_in_turn", "zero3_in_turn"]
 PEERS = ["ddp", "fsdp2", "fsdp2_kept"]
 STAGED_PEERS = [f"torch_{schedule}" for schedule in ("gpipe", "1f1b", "interleaved_1f1b", "zbv")]
 STAGED = [name.replace("torch", "pipeline") for name in STAGED_PEERS] + ["pipeline_zb_h1"]
+CONTENDERS = OURS + IN_TURN + PEERS + STAGED + STAGED_PEERS
 
 
 class Group:
@@ -250,13 +251,19 @@ def main():
     parser.add_argument(
         "--only",
         type=lambda text: text.split(","),
-        help="contenders: " + ", ".join(OURS + PEERS + STAGED + STAGED_PEERS),
+        help="contenders: " + ", ".join(CONTENDERS),
     )
     parser.add_argument(
         "--profile", action="store_true", help="where Shoal's time goes, by op; costs a little"
     )
     arguments = parser.parse_args()
     shapes = tomllib.loads((ROOT / "bench/shapes.toml").read_text())
+    for name in arguments.shapes:
+        if name not in shapes:
+            parser.error(f"SHAPE is {name!r}, which is none of {', '.join(shapes)}")
+    for name in arguments.only or []:
+        if name not in CONTENDERS:
+            parser.error(f"--only has {name!r}, which is none of {', '.join(CONTENDERS)}")
     for name in arguments.shapes or ["tiny_gpt", "gpt_30m"]:
         shape = shapes[name] | ({"trace": True} if arguments.profile or arguments.hosts else {})
         if arguments.batch:
