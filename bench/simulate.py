@@ -6,14 +6,16 @@
     python bench/simulate.py --hosts 2 --rate 1gbit      a GPT of 30 M parameters, a rank on each host
 
 In each round: calibrates the machine for one rank and for two, trains each recipe alone, and on two ranks
-with data parallel, ZeRO-3 and tensor parallel, and simulates the same. A line has the median of the rounds'
-median steps that were trained (and the least and the most of them), that of what was simulated, and by how
-much it is off, the median of rounds; then the mean of that, and for each model Kendall's tau of its
-strategies: 1 where they come in the same order, -1 the other way round. Which of two is the faster is said
-by the median of their ratios, round by round, of steps that were trained and that were simulated, as a
-machine that others use is faster in some minutes than in others. It is given for all of them, for those on
-two ranks alone, and without pairs of which the rounds do not say which is the faster: the ratio's 95 %
-interval has 1 in it.
+with data parallel, ZeRO-3 and tensor parallel, and simulates the same; every second round backwards, so that
+what is trained last is not always furthest from the calibration. A training has --steps steps, and more where
+these are said to take less than --seconds: a machine needs part of a second to get to its speed. A line has
+the median of the rounds' median steps that were trained (and the least and the most of them), that of what
+was simulated, and by how much it is off, the median of rounds; then the mean of that, and for each model
+Kendall's tau of its strategies: 1 where they come in the same order, -1 the other way round. Which of two is
+the faster is said by the median of their ratios, round by round, of steps that were trained and that were
+simulated, as a machine that others use is faster in some minutes than in others. It is given for all of them,
+for those on two ranks alone, and without pairs of which the rounds do not say which is the faster: the
+ratio's 95 % interval has 1 in it.
 Hosts are network namespaces (as root), with 16 samples of 128 tokens a rank, data parallel and ZeRO-3.
 """
 
@@ -123,7 +125,8 @@ def main():
     )
     parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS, help="of recipes/")
     parser.add_argument("--rounds", type=int, default=6, help="how often each strategy is trained")
-    parser.add_argument("--steps", type=int, default=10, help="of each training")
+    parser.add_argument("--steps", type=int, default=10, help="of each training, at least")
+    parser.add_argument("--seconds", type=float, default=1.5, help="that each training takes, at least")
     parser.add_argument("--hosts", type=int, default=0, help="so many namespaces, a rank on each")
     parser.add_argument("--rate", help="of each host's link, as tc has it: 1gbit")
     arguments = parser.parse_args()
@@ -150,13 +153,13 @@ def compare(where, sizes, recipes, strategies, arguments, folder):
     for turn in range(arguments.rounds):
         for ranks in sizes:
             print(where.run(ranks, shoal, "calibrate", f"--output={folder}/{ranks}.toml"), flush=True)
-        for model, strategy in took:
+        for model, strategy in reversed(took) if turn % 2 else took:
             ranks, words = strategies[strategy]
+            told = simulated(shoal, recipes[model], ranks, words, folder / f"{ranks}.toml")
+            said[model, strategy].append(told)
+            steps = max(arguments.steps, math.ceil(arguments.seconds / told))
             run = folder / f"{model}-{strategy}-{turn}"
-            steps = arguments.steps
             took[model, strategy].append(trained(shoal, where, recipes[model], ranks, words, steps, run))
-            cluster = folder / f"{ranks}.toml"
-            said[model, strategy].append(simulated(shoal, recipes[model], ranks, words, cluster))
     off, taus = [], []
     for model in recipes:
         of_model = {}
