@@ -51,12 +51,14 @@ void Peers::meet() const {
   if (world_) world_->barrier()->wait(job_->limit());
 }
 
-double Peers::mean(double number) const {
-  if (!world_) return number;
-  world_->all_reduce({.data = &number, .count = 1, .dtype = DType::Float64}, comm::ReduceOp::Sum)
-      ->wait(job_->limit());
-  return number / size();
+double Peers::reduce(double number, comm::ReduceOp op) const {
+  if (world_)
+    world_->all_reduce({.data = &number, .count = 1, .dtype = DType::Float64}, op)->wait(job_->limit());
+  return number;
 }
+
+double Peers::mean(double number) const { return reduce(number, comm::ReduceOp::Sum) / size(); }
+double Peers::most(double number) const { return reduce(number, comm::ReduceOp::Max); }
 
 Sample Peers::time(const std::function<void()>& call) const {
   constexpr int kSamples = 9;
@@ -184,9 +186,9 @@ class Calibration {
     return rate;
   }
 
-  // Of steps that each rank trains alone, all at once, ops of two sizes and what a step takes beside them; then, on one host, of steps
-  // that ranks train together their messages, at the pace at which a step has them, and what it takes beside these.
-  // Between hosts messages go on beside what computes: how long one is under way says little of the link.
+  // Of steps that each rank trains alone, all at once, ops of two sizes and what a step takes beside them; then, on one
+  // host, of steps that ranks train together their messages, at the pace at which a step has them, and what it takes
+  // beside these. Between hosts messages go on beside what computes: how long one is under way says little of the link.
   void learn(cost::Cluster& cluster) const {
     std::vector<simulate::Comparison> alone;
     for (simulate::Comparison& each : learned_alone(peers_, cluster))
@@ -201,10 +203,14 @@ class Calibration {
       say(concat("learned ", cluster.kinds.at("cpu").slower.size(), " ops from steps of small models"));
   }
 
-  // The mean of what ranks have seen.
+  // Ops as the slowest rank has seen them, since the others wait for it; messages as the one that waits least.
   simulate::Comparison of_all(simulate::Comparison comparison) const {
     std::ranges::sort(comparison.ops, {}, &simulate::OpTimes::op);  // alike on all
-    for (simulate::OpTimes& op : comparison.ops) op.measured = peers_.mean(op.measured);
+    double computing = 0;
+    for (const simulate::OpTimes& op : comparison.ops) computing += op.is_message ? 0 : op.measured;
+    const bool is_slowest = computing == peers_.most(computing);
+    for (simulate::OpTimes& op : comparison.ops)
+      op.measured = op.is_message ? -peers_.most(-op.measured) : peers_.most(is_slowest ? op.measured : 0);
     comparison.beside = peers_.mean(comparison.beside);
     return comparison;
   }

@@ -32,10 +32,13 @@ class Peers {
 
   void meet() const;
   double mean(double number) const;  // of all ranks
+  double most(double number) const;  // of any of them
   // A call that each rank makes, all at once; as often on each.
   Sample time(const std::function<void()>& call) const;
 
  private:
+  double reduce(double number, comm::ReduceOp op) const;
+
   std::unique_ptr<elastic::Job> job_;
   std::unique_ptr<comm::Communicator> world_;
 };
