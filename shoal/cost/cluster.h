@@ -31,8 +31,8 @@ struct Rate {
   double seconds(double amount) const;
 };
 
-// How many times as long an op takes as arithmetic and bandwidth say, by how long they say that a call does: what is
-// small lies in caches, and has fewer threads.
+// How many times as long an op or a message takes as rates and floors say, by how long they say that a call does: what
+// is small lies in caches, and has fewer threads.
 struct Slower {
   // (seconds, times), seconds rising. Between two the time is a line, beyond them the times stay.
   std::vector<std::pair<double, double>> points;
@@ -67,7 +67,7 @@ struct Link {
   double bandwidth = 0;                           // bytes a second in one direction
   bool is_shared = false;                         // by all devices of a host
   bool overlaps = true;                           // what it moves goes on beside what a device computes
-  std::map<sharding::Collective, double> slower;  // how many times as long as rounds and bytes say
+  std::map<sharding::Collective, Slower> slower;  // than rounds and bytes say
   friend bool operator==(const Link&, const Link&) = default;
 };
 

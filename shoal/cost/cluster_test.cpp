@@ -88,6 +88,8 @@ TEST_CASE("what is written is the same read back") {
     kind.arithmetic[DType::BFloat16] = {number(), {{1, number()}, {2 + number(), number()}}};
     kind.slower.insert_or_assign("shoal::adam", number());
     kind.slower.insert_or_assign("aten::mm", Slower({{1e-6, number()}, {2e-6 + number(), number()}}));
+    cluster.inside.slower.insert_or_assign(sharding::Collective::Send,
+                                           Slower({{1e-6, number()}, {2e-6 + number(), number()}}));
     cluster.inside.latency = i % 3 == 0 ? 0 : number();
     cluster.between.bandwidth = number();
     REQUIRE(cluster_from_toml(to_toml(cluster), "x") == cluster);
@@ -160,6 +162,8 @@ TEST_CASE("what a file may not say is refused with line, key and what is wanted"
   refuses(with("all_gather = 1.5", "allgather = 1.5"),
           "links.devices.slower.allgather: is not one of all_reduce, reduce_scatter, all_gather");
   refuses(with("all_gather = 1.5", "all_gather = 0"), "links.devices.slower.all_gather: is 0, not above 0");
+  refuses(with("all_gather = 1.5", "all_gather = [[\"2 us\", 1], [\"1 us\", 1]]"),
+          "links.devices.slower.all_gather: the amounts do not rise");
   refuses("[kinds", "two.toml:1: ");
   refuses("", "has no hosts");
   std::string lonely = kTwoHosts;

@@ -271,9 +271,7 @@ class Reader {
             kPriced, name.str(), [](sharding::Collective each) { return sharding::name_of(each); });
         if (kind == kPriced.end())
           wrong(times, inner, "is not one of all_reduce, reduce_scatter, all_gather, all_to_all and send");
-        const double number = number_of(times, inner, 0);
-        if (number <= 0) wrong(times, inner, concat("is ", number, ", not above 0"));
-        link.slower.emplace(*kind, number);
+        link.slower.emplace(*kind, slower_of(times, inner));
       }
     return link;
   }
@@ -329,7 +327,7 @@ static std::string with_unit(double number, const Quantity& quantity) {
   return concat('"', shortest(number), ' ', one.name, '"');
 }
 
-static void write_points(std::string& text, const std::string& key,
+static void write_points(std::string& text, std::string_view key,
                          const std::vector<std::pair<double, double>>& points, const Quantity& amounts) {
   if (points.empty()) return;
   text += concat(key, " = [");
@@ -339,6 +337,13 @@ static void write_points(std::string& text, const std::string& key,
   text += "]\n";
 }
 
+static void write_slower(std::string& text, std::string_view key, const Slower& slower) {
+  if (slower.points.size() > 1)
+    write_points(text, key, slower.points, kTime);
+  else
+    text += concat(key, " = ", shortest(slower.points.front().second), '\n');
+}
+
 static void write_link(std::string& text, const char* name, const Link& link) {
   if (link.bandwidth == 0) return;
   text += concat("\n[links.", name, "]\nlatency = ", with_unit(link.latency, kTime),
@@ -346,8 +351,7 @@ static void write_link(std::string& text, const char* name, const Link& link) {
                  "\nshared = ", link.is_shared ? "true" : "false",
                  "\noverlaps = ", link.overlaps ? "true" : "false", '\n');
   if (!link.slower.empty()) text += concat("\n[links.", name, ".slower]\n");
-  for (const auto& [kind, times] : link.slower)
-    text += concat(sharding::name_of(kind), " = ", shortest(times), '\n');
+  for (const auto& [kind, slower] : link.slower) write_slower(text, sharding::name_of(kind), slower);
 }
 
 std::string to_toml(const Cluster& cluster) {
@@ -367,12 +371,7 @@ std::string to_toml(const Cluster& cluster) {
       write_points(text, "shares", rate.shares, kWork);
     }
     if (!kind.slower.empty()) text += concat("\n[kinds.", in_quotes(name), ".slower]\n");
-    for (const auto& [op, slower] : kind.slower) {
-      if (slower.points.size() > 1)
-        write_points(text, in_quotes(op), slower.points, kTime);
-      else
-        text += concat(in_quotes(op), " = ", shortest(slower.points.front().second), '\n');
-    }
+    for (const auto& [op, slower] : kind.slower) write_slower(text, in_quotes(op), slower);
     text += '\n';
   }
   for (const auto& [kind, devices, count] : cluster.hosts)

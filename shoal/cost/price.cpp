@@ -91,15 +91,14 @@ static double rounds_of(Collective kind, int ranks) {
   return 0;
 }
 
-static double slower(const Link& link, Collective kind) {
+static double slower(const Link& link, Collective kind, double seconds) {
   const auto times = link.slower.find(kind);
-  return times == link.slower.end() ? 1 : times->second;
+  return times == link.slower.end() ? seconds : times->second.seconds(seconds);
 }
 
 // `bytes` of each of so many devices at once.
 static double seconds_on(const Link& link, Collective kind, double rounds, double bytes, double devices) {
-  return slower(link, kind) *
-         (rounds * link.latency + bytes * (link.is_shared ? devices : 1) / link.bandwidth);
+  return slower(link, kind, rounds * link.latency + bytes * (link.is_shared ? devices : 1) / link.bandwidth);
 }
 
 double seconds_of(const sharding::Message& message, const Spread& spread, const Cluster& cluster) {
@@ -134,8 +133,9 @@ double seconds_of(const sharding::Message& message, const Spread& spread, const 
   // Each device has its share of that, on a link of its own or with those that speak in other groups.
   const double groups = devices / here;
   const double of_link = cluster.between.is_shared ? crossing * groups : crossing / here;
-  return inside + slower(cluster.between, kind) * (rounds_of(kind, spread.hosts) * cluster.between.latency +
-                                                   of_link / cluster.between.bandwidth);
+  return inside + slower(cluster.between, kind,
+                         rounds_of(kind, spread.hosts) * cluster.between.latency +
+                             of_link / cluster.between.bandwidth);
 }
 
 }  // namespace shoal::cost

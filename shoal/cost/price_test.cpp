@@ -99,7 +99,7 @@ TEST_CASE("within a host a message takes rounds and bytes of the link between de
   CHECK(seconds_of(message(Collective::AllGather, 4, 100), spread_of({0, 1, 2, 3}, all), all) ==
         doctest::Approx(3 + 12.0));
   Cluster uneven = all;
-  uneven.inside.slower[Collective::AllGather] = 1.5;
+  uneven.inside.slower.emplace(Collective::AllGather, 1.5);
   CHECK(seconds_of(message(Collective::AllGather, 2, 100), pair, uneven) == doctest::Approx(1.5 * (1 + 4.0)));
   CHECK(seconds_of(message(Collective::AllReduce, 2, 100), pair, uneven) == doctest::Approx(2 + 4.0));
   Cluster shared = all;
@@ -120,7 +120,7 @@ TEST_CASE("between hosts each byte crosses once for a host, and groups share its
   CHECK(seconds_of(message(Collective::AllReduce, 2, 100), across, all) ==
         doctest::Approx(2 * 10 + 4 * 40.0));
   Cluster uneven = all;
-  uneven.between.slower[Collective::AllReduce] = 2;
+  uneven.between.slower.emplace(Collective::AllReduce, 2);
   CHECK(seconds_of(message(Collective::AllReduce, 8, 100), everybody, uneven) ==
         doctest::Approx(6 * 1 + 6 + 2 * (2 * 10 + 40.0)));
   Cluster own = all;

@@ -143,36 +143,48 @@ static std::optional<std::pair<double, double>> point_of(const OpTimes& op, cons
   return std::pair(said / op.calls, (op.measured - op.calls * floor) / said);
 }
 
-// As it was, times as much; of an op that it knew nothing of a point for each of the sizes, unless they are much the same.
-static void learn_op(cost::Kind& kind, const std::string& op, std::map<double, double> points) {
+// Seconds that a call was said to take, and how many times as long it took.
+using Points = std::map<double, double>;
+
+// As it was, times as much; of what it knew nothing of a point for each of the sizes, unless they are much the same.
+template <typename Key>
+static void learn_slower(std::map<Key, cost::Slower>& slower, const std::map<Key, Points>& learned) {
   constexpr double kLeast = 1e-3;  // of what bytes and operations say
   constexpr double kOther = 2;     // times the size of another
-  const double times = points.rbegin()->second;
-  const auto [known, is_new] = kind.slower.try_emplace(op, std::max(times, kLeast));
-  if (!is_new) {
-    for (auto& point : known->second.points) point.second = std::max(point.second * times, kLeast);
-  } else if (points.rbegin()->first > kOther * points.begin()->first) {
-    known->second.points.clear();
-    for (const auto& [said, each] : points) known->second.points.emplace_back(said, std::max(each, kLeast));
+  for (const auto& [key, points] : learned) {
+    const double times = points.rbegin()->second;
+    const auto [known, is_new] = slower.try_emplace(key, std::max(times, kLeast));
+    if (!is_new) {
+      for (auto& point : known->second.points) point.second = std::max(point.second * times, kLeast);
+    } else if (points.rbegin()->first > kOther * points.begin()->first) {
+      known->second.points.clear();
+      for (const auto& [said, each] : points) known->second.points.emplace_back(said, std::max(each, kLeast));
+    }
   }
+}
+
+static void learn_messages(cost::Link& link, std::span<const Comparison> by_size) {
+  std::map<sharding::Collective, Points> points;
+  for (const Comparison& comparison : by_size)
+    for (const OpTimes& op : comparison.ops) {
+      if (!op.is_message || op.simulated <= 0 || op.measured <= 0) continue;
+      const auto collective = sharding::collective_from_text(op.op.substr(op.op.rfind(':') + 1));
+      points[collective].emplace(op.simulated / op.calls, op.measured / op.simulated);
+    }
+  learn_slower(link.slower, points);
 }
 
 cost::Cluster learned(cost::Cluster cluster, std::span<const Comparison> by_size, int hosts) {
   const Comparison& first = by_size.front();
   cost::Kind& kind = cluster.kinds.at(cluster.kind_of(first.rank).name);
-  cost::Link& link = hosts > 1 ? cluster.between : cluster.inside;
-  for (const OpTimes& op : first.ops) {
-    if (!op.is_message || op.simulated <= 0 || op.measured <= 0) continue;
-    const auto collective = sharding::collective_from_text(op.op.substr(op.op.rfind(':') + 1));
-    link.slower.try_emplace(collective, 1).first->second *= op.measured / op.simulated;
-  }
+  learn_messages(hosts > 1 ? cluster.between : cluster.inside, by_size);
   const double floor = floor_of(by_size, kind);
-  std::map<std::string, std::map<double, double>> points;  // by op
+  std::map<std::string, Points> points;  // by op
   for (const Comparison& comparison : by_size)
     for (const OpTimes& op : comparison.ops)
       if (const auto point = op.is_message ? std::nullopt : point_of(op, kind, floor))
         points[op.op].insert(*point);
-  for (auto& [op, of_op] : points) learn_op(kind, op, std::move(of_op));
+  learn_slower(kind.slower, points);
   kind.kernel_seconds = floor;
   kind.step_seconds = first.beside;
   return cluster;

@@ -44,8 +44,8 @@ observe::Trace median_step(const observe::Trace& measured, std::size_t skip);
 
 // The cluster as it would have been right: ops and collectives take by as much longer as they did on that rank, a kernel
 // the median of the calls of which that is nearly all, and a step as much in no op; all that is not in a comparison
-// stays, and so does what a receive waits. Comparisons of steps of several sizes say of an op that the cluster knows
-// nothing of what calls of each size take; messages and what is in no op are as in the first. `hosts`: of the ranks that
+// stays, and so does what a receive waits. Comparisons of steps of several sizes say of an op or a message that the
+// cluster knows nothing of what calls of each size take; what is in no op is as in the first. `hosts`: of the ranks that
 // were measured; of several it is the link between them that messages take their time on.
 cost::Cluster learned(cost::Cluster cluster, std::span<const Comparison> by_size, int hosts);
 

@@ -110,9 +110,8 @@ TEST_CASE("a cluster that has learned from a comparison says what was measured")
   CHECK_FALSE(after.kind_of(0).slower.contains("add"));
   CHECK(after.kind_of(0).step_seconds == doctest::Approx(7e-3));
   REQUIRE(after.inside.slower.size() == 1);
-  CHECK(after.inside.slower.at(sharding::Collective::AllReduce) == doctest::Approx(2));
-  CHECK(learned(after, {&comparison, 1}, 1).inside.slower.at(sharding::Collective::AllReduce) ==
-        doctest::Approx(4));
+  CHECK(after.inside.slower.at(sharding::Collective::AllReduce) == 2);
+  CHECK(learned(after, {&comparison, 1}, 1).inside.slower.at(sharding::Collective::AllReduce) == 4);
   CHECK(learned(cluster, {&comparison, 1}, 2).inside == cluster.inside);  // between hosts it is another link
 }
 
@@ -148,6 +147,23 @@ TEST_CASE("of steps of two sizes an op has a point for each, where they differ")
   const auto half = learned(after, {&again, 1}, 1).kind_of(0).slower.at("mm").points;
   CHECK(half[0].second == doctest::Approx(0.75));
   CHECK(half[1].second == doctest::Approx(1));
+}
+
+TEST_CASE("of messages of two sizes a link has a point for each") {
+  cost::Cluster cluster;
+  cluster.kinds["cpu"] = {.name = "cpu", .kernel_seconds = 1e-3};
+  cluster.hosts = {{.kind = "cpu", .devices = 2}};
+  const auto steps = [](double simulated, double measured) {
+    return Comparison{.ops = {{.op = "shoal::all_gather",
+                               .is_message = true,
+                               .calls = 4,
+                               .simulated = simulated,
+                               .measured = measured}}};
+  };
+  const std::vector<Comparison> both = {steps(40e-3, 80e-3), steps(4e-3, 2e-3)};
+  const auto gather = learned(cluster, both, 1).inside.slower.at(sharding::Collective::AllGather);
+  CHECK(gather.seconds(1e-3) == doctest::Approx(0.5e-3));
+  CHECK(gather.seconds(10e-3) == doctest::Approx(20e-3));
 }
 
 TEST_CASE("a trace without steps is refused") {
