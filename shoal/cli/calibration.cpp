@@ -51,14 +51,26 @@ void Peers::meet() const {
   if (world_) world_->barrier()->wait(job_->limit());
 }
 
-double Peers::reduce(double number, comm::ReduceOp op) const {
-  if (world_)
-    world_->all_reduce({.data = &number, .count = 1, .dtype = DType::Float64}, op)->wait(job_->limit());
+void Peers::reduce(double* numbers, std::size_t count, comm::ReduceOp op) const {
+  if (!world_ || count == 0) return;
+  world_
+      ->all_reduce({.data = numbers, .count = static_cast<std::int64_t>(count), .dtype = DType::Float64}, op)
+      ->wait(job_->limit());
+}
+
+double Peers::mean(double number) const {
+  reduce(&number, 1, comm::ReduceOp::Sum);
+  return number / size();
+}
+
+double Peers::most(double number) const {
+  reduce(&number, 1, comm::ReduceOp::Max);
   return number;
 }
 
-double Peers::mean(double number) const { return reduce(number, comm::ReduceOp::Sum) / size(); }
-double Peers::most(double number) const { return reduce(number, comm::ReduceOp::Max); }
+void Peers::least(std::vector<double>& numbers) const {
+  reduce(numbers.data(), numbers.size(), comm::ReduceOp::Min);
+}
 
 Sample Peers::time(const std::function<void()>& call) const {
   constexpr int kSamples = 9;
@@ -187,32 +199,39 @@ class Calibration {
   }
 
   // Of steps that each rank trains alone, all at once, ops of two sizes and what a step takes beside them; then, on one
-  // host, of steps that ranks train together their messages, at the pace at which a step has them, and what it takes
-  // beside these. Between hosts messages go on beside what computes: how long one is under way says little of the link.
+  // host, of steps that ranks train together their messages, at the pace at which a step has them, what only these do,
+  // and how much longer they take, waiting for each other. Between hosts messages go on beside what computes: how long
+  // one is under way says little of the link, and a step little of what it computes.
   void learn(cost::Cluster& cluster) const {
-    std::vector<simulate::Comparison> alone;
-    for (simulate::Comparison& each : learned_alone(peers_, cluster))
-      alone.push_back(of_all(std::move(each)));
-    cluster = simulate::learned(std::move(cluster), alone, 1);
-    if (peers_.size() > 1 && cluster.hosts.size() == 1) {
-      simulate::Comparison together = of_all(learned_together(peers_, cluster));
-      std::erase_if(together.ops, [](const simulate::OpTimes& op) { return !op.is_message; });
-      cluster = simulate::learned(std::move(cluster), {&together, 1}, 1);
+    cluster = simulate::learned(cluster, of_all(learned_alone(peers_, cluster)), 1);
+    const double alone_seconds = cluster.kinds.at(kind_.name).kernel_seconds;
+    if (peers_.size() > 1 && cluster.hosts.size() == 1)
+      cluster = simulate::learned_together(cluster, of_all(learned_together(peers_, cluster)));
+    if (peers_.rank() != 0) return;
+    const cost::Kind& kind = cluster.kinds.at(kind_.name);
+    say(concat("learned ", kind.slower.size(), " ops from steps of small models"));
+    if (kind.kernel_seconds > alone_seconds) {
+      char text[100];
+      std::snprintf(text, sizeof text,
+                    "a step of ranks that meet takes %.2f times as long as what each computes",
+                    kind.kernel_seconds / alone_seconds);
+      say(text);
     }
-    if (peers_.rank() == 0)
-      say(concat("learned ", cluster.kinds.at("cpu").slower.size(), " ops from steps of small models"));
   }
 
-  // Ops as the slowest rank has seen them, since the others wait for it; messages as the one that waits least.
-  simulate::Comparison of_all(simulate::Comparison comparison) const {
-    std::ranges::sort(comparison.ops, {}, &simulate::OpTimes::op);  // alike on all
-    double computing = 0;
-    for (const simulate::OpTimes& op : comparison.ops) computing += op.is_message ? 0 : op.measured;
-    const bool is_slowest = computing == peers_.most(computing);
-    for (simulate::OpTimes& op : comparison.ops)
-      op.measured = op.is_message ? -peers_.most(-op.measured) : peers_.most(is_slowest ? op.measured : 0);
-    comparison.beside = peers_.mean(comparison.beside);
-    return comparison;
+  // Ops as the slowest rank has seen them, since the others wait for it. Messages are alike on all.
+  std::vector<simulate::Comparison> of_all(std::vector<simulate::Comparison> comparisons) const {
+    for (simulate::Comparison& each : comparisons) {
+      std::ranges::sort(each.ops, {}, &simulate::OpTimes::op);  // alike on all
+      double computing = 0;
+      for (const simulate::OpTimes& op : each.ops) computing += op.is_message ? 0 : op.measured;
+      const bool is_slowest = computing == peers_.most(computing);
+      for (simulate::OpTimes& op : each.ops)
+        op.measured = peers_.most(op.is_message || is_slowest ? op.measured : 0);
+      each.measured = peers_.mean(each.measured);
+      each.beside = -peers_.most(-each.beside);
+    }
+    return comparisons;
   }
 
   void add_hosts(cost::Cluster& cluster) const {

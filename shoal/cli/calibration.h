@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -31,13 +32,14 @@ class Peers {
   int of_this_host() const;
 
   void meet() const;
-  double mean(double number) const;  // of all ranks
-  double most(double number) const;  // of any of them
+  double mean(double number) const;                // of all ranks
+  double most(double number) const;                // of any of them
+  void least(std::vector<double>& numbers) const;  // likewise, of each number: as many on all
   // A call that each rank makes, all at once; as often on each.
   Sample time(const std::function<void()>& call) const;
 
  private:
-  double reduce(double number, comm::ReduceOp op) const;
+  void reduce(double* numbers, std::size_t count, comm::ReduceOp op) const;
 
   std::unique_ptr<elastic::Job> job_;
   std::unique_ptr<comm::Communicator> world_;

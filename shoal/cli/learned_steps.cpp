@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "shoal/cli/played_step.h"
@@ -85,7 +86,7 @@ static Recipe recipe_of(const Reference& reference) {
 }
 
 // What the simulator says of a step, beside what a trainer takes for it.
-static simulate::Comparison compared(const Recipe& recipe, Parallelism parallelism,
+static simulate::Comparison compared(const Recipe& recipe, Parallelism parallelism, const Peers& peers,
                                      const cost::Cluster& cluster) {
   constexpr int kLeftOut = 9, kSteps = 19;  // the first ones capture, and are checked
   const int ranks = parallelism.mesh.size();
@@ -93,7 +94,12 @@ static simulate::Comparison compared(const Recipe& recipe, Parallelism paralleli
   const Batch batch = part_of(random_batch(recipe, step.sizes.microbatch, 1), parallelism);
   observe::Trace trace;
   Learner learner = make_learner(recipe, &trace, std::move(parallelism));
+  peers.meet();
   for (int i = 0; i < kSteps; ++i) learner.trainer.step(batch);
+  // A message takes what it does on the rank that comes last to it, each time: on others it is waiting before that.
+  std::vector<double> least = simulate::message_times(trace);
+  peers.least(least);
+  trace = simulate::with_message_times(std::move(trace), least);
   auto comparison = simulate::compare(simulate::trace_of(step.tasks, step.spans), trace, kLeftOut);
   // What was not simulated others may not have.
   std::erase_if(comparison.ops, [](const simulate::OpTimes& op) { return op.calls == 0; });
@@ -101,10 +107,12 @@ static simulate::Comparison compared(const Recipe& recipe, Parallelism paralleli
 }
 
 static simulate::Comparison sum_of(const std::vector<simulate::Comparison>& comparisons) {
-  simulate::Comparison sum;
+  simulate::Comparison sum = {.programs = static_cast<int>(comparisons.size())};
   for (const simulate::Comparison& each : comparisons) {
     sum.steps += each.steps;
-    sum.beside += each.beside / static_cast<double>(comparisons.size());
+    sum.simulated += each.simulated;
+    sum.measured += each.measured;
+    sum.beside += each.beside;
     for (const simulate::OpTimes& op : each.ops) {
       auto found = std::ranges::find(sum.ops, op.op, &simulate::OpTimes::op);
       if (found == sum.ops.end()) found = sum.ops.insert(found, {.op = op.op, .is_message = op.is_message});
@@ -121,32 +129,33 @@ std::vector<simulate::Comparison> learned_alone(const Peers& peers, const cost::
     std::vector<simulate::Comparison> comparisons;
     for (const Reference& reference : of) {
       const Recipe recipe = recipe_of(reference);
-      peers.meet();
-      comparisons.push_back(compared(recipe, parallelism_of(recipe, 1), cluster));
+      comparisons.push_back(compared(recipe, parallelism_of(recipe, 1), peers, cluster));
     }
     return sum_of(comparisons);
   };
   return {sum_alone(references()), sum_alone(small_references())};
 }
 
-simulate::Comparison learned_together(const Peers& peers, const cost::Cluster& cluster) {
+std::vector<simulate::Comparison> learned_together(const Peers& peers, const cost::Cluster& cluster) {
   using Degrees = decltype(Recipe::parallelism);
-  const std::vector<Reference> all = references();
-  std::vector<simulate::Comparison> comparisons;
-  for (const Reference& reference : std::span(all).first(2)) {
-    for (auto degree : {&Degrees::data_parallel_replicate_degree, &Degrees::data_parallel_shard_degree,
-                        &Degrees::tensor_parallel_degree}) {
-      Recipe recipe = recipe_of(reference);
-      recipe.training.local_batch_size = std::max<std::int64_t>(1, reference.batch / 2);
-      recipe.parallelism.*degree = peers.size();
-      Parallelism parallelism = parallelism_of(recipe, peers.size());
-      parallelism.world = peers.world();
-      parallelism.limit = peers.limit();
-      peers.meet();
-      comparisons.push_back(compared(recipe, std::move(parallelism), cluster));
+  const auto sum_together = [&](std::span<const Reference> of) {
+    std::vector<simulate::Comparison> comparisons;
+    for (const Reference& reference : of) {
+      for (auto degree : {&Degrees::data_parallel_replicate_degree, &Degrees::data_parallel_shard_degree,
+                          &Degrees::tensor_parallel_degree}) {
+        Recipe recipe = recipe_of(reference);
+        recipe.training.local_batch_size = std::max<std::int64_t>(1, reference.batch / 2);
+        recipe.parallelism.*degree = peers.size();
+        Parallelism parallelism = parallelism_of(recipe, peers.size());
+        parallelism.world = peers.world();
+        parallelism.limit = peers.limit();
+        comparisons.push_back(compared(recipe, std::move(parallelism), peers, cluster));
+      }
     }
-  }
-  return sum_of(comparisons);
+    return sum_of(comparisons);
+  };
+  const std::vector<Reference> large = references(), small = small_references();
+  return {sum_together(std::span(large).first(2)), sum_together(std::span(small).first(1))};
 }
 
 }  // namespace shoal::cli

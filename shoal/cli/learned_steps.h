@@ -11,10 +11,9 @@
 
 namespace shoal::cli {
 
-// Of steps that each rank trains by itself: sums over the models, and the mean of what is in no op; then the same of
-// models of which all lies in caches.
+// Of steps that each rank trains by itself: sums over the models; then the same of models of which all lies in caches.
 std::vector<simulate::Comparison> learned_alone(const Peers& peers, const cost::Cluster& cluster);
 // Likewise, of steps that those of a host train together: data parallel, with ZeRO-3 and with tensor parallel.
-simulate::Comparison learned_together(const Peers& peers, const cost::Cluster& cluster);
+std::vector<simulate::Comparison> learned_together(const Peers& peers, const cost::Cluster& cluster);
 
 }  // namespace shoal::cli

@@ -30,6 +30,16 @@ double Slower::seconds(double said) const {
   return on_line(points, said, [](double of, double times) { return of * times; });
 }
 
+Kind slowed(Kind kind, double times) {
+  kind.bandwidth.peak /= times;
+  kind.kernel_seconds *= times;
+  kind.head_seconds *= times;
+  for (auto& [dtype, rate] : kind.arithmetic) rate.peak /= times;
+  for (auto& [op, slower] : kind.slower)
+    for (auto& point : slower.points) point.first *= times;
+  return kind;
+}
+
 int Cluster::size() const {
   int devices = 0;
   for (const Host& host : hosts) devices += host.devices * host.count;

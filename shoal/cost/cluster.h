@@ -55,6 +55,9 @@ struct Kind {
   friend bool operator==(const Kind&, const Kind&) = default;
 };
 
+// One on which all ops take so many times as long.
+Kind slowed(Kind kind, double times);
+
 struct Host {
   std::string kind;
   int devices = 1;

@@ -19,6 +19,8 @@ namespace shoal::simulate {
 using observe::Event;
 using observe::Trace;
 
+// Streams; all others have messages.
+static constexpr std::string_view kCompute = "compute", kTrainer = "trainer";
 static constexpr std::string_view kWait = "wait";  // for messages, which have events of their own
 
 static double seconds(std::int64_t nanoseconds) { return 1e-9 * static_cast<double>(nanoseconds); }
@@ -42,7 +44,7 @@ static double uncovered(const Event& step, std::vector<const Event*> inside) {
 static std::vector<const Event*> steps_in(const Trace& measured, std::size_t skip) {
   std::vector<const Event*> steps;
   for (const Event& event : measured.events)
-    if (event.stream == "trainer" && event.name == "step") steps.push_back(&event);
+    if (event.stream == kTrainer && event.name == "step") steps.push_back(&event);
   SHOAL_CHECK(steps.size() > skip, InvalidInput, "simulate: the trace has ", steps.size(),
               " steps, and the first ", skip, " are left out. Remedy: a trace of more");
   steps.erase(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(skip));
@@ -66,7 +68,7 @@ Comparison compare(const Trace& simulated, const Trace& measured, std::size_t sk
   for (const Event& event : simulated.events) {
     if (event.rank != measured.rank || event.name.empty()) continue;
     OpTimes& op = ops[event.name];
-    op.is_message = event.stream != "compute";
+    op.is_message = event.stream != kCompute;
     ++op.calls;
     op.simulated += seconds(event.end - event.begin);
   }
@@ -84,13 +86,13 @@ Comparison compare(const Trace& simulated, const Trace& measured, std::size_t sk
     const Event& step = *steps[number];
     std::vector<const Event*> inside;
     for (; next != measured.events.end() && next->end <= step.end; ++next) {
-      if (next->stream == "trainer" || next->begin < step.begin) continue;
+      if (next->stream == kTrainer || next->begin < step.begin) continue;
       inside.push_back(&*next);
       if (next->name == kWait) continue;
       auto& times = took[next->name];
       times.resize(steps.size());
       times[number] += seconds(next->end - next->begin);
-      if (next->stream != "compute") ops[next->name].is_message = true;
+      if (next->stream != kCompute) ops[next->name].is_message = true;
     }
     whole.push_back(seconds(step.end - step.begin));
     beside.push_back(uncovered(step, std::move(inside)));
@@ -105,6 +107,33 @@ Comparison compare(const Trace& simulated, const Trace& measured, std::size_t sk
   std::ranges::stable_sort(comparison.ops, std::ranges::greater{},
                            [](const OpTimes& op) { return std::abs(op.simulated - op.measured); });
   return comparison;
+}
+
+static bool is_message(const Event& event) { return event.stream != kCompute && event.stream != kTrainer; }
+
+std::vector<double> message_times(const Trace& measured) {
+  std::vector<double> times;
+  for (const Event& event : measured.events)
+    if (is_message(event)) times.push_back(static_cast<double>(event.end - event.begin));
+  return times;
+}
+
+Trace with_message_times(Trace measured, std::span<const double> nanoseconds) {
+  std::vector<Event> waits;
+  auto next = nanoseconds.begin();
+  for (Event& event : measured.events) {
+    if (!is_message(event)) continue;
+    const std::int64_t begin = event.end - static_cast<std::int64_t>(*next++);
+    waits.push_back({.rank = event.rank,
+                     .stream = std::string(kCompute),
+                     .name = std::string(kWait),
+                     .begin = event.begin,
+                     .end = begin});
+    event.begin = begin;
+  }
+  measured.events.insert(measured.events.end(), waits.begin(), waits.end());
+  std::ranges::stable_sort(measured.events, {}, &Event::end);
+  return measured;
 }
 
 // Whether the floor of a kernel is nearly all that was said of it.
@@ -186,7 +215,33 @@ cost::Cluster learned(cost::Cluster cluster, std::span<const Comparison> by_size
         points[op.op].insert(*point);
   learn_slower(kind.slower, points);
   kind.kernel_seconds = floor;
-  kind.step_seconds = first.beside;
+  kind.step_seconds = by_size.back().beside / by_size.back().programs;
+  return cluster;
+}
+
+cost::Cluster learned_together(cost::Cluster cluster, std::span<const Comparison> by_size) {
+  const Comparison& first = by_size.front();
+  cost::Kind& kind = cluster.kinds.at(cluster.kind_of(first.rank).name);
+  learn_messages(cluster.inside, by_size);
+  std::map<std::string, Points> points;  // of ops that nothing was known of
+  double said = 0, computing = 0;
+  for (const Comparison& comparison : by_size) {
+    computing += comparison.measured - comparison.beside;
+    for (const OpTimes& op : comparison.ops) {
+      const auto point = op.is_message ? std::nullopt : point_of(op, kind, kind.kernel_seconds);
+      const bool is_new = point && !kind.slower.contains(op.op);
+      if (is_new) points[op.op].insert(*point);
+      if (op.is_message)
+        computing -= op.measured;
+      else
+        said += is_new ? op.measured : op.simulated;
+    }
+  }
+  learn_slower(kind.slower, points);
+  kind.step_seconds = by_size.back().beside / by_size.back().programs;
+  // Of what goes on beside messages a step does not say how long it took.
+  if (!cluster.inside.overlaps && computing > said && said > 0)
+    kind = slowed(std::move(kind), computing / said);
   return cluster;
 }
 

@@ -26,6 +26,7 @@ struct OpTimes {
 
 struct Comparison {
   int rank = 0;
+  int programs = 1;                    // that this is the sum of
   int steps = 0;                       // that were measured
   double simulated = 0, measured = 0;  // seconds of a step
   double beside = 0;                   // of the measured ones, in no op
@@ -42,12 +43,22 @@ Comparison compare(const observe::Trace& simulated, const observe::Trace& measur
 // What the one of those steps whose time is their median has on its rank: to be drawn.
 observe::Trace median_step(const observe::Trace& measured, std::size_t skip);
 
+// Nanoseconds of each message of a measured trace, in the order of their ends.
+std::vector<double> message_times(const observe::Trace& measured);
+// The trace with each of its messages that long before its end, and waiting before that.
+observe::Trace with_message_times(observe::Trace measured, std::span<const double> nanoseconds);
+
 // The cluster as it would have been right: ops and collectives take by as much longer as they did on that rank, a kernel
 // the median of the calls of which that is nearly all, and a step as much in no op; all that is not in a comparison
 // stays, and so does what a receive waits. Comparisons of steps of several sizes say of an op or a message that the
-// cluster knows nothing of what calls of each size take; what is in no op is as in the first. `hosts`: of the ranks that
+// cluster knows nothing of what calls of each size take; what is in no op is as in the last. `hosts`: of the ranks that
 // were measured; of several it is the link between them that messages take their time on.
 cost::Cluster learned(cost::Cluster cluster, std::span<const Comparison> by_size, int hosts);
+
+// The same of steps that ranks of a host train together, held against a cluster that has learned from what each trains
+// by itself: messages, ops that it knows nothing of, and what a step has in no op. All ops take by as much longer as a
+// step of ranks that wait for each other does: it is as long as whichever device is slow just then.
+cost::Cluster learned_together(cost::Cluster cluster, std::span<const Comparison> by_size);
 
 // One line each: a step, and the ops of which more than a hundredth of it is, as a table.
 std::string to_text(const Comparison& comparison);

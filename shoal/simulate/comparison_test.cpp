@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -74,6 +75,20 @@ TEST_CASE("a step is held against what was said of it, by op") {
   CHECK(found.off() == doctest::Approx(-0.55));
 }
 
+TEST_CASE("a message takes as long as on the rank that comes last, and on others waits before that") {
+  CHECK(message_times(measured()) == std::vector<double>{2e6, 4e6});
+  const std::vector<double> least = {2e6, 1e6};
+  const observe::Trace trace = with_message_times(measured(), least);
+  CHECK(message_times(trace) == least);
+  CHECK(trace.events.size() == measured().events.size() + 2);
+  CHECK(std::ranges::is_sorted(trace.events, {}, &observe::Event::end));
+  const Comparison found = compare(simulated(), trace, 1);
+  CHECK(found.beside == doctest::Approx(7e-3));  // as before
+  const auto op = std::ranges::find(found.ops, "all_reduce", &OpTimes::op);
+  REQUIRE(op != found.ops.end());
+  CHECK(op->measured == doctest::Approx(2e-3));  // of 2 and 1 the median that compare() takes
+}
+
 TEST_CASE("as text the ops stand in the order of how far they are off, small ones together") {
   CHECK(to_text(compare(simulated(), measured(), 1)) ==
         "                                         calls     simulated      measured\n"
@@ -141,7 +156,7 @@ TEST_CASE("of steps of two sizes an op has a point for each, where they differ")
     REQUIRE(slower.at(op).points.size() == 1);
     CHECK(slower.at(op).seconds(5) == doctest::Approx(15));
   }
-  CHECK(after.kind_of(0).step_seconds == doctest::Approx(7e-3));
+  CHECK(after.kind_of(0).step_seconds == doctest::Approx(1e-3));
   // What it knows of both is half as much once it has learned that again.
   const Comparison again = {.ops = {{.op = "mm", .calls = 1, .simulated = 21e-3, .measured = 11e-3}}};
   const auto half = learned(after, {&again, 1}, 1).kind_of(0).slower.at("mm").points;
@@ -164,6 +179,46 @@ TEST_CASE("of messages of two sizes a link has a point for each") {
   const auto gather = learned(cluster, both, 1).inside.slower.at(sharding::Collective::AllGather);
   CHECK(gather.seconds(1e-3) == doctest::Approx(0.5e-3));
   CHECK(gather.seconds(10e-3) == doctest::Approx(20e-3));
+}
+
+// What was said of 6 ms of mm took 10, of an op that nothing is known of 9, and of messages 4 ms took 8.
+std::vector<Comparison> together(double measured) {
+  return {
+      {.programs = 2,
+       .measured = measured,
+       .beside = 4e-3,
+       .ops = {{.op = "mm", .calls = 2, .simulated = 6e-3, .measured = 10e-3},
+               {.op = "exp", .calls = 2, .simulated = 4e-3, .measured = 9e-3},
+               {.op = "all_reduce", .is_message = true, .calls = 1, .simulated = 4e-3, .measured = 8e-3}}}};
+}
+
+TEST_CASE("steps that ranks train together say what only these do, and how much longer all takes") {
+  cost::Cluster cluster;
+  cluster.kinds["cpu"] = {.name = "cpu",
+                          .bandwidth = {.peak = 3e9},
+                          .kernel_seconds = 0.5e-3,
+                          .head_seconds = 1e-3,
+                          .arithmetic = {{DType::Float32, {.peak = 3e12}}},
+                          .slower = {{"mm", cost::Slower({{1e-3, 2}, {2e-3, 3}})}}};
+  cluster.hosts = {{.kind = "cpu", .devices = 2}};
+  cluster.inside = {.latency = 1e-3, .bandwidth = 1e9, .overlaps = false};
+  // Beside 12 ms of messages and what is in no op 22.5, of which 6 said and 9 new are 15.
+  const cost::Cluster after = learned_together(cluster, together(34.5e-3));
+  const cost::Kind& kind = after.kind_of(0);
+  CHECK(kind.kernel_seconds == doctest::Approx(0.75e-3));
+  CHECK(kind.head_seconds == doctest::Approx(1.5e-3));
+  CHECK(kind.bandwidth.peak == doctest::Approx(2e9));
+  CHECK(kind.arithmetic.at(DType::Float32).peak == doctest::Approx(2e12));
+  CHECK(kind.step_seconds == doctest::Approx(2e-3));
+  CHECK(kind.slower.at("mm").seconds(1.5 * 1.5e-3) == doctest::Approx(1.5 * 4e-3));
+  CHECK(kind.slower.at("exp").seconds(1) == doctest::Approx((9 - 2 * 0.5) / (4 - 2 * 0.5)));
+  CHECK(after.inside.slower.at(sharding::Collective::AllReduce) == 2);
+
+  // Ranks that do not wait for each other are no faster than each alone.
+  CHECK(learned_together(cluster, together(20e-3)).kind_of(0).bandwidth.peak == 3e9);
+  // Where messages go on beside what computes they are not what a step is longer by.
+  cluster.inside.overlaps = true;
+  CHECK(learned_together(cluster, together(34.5e-3)).kind_of(0).bandwidth.peak == 3e9);
 }
 
 TEST_CASE("a trace without steps is refused") {
