@@ -5,9 +5,10 @@
     python bench/simulate.py [--models NAME …] [--rounds N] [--steps N]
     python bench/simulate.py --hosts 2 --rate 1gbit      a GPT of 30 M parameters, a rank on each host
 
-In each round: calibrates the machine for one rank and for two, trains each recipe alone, and on two ranks
-with data parallel, ZeRO-3 and tensor parallel, and simulates the same; every second round backwards, so that
-what is trained last is not always furthest from the calibration. A training has --steps steps, and more where
+In each round of a model: calibrates the machine for one rank and for two, trains the recipe alone, and on two
+ranks with data parallel, ZeRO-3 and tensor parallel, and simulates the same; every second round backwards, so
+that what is trained last is not always furthest from the calibration. A machine that others use has another
+speed some minutes later: what is compared is close together. A training has --steps steps, and more where
 these are said to take less than --seconds: a machine needs part of a second to get to its speed. A line has
 the median of the rounds' median steps that were trained (and the least and the most of them), that of what
 was simulated, and by how much it is off, the median of rounds; then the mean of that, and for each model
@@ -124,7 +125,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS, help="of recipes/")
-    parser.add_argument("--rounds", type=int, default=6, help="how often each strategy is trained")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each strategy is trained")
     parser.add_argument("--steps", type=int, default=10, help="of each training, at least")
     parser.add_argument("--seconds", type=float, default=1.5, help="that each training takes, at least")
     parser.add_argument("--hosts", type=int, default=0, help="so many namespaces, a rank on each")
@@ -150,18 +151,18 @@ def compare(where, sizes, recipes, strategies, arguments, folder):
     shoal = ROOT / os.environ.get("BUILD", "build/release") / "shoal"
     took = {(model, strategy): [] for model in recipes for strategy in strategies}
     said = {each: [] for each in took}
-    for turn in range(arguments.rounds):
-        for ranks in sizes:
-            print(where.run(ranks, shoal, "calibrate", f"--output={folder}/{ranks}.toml"), flush=True)
-        for model, strategy in reversed(took) if turn % 2 else took:
-            ranks, words = strategies[strategy]
-            told = simulated(shoal, recipes[model], ranks, words, folder / f"{ranks}.toml")
-            said[model, strategy].append(told)
-            steps = max(arguments.steps, math.ceil(arguments.seconds / told))
-            run = folder / f"{model}-{strategy}-{turn}"
-            took[model, strategy].append(trained(shoal, where, recipes[model], ranks, words, steps, run))
     off, taus = [], []
     for model in recipes:
+        for turn in range(arguments.rounds):
+            for ranks in sizes:
+                print(where.run(ranks, shoal, "calibrate", f"--output={folder}/{ranks}.toml"), flush=True)
+            for strategy in reversed(strategies) if turn % 2 else strategies:
+                ranks, words = strategies[strategy]
+                told = simulated(shoal, recipes[model], ranks, words, folder / f"{ranks}.toml")
+                said[model, strategy].append(told)
+                steps = max(arguments.steps, math.ceil(arguments.seconds / told))
+                run = folder / f"{model}-{strategy}-{turn}"
+                took[model, strategy].append(trained(shoal, where, recipes[model], ranks, words, steps, run))
         of_model = {}
         for strategy, (ranks, _) in strategies.items():
             seen, told = took[model, strategy], said[model, strategy]
