@@ -78,7 +78,8 @@ struct Cluster {
   std::map<std::string, Kind> kinds;
   std::vector<Host> hosts;
   Link inside, between;
-  double overlap = 1;   // how many times as long a kernel takes while a message is under way
+  double overlap = 1;          // how many times as long a kernel takes while a message is under way
+  double message_overlap = 1;  // and a message while a kernel is
   std::string machine;  // that was measured: what `shoal calibrate` knows it by; empty: described by a person
   friend bool operator==(const Cluster&, const Cluster&) = default;
 

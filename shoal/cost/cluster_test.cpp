@@ -47,6 +47,7 @@ bandwidth = "1 Gbit/s"
 
 [overlap]
 compute = 1.1
+message = 1.5
 )";
 
 static Cluster two_hosts() { return cluster_from_toml(kTwoHosts, "two.toml"); }
@@ -67,6 +68,7 @@ TEST_CASE("a file says kinds, hosts and links, in units") {
   CHECK(!cluster.between.is_shared);
   CHECK(cluster.between.overlaps);
   CHECK(cluster.overlap == 1.1);
+  CHECK(cluster.message_overlap == 1.5);
   CHECK(cluster.size() == 8);
   CHECK(cluster.host_of(3) == 0);
   CHECK(cluster.host_of(4) == 1);
@@ -158,6 +160,7 @@ TEST_CASE("what a file may not say is refused with line, key and what is wanted"
   refuses(with("count = 2", "count = 1000000"), "hosts.0: with it there are more than 1000000 devices");
   refuses(with("16 GiB", "1e30 GiB"), "kinds.a.memory: \"1e30 GiB\" is more than an exabyte");
   refuses(with("compute = 1.1", "compute = 0.5"), "overlap.compute: is 0.5, not 1 or more");
+  refuses(with("message = 1.5", "message = 0.5"), "overlap.message: is 0.5, not 1 or more");
   refuses("[[hosts]]\nkind = \"a\"\n", "there is no [kinds.a]");
   refuses(with("all_gather = 1.5", "allgather = 1.5"),
           "links.devices.slower.allgather: is not one of all_reduce, reduce_scatter, all_gather");

@@ -71,9 +71,11 @@ class Reader {
     check_links(document, cluster);
     if (const auto* node = document.get("overlap")) {
       const toml::table& overlap = table_of(*node, "overlap");
-      check_keys(overlap, "overlap", {"compute"});
+      check_keys(overlap, "overlap", {"compute", "message"});
       if (const auto* compute = overlap.get("compute"))
         cluster.overlap = number_of(*compute, "overlap.compute", 1);
+      if (const auto* message = overlap.get("message"))
+        cluster.message_overlap = number_of(*message, "overlap.message", 1);
     }
     return cluster;
   }
@@ -378,7 +380,9 @@ std::string to_toml(const Cluster& cluster) {
     text += concat("[[hosts]]\nkind = ", in_quotes(kind), "\ndevices = ", devices, "\ncount = ", count, '\n');
   write_link(text, "devices", cluster.inside);
   write_link(text, "hosts", cluster.between);
-  if (cluster.overlap != 1) text += concat("\n[overlap]\ncompute = ", shortest(cluster.overlap), '\n');
+  if (cluster.overlap != 1 || cluster.message_overlap != 1)
+    text += concat("\n[overlap]\ncompute = ", shortest(cluster.overlap),
+                   "\nmessage = ", shortest(cluster.message_overlap), '\n');
   return text;
 }
 

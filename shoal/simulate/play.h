@@ -24,6 +24,8 @@ inline std::size_t at(int index) { return static_cast<std::size_t>(index); }
 struct Stream {
   int rank = 0;
   std::string name;  // "compute", …
+  // Its tasks take so many times as long while one of another stream of its rank is under way.
+  double beside = 1;
 };
 
 struct Task {

@@ -104,7 +104,8 @@ class Maker {
 
   int stream(int rank, const std::string& name) {
     const auto [row, is_new] = streams_.try_emplace({rank, name}, static_cast<int>(tasks_.streams.size()));
-    if (is_new) tasks_.streams.push_back({rank, name});
+    if (is_new)
+      tasks_.streams.push_back({rank, name, name == "compute" ? cluster_.overlap : cluster_.message_overlap});
     return row->second;
   }
   int add_task(int stream, std::string name, double seconds, std::vector<int> after, std::int64_t bytes) {
@@ -154,7 +155,6 @@ class Maker {
     for (const auto& [program, segment, microbatch] : *kind.runs) {
       const program::Order& tasks = order(*program);
       std::vector<int>& ends = made.try_emplace({program, microbatch}, tasks.tasks.size(), -1).first->second;
-      std::set<program::Slot> under_way;
       for (std::size_t i = 0; i < tasks.tasks.size(); ++i) {
         const program::Task& task = tasks.tasks[i];
         if (task.segment != segment) continue;
@@ -168,12 +168,9 @@ class Maker {
           const std::string& name = tasks.streams[at(task.stream)];
           ends[i] = add_message(number, name, std::get<program::Compute>(instruction).op, message,
                                 std::move(after));
-          under_way.insert(*std::get<program::Compute>(instruction).outputs[0]);
           continue;
         }
-        if (const auto* wait = std::get_if<program::Wait>(&instruction))
-          for (const program::Slot slot : wait->slots) under_way.erase(slot);
-        ends[i] = add_kernel(number, instruction, *program, message, std::move(after), !under_way.empty());
+        ends[i] = add_kernel(number, instruction, *program, message, std::move(after));
         computed = ends[i];
         std::int64_t& here = held[{program, microbatch}];
         const std::int64_t made_now = memory(*program).made[segment][task.instruction];
@@ -215,7 +212,7 @@ class Maker {
   }
 
   int add_kernel(std::size_t number, const program::Instruction& instruction, const program::Program& program,
-                 const std::optional<sharding::Message>& message, std::vector<int> after, bool is_beside) {
+                 const std::optional<sharding::Message>& message, std::vector<int> after) {
     const Kind& kind = kinds_[number];
     const cost::Kind& device = cluster_.kind_of(kind.first);
     const int on = stream(kind.first, "compute");
@@ -224,8 +221,7 @@ class Maker {
     std::string name;  // as the executor's trace has it; a Wait is what lies between two
     if (compute != nullptr) name = compute->op;
     if (std::holds_alternative<program::Copy>(instruction)) name = "copy";
-    const double seconds =
-        cost::seconds_of(instruction, program, device) * (is_beside ? cluster_.overlap : 1);
+    const double seconds = cost::seconds_of(instruction, program, device);
     const int task = add_task(on, std::move(name), seconds, std::move(after), bytes);
     if (message && message->kind == sharding::Collective::Send) {
       const auto axis = at(mesh_.axis(message->axis));

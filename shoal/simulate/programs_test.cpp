@@ -92,6 +92,10 @@ TEST_CASE("between hosts it takes longer, and what computes waits") {
   slow.overlap = 1.5;
   CHECK(seconds_of(tasks_of({kind({0, 1}, program)}, {{{"data", 2}}}, slow), 0, "compute")[1] ==
         "cumsum 4-10");
+  slow.message_overlap = 4;  // of 8 seconds of it 6 pass beside cumsum, which is 1.5 of them
+  const Tasks both = tasks_of({kind({0, 1}, program)}, {{{"data", 2}}}, slow);
+  CHECK(seconds_of(both, 0, "compute")[1] == "cumsum 4-10");
+  CHECK(seconds_of(both, 0, "data") == std::vector<std::string>{"all_reduce 4-16"});
 }
 
 TEST_CASE("a message begins when all of its group have come to it, and ends for all at once") {
