@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -21,6 +20,8 @@
 #include "shoal/base/text.h"
 #include "shoal/cli/learned_steps.h"
 #include "shoal/cli/machine.h"
+#include "shoal/cli/operands.h"
+#include "shoal/cli/overlap.h"
 #include "shoal/cli/run_checkpoints.h"
 #include "shoal/comm/communicator.h"
 #include "shoal/comm_c10d/of_hosts.h"
@@ -141,23 +142,12 @@ class Calibration {
     tell("a head of a sample", 1e6 * kind_.head_seconds, "us", attention);
   }
 
-  using Triple = std::array<at::Tensor, 3>;  // two operands and a result
-
-  // So many that a step's worth of memory is touched before one comes again: it is in no cache of a core's by then.
-  static std::vector<Triple> as_in_a_step(std::int64_t bytes, const std::function<at::Tensor()>& make) {
-    constexpr std::int64_t kStep = 64 << 20, kMost = 2048;
-    std::vector<Triple> all(static_cast<std::size_t>(std::clamp(kStep / bytes, std::int64_t{1}, kMost)));
-    for (Triple& each : all)
-      for (at::Tensor& tensor : each) tensor = make();
-    return all;
-  }
-
   void measure_memory() {
     std::vector<std::pair<double, double>> rates;  // bytes, bytes a second
     // Up to 1 << 15 elements LibTorch leaves to one thread, so that what is little more takes no longer.
     for (const int power : {12, 15, 16, 18, 21, 24}) {
       const auto elements = std::int64_t{1} << power;
-      std::vector<Triple> all = as_in_a_step(3 * 4 * elements, [&] { return at::ones({elements}); });
+      std::vector<Operands> all = as_in_a_step(3 * 4 * elements, [&] { return at::ones({elements}); });
       std::size_t next = 0;
       const Sample sample = peers_.time([&] {
         auto& [a, b, sum] = all[next++ % all.size()];
@@ -174,7 +164,7 @@ class Calibration {
   void measure_products(DType dtype, at::ScalarType type) {
     std::vector<std::pair<double, double>> rates;
     for (const std::int64_t size : {32, 64, 128, 256, 512, 1024}) {
-      std::vector<Triple> all =
+      std::vector<Operands> all =
           as_in_a_step(3 * size * size * static_cast<std::int64_t>(c10::elementSize(type)),
                        [&] { return at::ones({size, size}, type); });
       std::size_t next = 0;
@@ -200,8 +190,8 @@ class Calibration {
 
   // Of steps that each rank trains alone, all at once, ops of two sizes and what a step takes beside them; then, on one
   // host, of steps that ranks train together their messages, at the pace at which a step has them, what only these do,
-  // and how much longer they take, waiting for each other. Between hosts messages go on beside what computes: how long
-  // one is under way says little of the link, and a step little of what it computes.
+  // and how much longer they take, waiting for each other. Between hosts messages go on beside what computes, and are
+  // measured so: steps of models that fill no link have them at another pace.
   void learn(cost::Cluster& cluster) const {
     cluster = simulate::learned(cluster, of_all(learned_alone(peers_, cluster)), 1);
     const double alone_seconds = cluster.kinds.at(kind_.name).kernel_seconds;
@@ -299,6 +289,13 @@ class Calibration {
     };
     cluster.between = link_of(world, hosts, 1, " between hosts", within);
     cluster.between.overlaps = world->is_asynchronous();
+    if (!cluster.between.overlaps) return;
+    Overlap overlap = measured_overlap(peers_, *world, cluster);
+    cluster.between.slower = std::move(overlap.slower);
+    cluster.overlap = overlap.kernel.seconds;
+    cluster.message_overlap = overlap.message.seconds;
+    tell("a kernel beside a message", cluster.overlap, "times", overlap.kernel);
+    tell("a message beside kernels", cluster.message_overlap, "times", overlap.message);
   }
 
   const Peers& peers_;

@@ -41,6 +41,20 @@ static double uncovered(const Event& step, std::vector<const Event*> inside) {
   return seconds(free + std::max<std::int64_t>(0, step.end - at));
 }
 
+static bool is_message(const Event& event) { return event.stream != kCompute && event.stream != kTrainer; }
+
+// Messages of a stream go one after the other: what is handed over while another is under way waits for that.
+static Trace in_turn(Trace measured) {
+  std::map<std::string, std::int64_t> free;  // by stream
+  for (Event& event : measured.events) {     // in the order of their ends
+    if (!is_message(event)) continue;
+    const auto [last, is_first] = free.try_emplace(event.stream, event.begin);
+    event.begin = std::max(event.begin, last->second);
+    last->second = event.end;
+  }
+  return measured;
+}
+
 static std::vector<const Event*> steps_in(const Trace& measured, std::size_t skip) {
   std::vector<const Event*> steps;
   for (const Event& event : measured.events)
@@ -61,7 +75,8 @@ Trace median_step(const Trace& measured, std::size_t skip) {
   return of_step;
 }
 
-Comparison compare(const Trace& simulated, const Trace& measured, std::size_t skip) {
+Comparison compare(const Trace& simulated, const Trace& trace, std::size_t skip) {
+  const Trace measured = in_turn(trace);
   const std::vector<const Event*> steps = steps_in(measured, skip);
   Comparison comparison = {.rank = measured.rank, .steps = static_cast<int>(steps.size())};
   std::map<std::string, OpTimes> ops;
@@ -92,7 +107,7 @@ Comparison compare(const Trace& simulated, const Trace& measured, std::size_t sk
       auto& times = took[next->name];
       times.resize(steps.size());
       times[number] += seconds(next->end - next->begin);
-      if (next->stream != kCompute) ops[next->name].is_message = true;
+      if (is_message(*next)) ops[next->name].is_message = true;
     }
     whole.push_back(seconds(step.end - step.begin));
     beside.push_back(uncovered(step, std::move(inside)));
@@ -108,8 +123,6 @@ Comparison compare(const Trace& simulated, const Trace& measured, std::size_t sk
                            [](const OpTimes& op) { return std::abs(op.simulated - op.measured); });
   return comparison;
 }
-
-static bool is_message(const Event& event) { return event.stream != kCompute && event.stream != kTrainer; }
 
 std::vector<double> message_times(const Trace& measured) {
   std::vector<double> times;

@@ -37,7 +37,8 @@ struct Comparison {
 };
 
 // `simulated`: of one step. `measured`: of steps, events named "step" on the stream "trainer", of which the first
-// `skip` are left out; medians over the others. Of the rank of `measured`. Throws InvalidInput where there is none.
+// `skip` are left out; medians over the others. Of the rank of `measured`. Messages of a stream take their time one after
+// the other, though several may have been handed over. Throws InvalidInput where there is none.
 Comparison compare(const observe::Trace& simulated, const observe::Trace& measured, std::size_t skip);
 
 // What the one of those steps whose time is their median has on its rank: to be drawn.

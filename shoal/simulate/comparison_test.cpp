@@ -89,6 +89,20 @@ TEST_CASE("a message takes as long as on the rank that comes last, and on others
   CHECK(op->measured == doctest::Approx(2e-3));  // of 2 and 1 the median that compare() takes
 }
 
+TEST_CASE("of messages that are under way at once each takes what it does after the one before it") {
+  observe::Trace trace;
+  trace.events = {event("compute", "mm", 0, 4),        event("data", "all_reduce", 4, 9),
+                  event("other", "all_gather", 3, 12), event("data", "all_reduce", 5, 17),
+                  event("compute", "wait", 4, 17),     event("trainer", "step", 0, 22)};
+  const Comparison found = compare(simulated(), trace, 0);
+  const auto measured_of = [&](const char* op) {
+    return std::ranges::find(found.ops, op, &OpTimes::op)->measured;
+  };
+  CHECK(measured_of("all_reduce") == doctest::Approx(13e-3));  // 5 and 8
+  CHECK(measured_of("all_gather") == doctest::Approx(9e-3));   // on another stream
+  CHECK(found.beside == doctest::Approx(5e-3));
+}
+
 TEST_CASE("as text the ops stand in the order of how far they are off, small ones together") {
   CHECK(to_text(compare(simulated(), measured(), 1)) ==
         "                                         calls     simulated      measured\n"

@@ -221,6 +221,13 @@ def test_hosts_are_calibrated(hosts, tmp_path):
     cluster = tomllib.loads(path.read_text())
     assert [host["devices"] for host in cluster["hosts"]] == [2, 2]
     assert [cluster["links"][name]["overlaps"] for name in ("devices", "hosts")] == [False, True]
+    slower = cluster["links"]["hosts"]["slower"]
+    assert {name: len(points) for name, points in slower.items()} == dict.fromkeys(
+        ["all_reduce", "all_gather", "reduce_scatter"], 3
+    )
+    assert re.search(r"a kernel beside a message +[\d.]+ times", outputs[0][0])
+    assert re.search(r"a message beside kernels +[\d.]+ times", outputs[0][0])
+    assert all(times >= 1 for times in cluster.get("overlap", {}).values())
     played = ["simulate", "recipes/gpt.toml", "-n", "4", f"--cluster={path}"]
     said = subprocess.run([SHOAL, *played], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     assert "4 devices on 2 hosts, replicate=4, 1 micro-batch\n" in said
