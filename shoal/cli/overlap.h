@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What messages that go on beside what their ranks compute take, and what both take beside each other: they share cores,
-// and memory.
+// What messages that go on beside what their ranks compute take, and what both take beside each other: they
+// share cores, and memory.
 #pragma once
 
 #include <map>

@@ -7,6 +7,8 @@
 //   rank 4 data             .    +-all_reduce-+       and ends for all of them at once
 //
 // Streams and what a task waits for are those of program::order_of: the simulator has no rule of its own.
+// Where a cluster says that messages take longer beside what computes, each rank's do by what that rank
+// computes; ranks of a group that run alike still end at once.
 #pragma once
 
 #include <vector>
