@@ -17,7 +17,7 @@ the faster is said by the median of their ratios, round by round, of steps that 
 simulated, as a machine that others use is faster in some minutes than in others. It is given for all of them,
 for those on two ranks alone, and without pairs of which the rounds do not say which is the faster: the
 ratio's 95 % interval has 1 in it.
-Hosts are network namespaces (as root), with 16 samples of 128 tokens a rank, data parallel and ZeRO-3.
+Hosts are network namespaces (as root), with --batch samples of 128 tokens a rank, data parallel and ZeRO-3.
 """
 
 import argparse
@@ -45,8 +45,8 @@ STRATEGIES = {
     "tensor": (2, ["--parallelism.tensor_parallel_degree=2"]),
 }
 LEFT_OUT = 3  # of the steps: the first captures, and the machine gets warm
-GPT_30M = ["--model.vocab_size=16384", "--model.n_embd=512", "--model.n_layer=7", "--model.n_head=8"]
-GPT_30M += ["--training.local_batch_size=16"]
+GPT_30M = ["recipes/gpt.toml", "--model.vocab_size=16384", "--model.n_embd=512", "--model.n_layer=7"]
+GPT_30M += ["--model.n_head=8"]
 
 
 class Here:
@@ -130,6 +130,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=1.5, help="that each training takes, at least")
     parser.add_argument("--hosts", type=int, default=0, help="so many namespaces, a rank on each")
     parser.add_argument("--rate", help="of each host's link, as tc has it: 1gbit")
+    parser.add_argument("--batch", type=int, default=16, help="samples of a rank on hosts")
     arguments = parser.parse_args()
     if arguments.rounds < 1:
         parser.error(f"--rounds is {arguments.rounds}")
@@ -141,7 +142,8 @@ def main():
         recipes = {model: [f"recipes/{model}.toml"] for model in arguments.models}
         if arguments.hosts:
             where = Hosts(*stack.enter_context(namespaces.hosts(arguments.hosts, arguments.rate)))
-            sizes, recipes = [arguments.hosts], {"gpt_30m": ["recipes/gpt.toml", *GPT_30M]}
+            batch = f"--training.local_batch_size={arguments.batch}"
+            sizes, recipes = [arguments.hosts], {"gpt_30m": [*GPT_30M, batch]}
             zero3 = [f"--parallelism.data_parallel_shard_degree={arguments.hosts}"]
             strategies = {"data parallel": (arguments.hosts, []), "ZeRO-3": (arguments.hosts, zero3)}
         compare(where, sizes, recipes, strategies, arguments, folder)
