@@ -50,6 +50,13 @@ static std::string share(double part, double whole) {
   return text;
 }
 
+static std::string rate(double a_second) {  // "0.404", "12.9", "1,234"
+  if (a_second >= 100) return observe::with_commas(std::llround(a_second));
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g", a_second);
+  return text;
+}
+
 static double peak_of(const cost::Cluster& cluster, DType dtype, int ranks) {
   double peak = 0;
   for (int rank = 0; rank < ranks; ++rank) peak += cost::arithmetic_of(cluster.kind_of(rank), dtype).peak;
@@ -64,14 +71,11 @@ static DType dtype_of(const Recipe& recipe) {
 static void say_speed(const Recipe& recipe, const PlayedStep& step, const cost::Cluster& cluster, int ranks,
                       std::int64_t nanoseconds) {
   const double seconds = static_cast<double>(nanoseconds) / 1e9;
-  const auto samples = static_cast<double>(step.sizes.samples());
-  std::string line = concat("step ", in_milliseconds(nanoseconds), ", ",
-                            observe::with_commas(std::llround(samples / seconds)), " samples a second");
+  const double samples = static_cast<double>(step.sizes.samples()) / seconds;
+  std::string line = concat("step ", in_milliseconds(nanoseconds), ", ", rate(samples), " samples a second");
   if (recipe.dataset.name == DatasetName::Text)
-    line += concat(
-        " of ", recipe.training.seq_len, " tokens, ",
-        observe::with_commas(std::llround(samples * static_cast<double>(recipe.training.seq_len) / seconds)),
-        " tokens a second");
+    line += concat(" of ", recipe.training.seq_len, " tokens, ",
+                   rate(samples * static_cast<double>(recipe.training.seq_len)), " tokens a second");
   line += concat(", MFU ", share(step.flops / seconds, peak_of(cluster, dtype_of(recipe), ranks)));
   say(line);
 }

@@ -210,6 +210,17 @@ def test_a_recipe_plays(shoal, tmp_path, strategy):
     assert milliseconds(shoal(*words).stdout, "step") < milliseconds(result.stdout, "step")
 
 
+@pytest.mark.parametrize("peak", ["0.1 GFLOP/s", "10 GFLOP/s", "1000 GFLOP/s"])
+def test_samples_a_second_are_of_the_step(shoal, tmp_path, peak):
+    cluster = tmp_path / "a.toml"
+    cluster.write_text(ONE_HOST.format(overlaps="true").replace("100 GFLOP/s", peak))
+    said = shoal("simulate", *GPT, f"--cluster={cluster}", "-n", "1").stdout
+    rates = re.search(r"ms, ([\d.,]+) samples a second of 128 tokens, ([\d.,]+) tokens a second", said)
+    samples, tokens = (float(rate.replace(",", "")) for rate in rates.groups())
+    assert samples == pytest.approx(8 / (milliseconds(said, "step") / 1e3), rel=6e-3)
+    assert tokens == pytest.approx(128 * samples, rel=6e-3)
+
+
 def test_what_does_not_fit_is_said(shoal, tmp_path):
     cluster = tmp_path / "a.toml"
     cluster.write_text(ONE_HOST.format(overlaps="true").replace("1 GiB", "64 MiB"))
